@@ -24,7 +24,9 @@ double part(std::vector<double> values, double share) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Microseconds that an asynchronous all-reduce keeps its caller, beside one that has begun PAUSE before. Started by `unisono launch`.");
+  CLI::App app(
+      "Microseconds that an asynchronous all-reduce keeps its caller, beside one that has begun PAUSE before. Started by "
+      "`unisono launch`.");
   uint64_t running = 64u << 20, second = 4u << 20, calls = 100;
   double pause_us = 2500;
   app.add_option("--running", running, "bytes of the one that runs")->transform(CLI::AsSizeValue(false));
@@ -56,6 +58,8 @@ int main(int argc, char** argv) {
   // Of the slowest rank each.
   std::array<double, 4> times{part(first_call, 0.5), part(second_call, 0.5), part(second_call, 0.9), part(both, 0.5)};
   if (auto done = group->all_reduce(std::span<double>(times), {.op = unisono::ReduceOp::max}); !done) return 1;
-  if (group->rank() == 0) fmt::print("first call {:.0f} us, second {:.0f} us (p90 {:.0f}), both done after {:.0f} us\n", times[0], times[1], times[2], times[3]);
+  if (group->rank() == 0)
+    fmt::print("first call {:.0f} us, second {:.0f} us (p90 {:.0f}), both done after {:.0f} us\n", times[0], times[1], times[2],
+               times[3]);
   return 0;
 }

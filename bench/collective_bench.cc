@@ -2,8 +2,8 @@
 //
 //   RANK=0 WORLD_SIZE=2 UNISONO_TRANSPORT=shm UNISONO_RENDEZVOUS=file:///path collective_bench --board FILE
 //     [--plan [COLLECTIVE/][ELEMENT/][PARTSx]BYTES[=ALGORITHM],…] [--seconds S] [--calls N] [--idle S]
-// ALGORITHM: a schedule ("ring", "two_step", …), an order ("strict", "any"), a codec ("int4", "bf16", "int8/int4"), or several: "two_step+int8".
-// With a codec all-reduces make averages: sums of sums of what is rounded would grow with every call.
+// ALGORITHM: a schedule ("ring", "two_step", …), an order ("strict", "any"), a codec ("int4", "bf16", "int8/int4"), or several:
+// "two_step+int8". With a codec all-reduces make averages: sums of sums of what is rounded would grow with every call.
 // bench/versus starts it beside the peers.
 
 #include <algorithm>
@@ -99,7 +99,8 @@ class UnisonoSubject final : public unisono::bench::Subject {
     for (const auto* step : {&options_.codec->reduce, &options_.codec->gather}) {
       if (step->kind == unisono::StepCodec::Kind::quantize) steps = std::min(steps, static_cast<double>((1 << step->bits) - 1));
     }
-    const double times = job_.collective == Collective::all_reduce || job_.collective == Collective::reduce_scatter ? world_size() : 1;
+    const double times =
+        job_.collective == Collective::all_reduce || job_.collective == Collective::reduce_scatter ? world_size() : 1;
     return {.error = 1100.0 * world_size() / steps, .times = times};
   }
   Status barrier() override { return group_.barrier().status(); }

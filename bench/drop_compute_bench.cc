@@ -1,5 +1,5 @@
-// One rank of bench/drop_compute: steps of micro-batches that take real times by a law, gradients averaged for real, with one way of leaving some out. Prints a
-// line of JSON at rank 0.
+// One rank of bench/drop_compute: steps of micro-batches that take real times by a law, gradients averaged for real, with one
+// way of leaving some out. Prints a line of JSON at rank 0.
 //
 // A micro-batch waits until its time is over, which costs no processor: ranks that share cores do not slow each other down.
 #include <fmt/format.h>
@@ -37,7 +37,9 @@ struct Times {
   double beside = 0;                   // s, of this rank's steps: neither computing nor averaging
 };
 
-double mean(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size()); }
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
 
 double deviation(const std::vector<double>& values) {
   double sum = 0;
@@ -58,37 +60,40 @@ std::vector<uint32_t> drawn(const Settings& s, uint32_t rank) {
   return counts;
 }
 
-Result<Times> train(unisono::Group& group, unisono::DropCompute& drop, const Settings& s, const unisono::sim::DelayModel& model) {
+Result<Times> train(unisono::Group& group, unisono::DropCompute& drop, const Settings& s,
+                    const unisono::sim::DelayModel& model) {
   std::vector<float> gradients(s.elements);
   Times times;
-  uint64_t step = 0, first = 0;  // the micro-batch at which the step began
+  uint64_t step = 0, first = 0;      // the micro-batch at which the step began
   std::atomic<int64_t> outside = 0;  // ns, in the two functions below; with the rule at one of them may run beside
-  const unisono::DropWork work{
-      .compute =
-          [&](uint64_t position, std::span<float> out) {
-            const auto number = static_cast<uint32_t>(position - first);
-            auto random = unisono::sim::random_of(s.seed, step, group.rank(), number);
-            const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(model.latency(random, group.rank())));
-            out[position % out.size()] += 1;
-            const auto start = Clock::now();
-            std::this_thread::sleep_until(until);
-            outside += std::chrono::nanoseconds(Clock::now() - start).count();
-            return Status();
-          },
-      .reduce =
-          [&](std::span<float> all) {
-            const auto start = Clock::now();
-            auto status = group.all_reduce(all, {.op = unisono::ReduceOp::avg}).status();
-            outside += std::chrono::nanoseconds(Clock::now() - start).count();
-            return status;
-          },
-      .apply = {}};
+  const unisono::DropWork work{.compute =
+                                   [&](uint64_t position, std::span<float> out) {
+                                     const auto number = static_cast<uint32_t>(position - first);
+                                     auto random = unisono::sim::random_of(s.seed, step, group.rank(), number);
+                                     const auto until =
+                                         Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                            std::chrono::duration<double>(model.latency(random, group.rank())));
+                                     out[position % out.size()] += 1;
+                                     const auto start = Clock::now();
+                                     std::this_thread::sleep_until(until);
+                                     outside += std::chrono::nanoseconds(Clock::now() - start).count();
+                                     return Status();
+                                   },
+                               .reduce =
+                                   [&](std::span<float> all) {
+                                     const auto start = Clock::now();
+                                     auto status = group.all_reduce(all, {.op = unisono::ReduceOp::avg}).status();
+                                     outside += std::chrono::nanoseconds(Clock::now() - start).count();
+                                     return status;
+                                   },
+                               .apply = {}};
   auto begun = Clock::now();
   for (; step < s.skip + s.steps; ++step) {
     const auto done = drop.run(gradients, work);
     if (!done.ok()) return done.status();
     first += done->computed;
-    if (auto told = group.rank() == 0 ? done->warnings : std::vector<std::string>(); !told.empty()) fmt::print(stderr, "step {}: {}\n", done->step, fmt::join(told, "; "));
+    if (auto told = group.rank() == 0 ? done->warnings : std::vector<std::string>(); !told.empty())
+      fmt::print(stderr, "step {}: {}\n", done->step, fmt::join(told, "; "));
     const auto now = Clock::now();
     // After the step's end, so that it costs the step nothing but for itself.
     int64_t slowest = done->compute_ns;
@@ -111,11 +116,16 @@ Result<Times> train(unisono::Group& group, unisono::DropCompute& drop, const Set
 void print(const Settings& s, const Times& times, const unisono::DropCompute& drop, uint32_t ranks) {
   const double seconds = std::accumulate(times.steps.begin(), times.steps.end(), 0.0);
   const auto report = drop.total();
-  fmt::print("{{\"drop\":\"{}\",\"random_drop\":{},\"steps\":{},\"per_second\":{:.6g},\"p\":{:.6g},\"step_ms\":{:.6g},\"step_deviation_ms\":{:.6g},\"compute_ms\":{:.6g},\"compute_deviation_ms\":{:.6g},"
-             "\"threshold_ms\":{:.6g},\"other_ms\":{:.6g},\"predicted_total\":{:.6g},\"predicted_step\":{:.6g},\"predicted_p\":{:.6g},\"beside_us\":{:.4g},\"off\":\"{}\"}}\n",
-             s.drop, s.random_drop, s.steps, static_cast<double>(times.computed) / seconds, 1 - static_cast<double>(times.computed) / static_cast<double>(s.steps * ranks * s.micro_batches),
-             1e3 * mean(times.steps), 1e3 * deviation(times.steps), 1e-6 * mean(times.compute), 1e-6 * deviation(times.compute), 1e3 * report.threshold, 1e3 * report.other, report.predicted_total,
-             report.predicted_step, report.predicted_drop, 1e6 * times.beside / static_cast<double>(s.steps), report.off);
+  fmt::print(
+      "{{\"drop\":\"{}\",\"random_drop\":{},\"steps\":{},\"per_second\":{:.6g},\"p\":{:.6g},\"step_ms\":{:.6g},\"step_"
+      "deviation_ms\":{:.6g},\"compute_ms\":{:.6g},\"compute_deviation_ms\":{:.6g},"
+      "\"threshold_ms\":{:.6g},\"other_ms\":{:.6g},\"predicted_total\":{:.6g},\"predicted_step\":{:.6g},\"predicted_p\":{:.6g},"
+      "\"beside_us\":{:.4g},\"off\":\"{}\"}}\n",
+      s.drop, s.random_drop, s.steps, static_cast<double>(times.computed) / seconds,
+      1 - static_cast<double>(times.computed) / static_cast<double>(s.steps * ranks * s.micro_batches), 1e3 * mean(times.steps),
+      1e3 * deviation(times.steps), 1e-6 * mean(times.compute), 1e-6 * deviation(times.compute), 1e3 * report.threshold,
+      1e3 * report.other, report.predicted_total, report.predicted_step, report.predicted_drop,
+      1e6 * times.beside / static_cast<double>(s.steps), report.off);
 }
 
 Status run(const Settings& s) {

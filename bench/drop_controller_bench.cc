@@ -6,19 +6,22 @@
 namespace unisono {
 namespace {
 
-// A step of so many micro-batches, none of them late: the longest way through it. Told per micro-batch, a twelfth of begin() with it.
+// A step of so many micro-batches, none of them late: the longest way through it. Told per micro-batch, a twelfth of begin()
+// with it.
 void micro_batch_done(benchmark::State& state, DropOptions::Rule rule, uint32_t lag) {
   constexpr uint32_t micro_batches = 12;
   DropController controller(micro_batches);
   int64_t now = 0;
   for (auto _ : state) {
-    auto verdict = controller.begin({.rule = rule, .lag = lag, .micro_batch_ns = 10}, {.threshold_ns = 1'000'000, .planned = micro_batches}, now);
+    auto verdict = controller.begin({.rule = rule, .lag = lag, .micro_batch_ns = 10},
+                                    {.threshold_ns = 1'000'000, .planned = micro_batches}, now);
     while (verdict == DropController::Verdict::run_next) {
       verdict = controller.micro_batch_done(now += 10);
       benchmark::DoNotOptimize(verdict);
     }
   }
-  state.counters["per_micro_batch"] = benchmark::Counter(static_cast<double>(state.iterations()) * micro_batches, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["per_micro_batch"] = benchmark::Counter(static_cast<double>(state.iterations()) * micro_batches,
+                                                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
 BENCHMARK_CAPTURE(micro_batch_done, after, DropOptions::Rule::after, 0);

@@ -1,10 +1,11 @@
-// Communication and compression of a language model's gradients, a step at a time: whole, by the gradient reducer with each setting, and with two
-// blocking collectives per parameter, as the method's authors have them. In one run of the same processes, in turn.
+// Communication and compression of a language model's gradients, a step at a time: whole, by the gradient reducer with each
+// setting, and with two blocking collectives per parameter, as the method's authors have them. In one run of the same
+// processes, in turn.
 //
 //   unisono launch -n 4 --rate 1G -- gradients_bench [--layers N] [--hidden N] [--bucket-mb N] [--steps N] [--only NAME,…]
-// The layout is LLaMA's (check 21 of docs/design/methods/arc_top_k.md); gradients are noise, and none is computed: a step has nothing
-// to hide behind. What is told are medians over the steps of the slowest rank's time, at rank 0,
-// as lines of JSON. bench/gradients runs it over thin links and makes a table.
+// The layout is LLaMA's (check 21 of docs/design/methods/arc_top_k.md); gradients are noise, and none is computed: a step has
+// nothing to hide behind. What is told are medians over the steps of the slowest rank's time, at rank 0, as lines of JSON.
+// bench/gradients runs it over thin links and makes a table.
 
 #include <algorithm>
 #include <chrono>
@@ -51,7 +52,9 @@ void check(const Status& status) {
 std::vector<Parameter> llama(const Settings& s) {
   std::vector<Parameter> all{{"embedding", {32000, s.hidden}}};
   for (uint64_t layer = 0; layer < s.layers; ++layer) {
-    const auto add = [&](const char* name, std::vector<uint64_t> shape) { all.push_back({std::to_string(layer) + "." + name, std::move(shape)}); };
+    const auto add = [&](const char* name, std::vector<uint64_t> shape) {
+      all.push_back({std::to_string(layer) + "." + name, std::move(shape)});
+    };
     for (const char* name : {"q", "k", "v", "o"}) add(name, {s.hidden, s.hidden});
     for (const char* name : {"gate", "up"}) add(name, {s.feed_forward, s.hidden});
     add("down", {s.hidden, s.feed_forward});
@@ -89,7 +92,8 @@ std::unique_ptr<Model> make_model(const Settings& settings, uint32_t rank) {
   float *end = model->gradients.data() + all, *at = end;
   for (size_t i = model->parameters.size(); i-- > 0;) {
     const size_t elements = matrix_of(model->parameters[i].shape).elements();
-    if (static_cast<size_t>(end - at + static_cast<std::ptrdiff_t>(elements)) * sizeof(float) > settings.bucket_mb << 20) add_bucket(*model, bucket, at, end), end = at;
+    if (static_cast<size_t>(end - at + static_cast<std::ptrdiff_t>(elements)) * sizeof(float) > settings.bucket_mb << 20)
+      add_bucket(*model, bucket, at, end), end = at;
     at -= elements;
     bucket.push_back({.name = model->parameters[i].name, .values = at});
   }
@@ -107,7 +111,10 @@ struct Way {
 
 void step_whole(Group& group, Model& model, ScheduleKind schedule) {
   std::vector<Work> works;
-  for (auto bucket : model.whole) works.push_back(group.all_reduce_async(bucket, {.op = ReduceOp::avg, .order = schedule == ScheduleKind::ring ? Order::any : Order::automatic, .schedule = schedule}));
+  for (auto bucket : model.whole)
+    works.push_back(group.all_reduce_async(
+        bucket,
+        {.op = ReduceOp::avg, .order = schedule == ScheduleKind::ring ? Order::any : Order::automatic, .schedule = schedule}));
   for (auto& work : works) checked(work.wait());
 }
 
@@ -118,7 +125,8 @@ void step_each(Group& group, Model& model, std::vector<std::unique_ptr<ErrorFeed
     for (auto& gradient : bucket) {
       auto& feedback = *each[at++];
       float* const values[] = {gradient.values};
-      if (const auto first = feedback.begin(step, values); !first.empty()) checked(group.all_reduce(first, {.op = ReduceOp::avg}));
+      if (const auto first = feedback.begin(step, values); !first.empty())
+        checked(group.all_reduce(first, {.op = ReduceOp::avg}));
       check(feedback.choose());
       if (const auto second = feedback.pack(); !second.empty()) checked(group.all_reduce(second, {.op = ReduceOp::avg}));
       check(feedback.finish());
@@ -161,13 +169,18 @@ double median(std::vector<double> values) {
 void tell(const std::vector<std::unique_ptr<Way>>& ways) {
   for (const auto& way : ways) {
     const auto [least, most] = std::minmax_element(way->ms.begin(), way->ms.end());
-    std::printf("{\"way\": \"%s\", \"median_ms\": %.3f, \"least_ms\": %.3f, \"most_ms\": %.3f", way->name.c_str(), median(way->ms), *least, *most);
+    std::printf("{\"way\": \"%s\", \"median_ms\": %.3f, \"least_ms\": %.3f, \"most_ms\": %.3f", way->name.c_str(),
+                median(way->ms), *least, *most);
     if (way->reducer) {
       const auto& total = way->reducer->total();
       const auto& c = total.costs;
-      const std::pair<const char*, int64_t> phases[] = {{"sketch", c.sketch_us}, {"sketch_reduce", c.sketch_reduce_us}, {"select", c.select_us}, {"pack", c.pack_us}, {"value_reduce", c.value_reduce_us}, {"unpack", c.unpack_us}};
-      for (const auto& [name, us] : phases) std::printf(", \"%s_ms\": %.3f", name, static_cast<double>(us) / 1000 / static_cast<double>(total.step));
-      std::printf(", \"payload\": %.6f, \"state_bytes\": %llu, \"off\": \"%s\"", total.payload_ratio(), static_cast<unsigned long long>(total.state_bytes), total.off.c_str());
+      const std::pair<const char*, int64_t> phases[] = {
+          {"sketch", c.sketch_us}, {"sketch_reduce", c.sketch_reduce_us}, {"select", c.select_us},
+          {"pack", c.pack_us},     {"value_reduce", c.value_reduce_us},   {"unpack", c.unpack_us}};
+      for (const auto& [name, us] : phases)
+        std::printf(", \"%s_ms\": %.3f", name, static_cast<double>(us) / 1000 / static_cast<double>(total.step));
+      std::printf(", \"payload\": %.6f, \"state_bytes\": %llu, \"off\": \"%s\"", total.payload_ratio(),
+                  static_cast<unsigned long long>(total.state_bytes), total.off.c_str());
     }
     std::printf("}\n");
   }
@@ -180,7 +193,9 @@ int main(int count, char** words) {
   auto group = checked(Group::join());
   const auto model = make_model(settings, group.rank());
   std::vector<std::unique_ptr<Way>> ways;
-  const auto wanted = [&](const std::string& name) { return ways.empty() || settings.only.empty() || settings.only.find("," + name + ",") != std::string::npos; };
+  const auto wanted = [&](const std::string& name) {
+    return ways.empty() || settings.only.empty() || settings.only.find("," + name + ",") != std::string::npos;
+  };
   const auto add = [&](const std::string& name, std::function<void()> step) {
     ways.push_back(std::make_unique<Way>());
     ways.back()->name = name;
@@ -188,8 +203,12 @@ int main(int count, char** words) {
   };
   add("ring", [&] { step_whole(group, *model, ScheduleKind::ring); });
   if (wanted("whole")) add("whole", [&] { step_whole(group, *model, ScheduleKind::automatic); });
-  const std::pair<const char*, const char*> settings_of[] = {{"arc", "arc:start=0,auto_off=off"}, {"arc-bf16", "arc:start=0,auto_off=off,values=bf16"}, {"arc-int8", "arc:start=0,auto_off=off,values=int8"}, {"random-k", "random-k:start=0,auto_off=off"},
-                                                             {"reducer-dense", "dense"}, {"arc-auto", "arc:start=0"}};
+  const std::pair<const char*, const char*> settings_of[] = {{"arc", "arc:start=0,auto_off=off"},
+                                                             {"arc-bf16", "arc:start=0,auto_off=off,values=bf16"},
+                                                             {"arc-int8", "arc:start=0,auto_off=off,values=int8"},
+                                                             {"random-k", "random-k:start=0,auto_off=off"},
+                                                             {"reducer-dense", "dense"},
+                                                             {"arc-auto", "arc:start=0"}};
   for (const auto& [name, text] : settings_of) {
     if (!wanted(name)) continue;
     add(name, {});
@@ -206,8 +225,10 @@ int main(int count, char** words) {
   if (wanted("each-parameter")) {
     for (const auto& bucket : model->buckets) {
       for (const auto& gradient : bucket) {
-        const auto found = std::find_if(model->parameters.begin(), model->parameters.end(), [&](const Parameter& p) { return p.name == gradient.name; });
-        auto compressor = checked(make_arc_top_k({}, 0, {{.number = static_cast<uint32_t>(each.size()), .shape = found->shape}}));
+        const auto found = std::find_if(model->parameters.begin(), model->parameters.end(),
+                                        [&](const Parameter& p) { return p.name == gradient.name; });
+        auto compressor =
+            checked(make_arc_top_k({}, 0, {{.number = static_cast<uint32_t>(each.size()), .shape = found->shape}}));
         each.push_back(checked(ErrorFeedback::make({}, std::move(compressor), {found->name}, store)));
       }
     }

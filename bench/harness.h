@@ -36,11 +36,11 @@ class Subject {
 
 struct BenchOptions {
   std::vector<Job> jobs;
-  std::string board;              // path of the shared file, new for every run
-  double seconds = 2;             // per job; at least calls_min calls are timed whatever they take
-  bool keeps_input = false;       // the same input lies there for every call; else it is written anew before each: see renew_input()
-  double idle_seconds = 0;        // after the jobs: what doing nothing costs for so long
-  uint32_t calls_max = 0;         // per job; 0 = by size
+  std::string board;         // path of the shared file, new for every run
+  double seconds = 2;        // per job; at least calls_min calls are timed whatever they take
+  bool keeps_input = false;  // the same input lies there for every call; else it is written anew before each: see renew_input()
+  double idle_seconds = 0;   // after the jobs: what doing nothing costs for so long
+  uint32_t calls_max = 0;    // per job; 0 = by size
   uint32_t limit_seconds = 120;   // the process ends itself after that
   uint32_t reserve_calls = 4096;  // samples per rank that the board can hold
 };

@@ -1,8 +1,8 @@
 #include "job.h"
 
 #include <bit>
-#include <cstdlib>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -157,7 +157,8 @@ void fill_for_timing(const Job& job, const Place& place, const Buffers& buffers)
 }
 
 void renew_input(const Job& job, const Place& place, const Buffers& buffers) {
-  const bool is_written_by_calls = job.collective == Collective::all_reduce || (job.collective == Collective::broadcast && place.rank != broadcast_root);
+  const bool is_written_by_calls =
+      job.collective == Collective::all_reduce || (job.collective == Collective::broadcast && place.rank != broadcast_root);
   if (is_written_by_calls) return;
   const size_t bytes = job.parts * input_elements(job, place.world_size) * element_bytes(job.element);
   for (size_t i = 0; i < bytes; i += 64) {
@@ -172,7 +173,9 @@ Status verify(const Job& job, const Place& place, const Buffers& buffers, const 
     for (size_t i = 0; i < output_elements(job, place.world_size); ++i) {
       // Part p holds the contributions of part 0 moved by p elements, so that exchanged parts are found.
       const uint32_t got = load(job.element, memory, i), wanted = bits_of(job.element, expected(job, place, i + part));
-      if (got == wanted || std::fabs(value_of(job.element, got) * tolerance.times - value_of(job.element, wanted)) < tolerance.error) continue;
+      if (got == wanted ||
+          std::fabs(value_of(job.element, got) * tolerance.times - value_of(job.element, wanted)) < tolerance.error)
+        continue;
       return {Code::internal, std::string(name(job.collective)) + " of " + std::to_string(job.bytes) +
                                   " bytes is wrong on rank " + std::to_string(place.rank) + ", element " + std::to_string(i) +
                                   ": " + std::to_string(value_of(job.element, got)) + " instead of " +

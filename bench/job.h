@@ -56,8 +56,8 @@ struct Place {
 void fill(const Job& job, const Place& place, const Buffers& buffers);
 // Contributions that sum to zero: in place, the first call leaves zeros, and zeros stay however many calls follow.
 void fill_for_timing(const Job& job, const Place& place, const Buffers& buffers);
-// What a caller does who has new data for every call: writes the input once more, with what it holds. Where a call leaves its result in
-// the input it has been written; then this does nothing.
+// What a caller does who has new data for every call: writes the input once more, with what it holds. Where a call leaves its
+// result in the input it has been written; then this does nothing.
 void renew_input(const Job& job, const Place& place, const Buffers& buffers);
 // How a result may differ from the sum: by an error, after it has been multiplied with a number.
 struct Tolerance {

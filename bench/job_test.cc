@@ -133,7 +133,8 @@ TEST(JobDeathTest, an_input_is_written_on_every_page) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   constexpr size_t pages = 3;
   const Job job{.collective = Collective::all_gather, .bytes = 2 * pages * page};
-  auto* memory = static_cast<std::byte*>(::mmap(nullptr, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* memory =
+      static_cast<std::byte*>(::mmap(nullptr, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(memory, MAP_FAILED);
   std::vector<std::byte> output(job.bytes);
   const Buffers buffers{.input = memory, .output = output.data()};

@@ -42,8 +42,12 @@ void reduce_in_place(benchmark::State& state, DType dtype, ReduceOp op, bool wit
     sources.push_back(memories.back().get() + 64 * s + offset);
   }
   const auto copied = memory(with_copy ? bytes : 0);
-  const Reduction task{.dtype = dtype, .op = op, .sources = sources, .destination = const_cast<void*>(sources[0]),
-                       .copy = with_copy ? copied.get() + 128 : nullptr, .count = bytes / element_bytes(dtype)};
+  const Reduction task{.dtype = dtype,
+                       .op = op,
+                       .sources = sources,
+                       .destination = const_cast<void*>(sources[0]),
+                       .copy = with_copy ? copied.get() + 128 : nullptr,
+                       .count = bytes / element_bytes(dtype)};
   for (auto _ : state) {
     reduce(task);
     benchmark::ClobberMemory();
@@ -87,12 +91,14 @@ enum class BlockWork : uint8_t { encode, decode, decode_add, check };
 
 // Argument: bytes of the elements, were they fp32. The values are in no way special.
 void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format, DType type) {
-  const auto count = static_cast<size_t>(state.range(0)) / 4, bytes = count * element_bytes(type), block_size = block_bytes(format, count);
+  const auto count = static_cast<size_t>(state.range(0)) / 4, bytes = count * element_bytes(type),
+             block_size = block_bytes(format, count);
   const auto elements = memory(bytes), block = memory(block_size), wide = memory(count * 4);
   auto* const values = elements.get();
   auto* const floats = reinterpret_cast<float*>(wide.get());
   uint32_t seed = 1;
-  for (size_t i = 0; i < count; ++i) floats[i] = static_cast<float>(static_cast<int32_t>(seed = 1664525 * seed + 1013904223)) * 0x1p-31f;
+  for (size_t i = 0; i < count; ++i)
+    floats[i] = static_cast<float>(static_cast<int32_t>(seed = 1664525 * seed + 1013904223)) * 0x1p-31f;
   if (type == DType::f32) std::memcpy(values, floats, bytes);
   else convert(type, values, DType::f32, floats, count);
   BlockCounts counts;
@@ -110,15 +116,26 @@ void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format, 
   state.counters["elements"] = benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// Arguments: columns, directions. Compensated, from memory: 64 MiB of values, and as much left over. apart: as error feedback does it, with zeros
-// where the values were.
+// Arguments: columns, directions. Compensated, from memory: 64 MiB of values, and as much left over. apart: as error feedback
+// does it, with zeros where the values were.
 void sketch_rows(benchmark::State& state, bool apart) {
   const auto columns = static_cast<size_t>(state.range(0)), rows = (size_t{16} << 20) / columns;
   const auto rank = static_cast<uint32_t>(state.range(1));
-  const auto values = memory(rows * columns * 4), left = memory(rows * columns * 4), moved = memory(apart ? rows * columns * 4 : 0), directions = memory(rank * direction_stride(columns) * 4), out = memory(rows * rank * 4);
+  const auto values = memory(rows * columns * 4), left = memory(rows * columns * 4),
+             moved = memory(apart ? rows * columns * 4 : 0), directions = memory(rank * direction_stride(columns) * 4),
+             out = memory(rows * rank * 4);
   const auto floats = [](const Memory& m) { return reinterpret_cast<float*>(m.get()); };
   for (auto _ : state) {
-    sketch({.values = floats(values), .residual = floats(left), .moved = apart ? floats(moved) : nullptr, .far = apart, .rows = rows, .columns = columns, .directions = floats(directions), .stride = direction_stride(columns), .rank = rank, .sketch = floats(out)});
+    sketch({.values = floats(values),
+            .residual = floats(left),
+            .moved = apart ? floats(moved) : nullptr,
+            .far = apart,
+            .rows = rows,
+            .columns = columns,
+            .directions = floats(directions),
+            .stride = direction_stride(columns),
+            .rank = rank,
+            .sketch = floats(out)});
     benchmark::ClobberMemory();
   }
   count_bytes(state, rows * columns * (apart ? 16 : 12));
@@ -144,7 +161,9 @@ void add_blocks(Add add) {
     for (const uint8_t bits : {8, 7, 6, 5, 4, 3, 2}) {
       format.bits = bits;
       const auto kernel = [&](const char* name, BlockWork work) {
-        add(name + std::to_string(bits) + suffix, [=](benchmark::State& state) { blocks(state, work, format, type); })->Args({256 << 10})->Args({16 << 20});
+        add(name + std::to_string(bits) + suffix, [=](benchmark::State& state) { blocks(state, work, format, type); })
+            ->Args({256 << 10})
+            ->Args({16 << 20});
       };
       kernel("encode_int", BlockWork::encode);
       kernel("decode_int", BlockWork::decode);
@@ -179,12 +198,16 @@ void add_all(const std::string& target) {
   reduction("sum_bf16", DType::bf16, ReduceOp::sum, false, 0)->Apply(many_sources);
   add("sum_f32_out_of_place", reduce_out_of_place)->Apply(sizes);
   const auto conversion = [&](DType to, DType from) {
-    add(std::string(name(to)) + "_from_" + name(from), [=](benchmark::State& state) { convert_between(state, to, from); })
-        ->Apply(sizes);
+    add(std::string(name(to)) + "_from_" + name(from), [=](benchmark::State& state) {
+      convert_between(state, to, from);
+    })->Apply(sizes);
   };
   for (const DType half : {DType::bf16, DType::f16}) conversion(DType::f32, half), conversion(half, DType::f32);
   add_blocks(add);
-  for (const bool apart : {false, true}) add(apart ? "sketch_apart" : "sketch", [=](benchmark::State& state) { sketch_rows(state, apart); })->ArgsProduct({{1024, 4096, 16384}, {1, 4, 8}});
+  for (const bool apart : {false, true})
+    add(apart ? "sketch_apart" : "sketch", [=](benchmark::State& state) {
+      sketch_rows(state, apart);
+    })->ArgsProduct({{1024, 4096, 16384}, {1, 4, 8}});
   add("copy", [](benchmark::State& state) { copy_with(state, copy); })->Apply(copy_sizes);
 }
 
@@ -193,8 +216,9 @@ void add_all(const std::string& target) {
 
 int main(int argument_count, char** arguments) {
   benchmark::Initialize(&argument_count, arguments);
-  benchmark::RegisterBenchmark("memcpy", [](benchmark::State& state) { unisono::kernels::copy_with(state, std::memcpy); })
-      ->Apply(unisono::kernels::copy_sizes);
+  benchmark::RegisterBenchmark("memcpy", [](benchmark::State& state) {
+    unisono::kernels::copy_with(state, std::memcpy);
+  })->Apply(unisono::kernels::copy_sizes);
   for (const char* target : unisono::kernels::targets()) unisono::kernels::add_all(target);
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -2,7 +2,8 @@
 //
 //   machine_probe            JSON: memcpy over 64 MiB on one core, hand-over between two cores; a quarter of a second
 //   machine_probe cores      JSON: the hand-over alone; some 20 ms
-//   machine_probe full SIZES --workers N   JSON: hand-over between two cores, per size in bytes copies, exchanges through memory and loopback TCP
+//   machine_probe full SIZES --workers N   JSON: hand-over between two cores, per size in bytes copies, exchanges through
+//   memory and loopback TCP
 // A copy of B bytes counts as B bytes (it reads B and writes B).
 
 #include <arpa/inet.h>
@@ -46,8 +47,8 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 template <typename T>
 struct PageAllocator {
   using value_type = T;
-  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{4096})); }
-  void deallocate(T* memory, size_t) { ::operator delete(memory, std::align_val_t{4096}); }
+  T* allocate(size_t count) { return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{4096})); }
+  void deallocate(T* memory, size_t) { ::operator delete (memory, std::align_val_t{4096}); }
   friend bool operator==(PageAllocator, PageAllocator) = default;
 };
 using Memory = std::vector<char, PageAllocator<char>>;
@@ -121,7 +122,8 @@ struct SlotWay {
 void write_slot(char* slot, const char* from, size_t bytes, bool past_caches) {
 #if defined(__SSE2__)
   if (past_caches && bytes % 16 == 0) {
-    for (size_t i = 0; i < bytes; i += 16) _mm_stream_si128(reinterpret_cast<__m128i*>(slot + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+    for (size_t i = 0; i < bytes; i += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(slot + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
     _mm_sfence();
     return;
   }
@@ -207,7 +209,8 @@ class SlotExchange {
 double best_slot_exchange_us(size_t bytes, double seconds) {
   if (std::thread::hardware_concurrency() < 2) return -1;
   double best = -1;
-  for (const SlotWay way : {SlotWay{16u << 10, false}, SlotWay{64u << 10, false}, SlotWay{256u << 10, false}, SlotWay{64u << 10, true}, SlotWay{256u << 10, true}}) {
+  for (const SlotWay way : {SlotWay{16u << 10, false}, SlotWay{64u << 10, false}, SlotWay{256u << 10, false},
+                            SlotWay{64u << 10, true}, SlotWay{256u << 10, true}}) {
     const double us = SlotExchange(bytes, way).run(seconds / 5);
     if (best < 0 || us < best) best = us;
   }
@@ -307,9 +310,10 @@ int print_full(const std::vector<size_t>& sizes, unsigned workers) {
   std::printf("{\"hand_over_us\": %.4f, \"workers\": %u, \"tcp_byte_us\": %.3f, \"sizes\": {", hand_over_us(), workers,
               best_exchange_us(1, 0.1));
   for (size_t i = 0; i < sizes.size(); ++i) {
-    std::printf("%s\"%zu\": {\"copy_gbs\": %.2f, \"copy_workers_gbs\": %.2f, \"tcp_exchange_us\": %.2f, \"slot_exchange_us\": %.2f}", i == 0 ? "" : ", ",
-                sizes[i], copy_gigabytes_per_second(sizes[i], 0.1), copy_of_workers(sizes[i], workers, 0.1),
-                best_exchange_us(sizes[i], 0.1), best_slot_exchange_us(sizes[i], 0.2));
+    std::printf(
+        "%s\"%zu\": {\"copy_gbs\": %.2f, \"copy_workers_gbs\": %.2f, \"tcp_exchange_us\": %.2f, \"slot_exchange_us\": %.2f}",
+        i == 0 ? "" : ", ", sizes[i], copy_gigabytes_per_second(sizes[i], 0.1), copy_of_workers(sizes[i], workers, 0.1),
+        best_exchange_us(sizes[i], 0.1), best_slot_exchange_us(sizes[i], 0.2));
     std::fflush(stdout);
   }
   std::printf("}}\n");

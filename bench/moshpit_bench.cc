@@ -1,9 +1,11 @@
-// One peer of bench/moshpit and bench/moshpit_kills: averages averaging step after averaging step in an elastic run and prints a line of JSON for each, flushed at once, so that of a
-// peer that is killed everything is known up to then. With --flat the same processes are also a group, and a flat all-reduce goes before every averaging step.
+// One peer of bench/moshpit and bench/moshpit_kills: averages averaging step after averaging step in an elastic run and prints
+// a line of JSON for each, flushed at once, so that of a peer that is killed everything is known up to then. With --flat the
+// same processes are also a group, and a flat all-reduce goes before every averaging step.
 //
-// Tensors are made of tiles, equal ones all over. A tile says who is in an average and by how much: a place for each peer, where it alone has a one, then a one and a
-// zero of everybody, and a number that is the peer's own in this averaging step. So whatever an averaging step makes of absences, shares must add up to one, and the number must be
-// the mean of the peers' numbers by those shares: the first is checked here, the second by who has the lines of all peers.
+// Tensors are made of tiles, equal ones all over. A tile says who is in an average and by how much: a place for each peer,
+// where it alone has a one, then a one and a zero of everybody, and a number that is the peer's own in this averaging step. So
+// whatever an averaging step makes of absences, shares must add up to one, and the number must be the mean of the peers'
+// numbers by those shares: the first is checked here, the second by who has the lines of all peers.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -29,7 +31,7 @@ using unisono::Result;
 using unisono::Status;
 
 constexpr size_t tile_elements = 32, tile_slots = 28, tile_one = 28, tile_zero = 29, tile_own = 30;
-constexpr size_t kinds_max = 12;  // of tiles that one line tells of
+constexpr size_t kinds_max = 12;   // of tiles that one line tells of
 constexpr double rounding = 4e-6;  // of a sum of few products, several rounds after one another
 
 volatile std::sig_atomic_t told_to_end = 0;
@@ -52,7 +54,9 @@ double now() {
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -101,7 +105,7 @@ struct Content {
   std::vector<Kind> kinds;  // each once, in the order in which they appear
   uint64_t others = 0;      // tiles beyond kinds_max kinds
   uint64_t digest = 14695981039346656037ull;
-  double one_off = 0;       // how far the ones are from one, at most
+  double one_off = 0;  // how far the ones are from one, at most
   std::string wrong;
 };
 
@@ -112,7 +116,8 @@ std::string wrong_with(const std::array<float, tile_elements>& tile) {
     shares += static_cast<double>(tile[slot]);
   }
   if (!(std::abs(shares - 1) <= rounding)) return fmt::format("shares add up to {:.9g}", shares);
-  if (!(std::abs(static_cast<double>(tile[tile_one]) - 1) <= rounding)) return fmt::format("a one became {:.9g}", tile[tile_one]);
+  if (!(std::abs(static_cast<double>(tile[tile_one]) - 1) <= rounding))
+    return fmt::format("a one became {:.9g}", tile[tile_one]);
   if (tile[tile_zero] != 0) return fmt::format("a zero became {:.9g}", tile[tile_zero]);
   return {};
 }
@@ -153,10 +158,11 @@ std::string text_of(const Content& content) {
     for (size_t slot = 0; slot < tile_slots; ++slot) {
       if (kind.tile[slot] != 0) shares += fmt::format("{}\"{}\":{:.9g}", shares.empty() ? "" : ",", slot, kind.tile[slot]);
     }
-    kinds += fmt::format("{}{{\"tiles\":{},\"shares\":{{{}}},\"number\":{:.9g}}}", kinds.empty() ? "" : ",", kind.tiles, shares, kind.tile[tile_own]);
+    kinds += fmt::format("{}{{\"tiles\":{},\"shares\":{{{}}},\"number\":{:.9g}}}", kinds.empty() ? "" : ",", kind.tiles, shares,
+                         kind.tile[tile_own]);
   }
-  return fmt::format("\"digest\":\"{:016x}\",\"one_off\":{:.3g},\"wrong\":{},\"other_tiles\":{},\"kinds\":[{}]", content.digest, content.one_off,
-                     quoted(content.wrong), content.others, kinds);
+  return fmt::format("\"digest\":\"{:016x}\",\"one_off\":{:.3g},\"wrong\":{},\"other_tiles\":{},\"kinds\":[{}]", content.digest,
+                     content.one_off, quoted(content.wrong), content.others, kinds);
 }
 
 // --- averaging steps ---
@@ -164,11 +170,14 @@ std::string text_of(const Content& content) {
 std::string text_of(const unisono::RoundSummary& round) {
   std::string absent;
   for (const auto& name : round.absent) absent += (absent.empty() ? "" : ",") + quoted(name);
-  return fmt::format("{{\"outcome\":{},\"group\":{},\"contributors_min\":{},\"contributors_max\":{},\"committed\":{},\"kept_local\":{},\"voided\":{},\"undecided\":{},"
-                     "\"lost\":{},\"gather_s\":{:.9g},\"contribute_s\":{:.9g},\"result_s\":{:.9g},\"verdict_s\":{:.9g},\"sent\":{},\"received\":{},\"model\":{},\"absent\":[{}]}}",
-                     quoted(round.outcome), round.group, round.contributors_min, round.contributors_max, round.committed, round.kept_local, round.voided,
-                     round.undecided, round.lost, round.gather_s, round.contribute_s, round.result_s, round.verdict_s, round.sent_bytes, round.received_bytes,
-                     round.model_bytes, absent);
+  return fmt::format(
+      "{{\"outcome\":{},\"group\":{},\"contributors_min\":{},\"contributors_max\":{},\"committed\":{},\"kept_local\":{},"
+      "\"voided\":{},\"undecided\":{},"
+      "\"lost\":{},\"gather_s\":{:.9g},\"contribute_s\":{:.9g},\"result_s\":{:.9g},\"verdict_s\":{:.9g},\"sent\":{},"
+      "\"received\":{},\"model\":{},\"absent\":[{}]}}",
+      quoted(round.outcome), round.group, round.contributors_min, round.contributors_max, round.committed, round.kept_local,
+      round.voided, round.undecided, round.lost, round.gather_s, round.contribute_s, round.result_s, round.verdict_s,
+      round.sent_bytes, round.received_bytes, round.model_bytes, absent);
 }
 
 struct Moment {
@@ -176,7 +185,8 @@ struct Moment {
 };
 
 std::string text_of(const Moment& begin, const Moment& end) {
-  return fmt::format("\"begin\":{:.9f},\"end\":{:.9f},\"cpu_s\":{:.6f},\"cpu_total_s\":{:.6f},\"rss_mb\":{:.3f}", begin.time, end.time, end.cpu - begin.cpu, end.cpu, resident_mb());
+  return fmt::format("\"begin\":{:.9f},\"end\":{:.9f},\"cpu_s\":{:.6f},\"cpu_total_s\":{:.6f},\"rss_mb\":{:.3f}", begin.time,
+                     end.time, end.cpu - begin.cpu, end.cpu, resident_mb());
 }
 
 class Peer {
@@ -207,9 +217,11 @@ class Peer {
     for (const auto& endpoint : run.status().endpoints) endpoints += (endpoints.empty() ? "" : ",") + quoted(endpoint);
     // What donors give has come about by averaging steps, or is a founder's first: empty of tiles.
     const bool has_tiles = state.loaded && std::ranges::any_of(state.values, [](float value) { return value != 0; });
-    say(fmt::format("\"kind\":\"joined\",\"endpoints\":[{}],{},\"loaded\":{},\"load_s\":{:.9g},\"load_bytes\":{},\"donors\":{},\"mixed\":{},\"averaging step\":{},\"note\":{},\"wrong\":{}", endpoints,
-                    text_of(begin, end), state.loaded, state.seconds, state.bytes, state.donors, state.mixed, state.step, quoted(state.note),
-                    quoted(has_tiles ? look_at(state.values).wrong : "")));
+    say(
+        fmt::format("\"kind\":\"joined\",\"endpoints\":[{}],{},\"loaded\":{},\"load_s\":{:.9g},\"load_bytes\":{},\"donors\":{},"
+                    "\"mixed\":{},\"averaging step\":{},\"note\":{},\"wrong\":{}",
+                    endpoints, text_of(begin, end), state.loaded, state.seconds, state.bytes, state.donors, state.mixed,
+                    state.step, quoted(state.note), quoted(has_tiles ? look_at(state.values).wrong : "")));
   }
 
   Status average_all(unisono::Elastic& run) {
@@ -256,9 +268,12 @@ class Peer {
     std::string rounds, dims;
     for (const auto& round : report->rounds) rounds += (rounds.empty() ? "" : ",") + text_of(round);
     for (const auto size : report->dims) dims += (dims.empty() ? "" : ",") + std::to_string(size);
-    say(fmt::format("\"kind\":\"averaging step\",\"averaging step\":{},\"exact\":{},{},\"seconds\":{:.9g},\"layout\":{},\"dims\":[{}],\"peers\":{},\"note\":{},\"number\":{:.9g},{}\"rounds\":[{}]",
-                    report->step, report->exact, text_of(begin, end), report->seconds, report->layout, dims, report->peers, quoted(report->note), number,
-                    checked ? text_of(look_at(values_)) + "," : "", rounds));
+    say(
+        fmt::format("\"kind\":\"averaging step\",\"averaging "
+                    "step\":{},\"exact\":{},{},\"seconds\":{:.9g},\"layout\":{},\"dims\":[{}],\"peers\":{},\"note\":{},"
+                    "\"number\":{:.9g},{}\"rounds\":[{}]",
+                    report->step, report->exact, text_of(begin, end), report->seconds, report->layout, dims, report->peers,
+                    quoted(report->note), number, checked ? text_of(look_at(values_)) + "," : "", rounds));
     return {};
   }
 
@@ -286,7 +301,9 @@ Settings settings_of(int argc, char** argv) {
   app.add_option("--averaging-steps", s.steps, "that count");
   app.add_option("--warmup", s.warmup, "averaging steps before");
   app.add_option("--seconds", s.seconds, "after which no averaging step begins; 0: none");
-  app.add_option("--check-every", s.check_every, "values are made anew, and looked at afterwards, in one of so many averaging steps")->check(CLI::Range(1u, 1u << 30));
+  app.add_option("--check-every", s.check_every,
+                 "values are made anew, and looked at afterwards, in one of so many averaging steps")
+      ->check(CLI::Range(1u, 1u << 30));
   app.add_option("--seed", s.seed, "of the peers' own numbers");
   app.add_option("--blob-bytes", s.blob_bytes, "that joiners are given besides the values");
   app.add_flag("--flat", s.flat, "a flat all-reduce before each averaging step, of the group that the environment names");

@@ -1,7 +1,9 @@
-// One rank of bench/packet_loss: all-reduces of one size, one after the other, each begun by all ranks together. Prints a line of JSON at rank 0.
-// With --shards a round is both halves of a lossy step instead: shards are reduced, and gathered, and neither is repaired.
+// One rank of bench/packet_loss: all-reduces of one size, one after the other, each begun by all ranks together. Prints a line
+// of JSON at rank 0. With --shards a round is both halves of a lossy step instead: shards are reduced, and gathered, and
+// neither is repaired.
 //
-// The time of a round is from when the last rank began to when the last one was done: all read the same clock, and what the barrier between rounds costs is not in it. Results are checked where they must be exact; where they may lack something, all
+// The time of a round is from when the last rank began to when the last one was done: all read the same clock, and what the
+// barrier between rounds costs is not in it. Results are checked where they must be exact; where they may lack something, all
 // ranks must have the same bits.
 #include <fmt/format.h>
 
@@ -72,12 +74,15 @@ void add(Counts& counts, const unisono::Report& report) {
 }
 
 void add(Counts& to, const Counts& more) {
-  to.expected += more.expected, to.missing += more.missing, to.repaired += more.repaired, to.cut += more.cut, to.short_ranges += more.short_ranges, to.sent_mb += more.sent_mb, to.inexact += more.inexact;
+  to.expected += more.expected, to.missing += more.missing, to.repaired += more.repaired, to.cut += more.cut,
+      to.short_ranges += more.short_ranges, to.sent_mb += more.sent_mb, to.inexact += more.inexact;
 }
 
-Status make_round(unisono::Group& group, const Settings& s, const unisono::CallOptions& call, Tensors& tensors, Counts& counts) {
+Status make_round(unisono::Group& group, const Settings& s, const unisono::CallOptions& call, Tensors& tensors,
+                  Counts& counts) {
   const std::span<const float> input(tensors.input);
-  auto report = s.shards ? group.reduce_shards(input, std::span(tensors.shard), call) : group.all_reduce(input, std::span(tensors.output), call);
+  auto report = s.shards ? group.reduce_shards(input, std::span(tensors.shard), call)
+                         : group.all_reduce(input, std::span(tensors.output), call);
   if (!report.ok()) return report.status();
   add(counts, *report);
   if (!s.shards) return {};
@@ -133,7 +138,9 @@ Result<Times> measure(unisono::Group& group, const Settings& s) {
       begun = Clock::now();
       continue;
     }
-    const auto ms_of = [](Clock::time_point when) { return std::chrono::duration<double, std::milli>(when.time_since_epoch()).count(); };
+    const auto ms_of = [](Clock::time_point when) {
+      return std::chrono::duration<double, std::milli>(when.time_since_epoch()).count();
+    };
     times.begins.push_back(ms_of(start));
     times.ends.push_back(ms_of(end));
     add(times.counts, counts);
@@ -161,8 +168,10 @@ Status run(const Settings& s) {
   if (!times.ok()) return times.status();
   const auto& c = times->counts;
   if (group->rank() == 0) {
-    fmt::print("{{\"times_ms\":[{:.5g}],\"expected\":{},\"missing\":{},\"repaired\":{},\"cut\":{},\"short_ranges\":{},\"inexact\":{},\"sent_mb\":{:.6g}}}\n", fmt::join(times->rounds, ","), c.expected, c.missing,
-               c.repaired, c.cut, c.short_ranges, c.inexact, c.sent_mb);
+    fmt::print(
+        "{{\"times_ms\":[{:.5g}],\"expected\":{},\"missing\":{},\"repaired\":{},\"cut\":{},\"short_ranges\":{},\"inexact\":{},"
+        "\"sent_mb\":{:.6g}}}\n",
+        fmt::join(times->rounds, ","), c.expected, c.missing, c.repaired, c.cut, c.short_ranges, c.inexact, c.sent_mb);
   }
   return group->barrier().status();
 }
@@ -172,7 +181,9 @@ Status run(const Settings& s) {
 int main(int argc, char** argv) {
   Settings s;
   CLI::App app("All-reduces over links that lose packets");
-  app.add_option("--lossy", s.delivery, "options of lossy calls, e.g. loss_budget=0.2; without it calls are reliable")->expected(0, 1)->each([&s](const std::string&) { s.lossy = true; });
+  app.add_option("--lossy", s.delivery, "options of lossy calls, e.g. loss_budget=0.2; without it calls are reliable")
+      ->expected(0, 1)
+      ->each([&s](const std::string&) { s.lossy = true; });
   app.add_flag("--shards", s.shards, "both halves lossy, each repaired no further than the options say");
   app.add_option("--elements", s.elements, "fp32 elements of a tensor");
   app.add_option("--rounds", s.rounds, "that count");

@@ -2,8 +2,8 @@
 //
 //   record_cost [--ranks N] [--bytes N] [--blocks N] [--calls N]
 // Each of the ranks joins three groups over shared memory: with a record, without, and without again. The last two show how far
-// apart equal things are. A block is so many calls of each group in turn; what is told are medians over the blocks, at rank 0: of the times
-// per call, and of the ratios inside one block, which a machine that changes its speed disturbs less.
+// apart equal things are. A block is so many calls of each group in turn; what is told are medians over the blocks, at rank 0:
+// of the times per call, and of the ratios inside one block, which a machine that changes its speed disturbs less.
 
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -73,9 +73,11 @@ void run_rank(const Settings& settings, uint32_t rank, const std::string& folder
   }
   if (rank != 0) return;
   const double with = median(times[0]), without = median(times[1]), again = median(times[2]);
-  std::printf("%u ranks, %zu bytes, medians of %zu blocks of %zu calls: with record %.1f ns, without %.1f ns, without again %.1f ns\n",
-              settings.ranks, settings.bytes, settings.blocks, settings.calls, with, without, again);
-  std::printf("record: %+.2f %%; two groups without differ by %+.2f %%\n", 100 * (median(cost) - 1), 100 * (median(difference) - 1));
+  std::printf(
+      "%u ranks, %zu bytes, medians of %zu blocks of %zu calls: with record %.1f ns, without %.1f ns, without again %.1f ns\n",
+      settings.ranks, settings.bytes, settings.blocks, settings.calls, with, without, again);
+  std::printf("record: %+.2f %%; two groups without differ by %+.2f %%\n", 100 * (median(cost) - 1),
+              100 * (median(difference) - 1));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What choosing a compute threshold costs, on one core: the sweep over all thresholds of a trace of 44 steps of 12 micro-batches by its number of workers,
-// the whole search, the replay of rule `at`, and planning without a trace.
+// What choosing a compute threshold costs, on one core: the sweep over all thresholds of a trace of 44 steps of 12
+// micro-batches by its number of workers, the whole search, the replay of rule `at`, and planning without a trace.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -13,7 +13,8 @@ namespace {
 
 using Rule = DropOptions::Rule;
 
-// Latencies with the heavy tail of model L of docs/design/methods/drop_compute.md, "Delay models": 20 ms, and up to 5.5 times as much more.
+// Latencies with the heavy tail of model L of docs/design/methods/drop_compute.md, "Delay models": 20 ms, and up to 5.5 times
+// as much more.
 ComputeTrace trace_of(uint32_t workers) {
   Random random(44);
   ComputeTrace trace{.workers = workers, .micro_batches = 12};
@@ -32,7 +33,9 @@ ComputeTrace trace_of(uint32_t workers) {
   return trace;
 }
 
-StopRule rule_of(const ComputeTrace& trace, Rule rule) { return {.rule = rule, .micro_batch_ns = rule == Rule::before ? trace.micro_batch_ns() : 0}; }
+StopRule rule_of(const ComputeTrace& trace, Rule rule) {
+  return {.rule = rule, .micro_batch_ns = rule == Rule::before ? trace.micro_batch_ns() : 0};
+}
 
 void sweeps(benchmark::State& state, Rule rule) {
   const auto trace = trace_of(static_cast<uint32_t>(state.range(0)));

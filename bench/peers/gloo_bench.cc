@@ -1,4 +1,5 @@
-// Gloo (the version that Debian packages) under the shared measuring loop: its older algorithm classes, and its newer functions.
+// Gloo (the version that Debian packages) under the shared measuring loop: its older algorithm classes, and its newer
+// functions.
 //
 //   RANK=0 WORLD_SIZE=2 gloo_bench --store DIR --board FILE [--address 127.0.0.1] [--mode async|sync|busy]
 //     --plan 1024=bcube,65536=ring_chunked

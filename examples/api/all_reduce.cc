@@ -16,7 +16,6 @@ int main() {
     std::fprintf(stderr, "%s\n", report.status().to_string().c_str());
     return 1;
   }
-  std::printf("rank %u of %u: %zu times %g\n", group->rank(), group->world_size(),
-              values.size(), values[0]);
+  std::printf("rank %u of %u: %zu times %g\n", group->rank(), group->world_size(), values.size(), values[0]);
   return 0;
 }

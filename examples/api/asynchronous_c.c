@@ -27,7 +27,9 @@ int main(void) {
   }
   /* --8<-- [end:body] */
   if (code != UNISONO_OK) fprintf(stderr, "%s\n", unisono_last_error());
-  else if (unisono_rank(group) == 0) printf("averages %g %g %g %g, %u contributors\n", values[0][0], values[1][0], values[2][0], values[3][0], report.contributors);
+  else if (unisono_rank(group) == 0)
+    printf("averages %g %g %g %g, %u contributors\n", values[0][0], values[1][0], values[2][0], values[3][0],
+           report.contributors);
   for (int part = 0; part < parts; ++part) unisono_work_free(works[part]); /* waits if it still runs */
   unisono_leave(group);
   return code != UNISONO_OK;

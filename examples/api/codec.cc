@@ -10,14 +10,19 @@ int main() {
   if (!group) return std::fprintf(stderr, "%s\n", group.status().to_string().c_str()), 1;
   // --8<-- [start:body]
   std::vector<float> gradient(100'000), sum(gradient.size());
-  for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>(group->rank() + 1) * std::sin(static_cast<float>(i));
+  for (size_t i = 0; i < gradient.size(); ++i)
+    gradient[i] = static_cast<float>(group->rank() + 1) * std::sin(static_cast<float>(i));
 
   for (const char* name : {"plain", "bf16", "int8", "int4", "int8/int4:group=32"}) {
-    // A schedule by name: the codec is used even where it does not pay, as here inside one host. To measure the error costs a second, exact sum.
-    auto report = group->all_reduce(unisono::ConstTensor(std::span<const float>(gradient)), std::span<float>(sum),
-                                    {.schedule = unisono::ScheduleKind::two_step, .codec = unisono::Codec::parse(name).value(), .measure_error = true});
+    // A schedule by name: the codec is used even where it does not pay, as here inside one host. To measure the error costs a
+    // second, exact sum.
+    auto report = group->all_reduce(
+        unisono::ConstTensor(std::span<const float>(gradient)), std::span<float>(sum),
+        {.schedule = unisono::ScheduleKind::two_step, .codec = unisono::Codec::parse(name).value(), .measure_error = true});
     if (!report) return std::fprintf(stderr, "%s\n", report.status().to_string().c_str()), 1;
-    if (group->rank() == 0) std::printf("%-18s %5.2f bits per element, encoded %u times, signal to noise %.1f dB\n", name, report->bits_per_element(), report->passes, report->snr_db());
+    if (group->rank() == 0)
+      std::printf("%-18s %5.2f bits per element, encoded %u times, signal to noise %.1f dB\n", name, report->bits_per_element(),
+                  report->passes, report->snr_db());
   }
   // Left to itself, the library leaves out what does not pay, and says so.
   auto report = group->all_reduce(std::span<float>(sum), {.codec = unisono::Codec::quantized(8)});

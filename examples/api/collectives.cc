@@ -12,7 +12,8 @@ using Values = std::vector<int32_t>;
 static unisono::ConstTensor in(const Values& values) { return std::span<const int32_t>(values); }
 static unisono::Tensor out(Values& values) { return std::span<int32_t>(values); }
 
-static void show(const unisono::Group& group, const char* what, const unisono::Result<unisono::Report>& report, const Values& values) {
+static void show(const unisono::Group& group, const char* what, const unisono::Result<unisono::Report>& report,
+                 const Values& values) {
   if (!report) {
     std::fprintf(stderr, "%s: %s\n", what, report.status().to_string().c_str());
     std::exit(1);

@@ -1,4 +1,5 @@
-// A training loop whose ranks leave out micro-batches when they are late. Each micro-batch takes a while by chance, a few take long.
+// A training loop whose ranks leave out micro-batches when they are late. Each micro-batch takes a while by chance, a few take
+// long.
 #include <unisono/unisono.h>
 
 #include <chrono>
@@ -28,7 +29,7 @@ int main() {
   auto drop = unisono::DropCompute::make(*group, 12, unisono::DropOptions::parse("auto:max_drop=0.3").value());
   if (!drop) return fail(drop.status());
   for (int step = 0; step < 260; ++step) {
-    if (auto begun = drop->begin_step(); !begun.ok()) return fail(begun);           // the step's time begins
+    if (auto begun = drop->begin_step(); !begun.ok()) return fail(begun);  // the step's time begins
     gradients.assign(gradients.size(), 0.0f);
     while (drop->next()) backward(drop->position(), 1.0f / 12, gradients, chance);  // twelve times, or until it is late
     auto averaged = group->all_reduce(std::span(gradients), {.op = unisono::ReduceOp::avg});
@@ -39,7 +40,9 @@ int main() {
   }
   auto all = drop->finish();  // the same on all ranks
   if (!all) return fail(all.status());
-  if (group->rank() == 0) std::printf("left out %.1f %% of the micro-batches; a step took %.1f ms, with a deviation of %.1f ms\n", 100 * all->drop, 1e3 * all->step_mean, 1e3 * all->step_deviation);
+  if (group->rank() == 0)
+    std::printf("left out %.1f %% of the micro-batches; a step took %.1f ms, with a deviation of %.1f ms\n", 100 * all->drop,
+                1e3 * all->step_mean, 1e3 * all->step_deviation);
   // --8<-- [end:body]
   return 0;
 }

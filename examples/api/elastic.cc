@@ -1,4 +1,5 @@
-// A process joins a running group. Two ranks begin; the third process waits to be taken in, as a machine that comes later would.
+// A process joins a running group. Two ranks begin; the third process waits to be taken in, as a machine that comes later
+// would.
 #include <unisono/unisono.h>
 
 #include <cstdio>
@@ -18,8 +19,8 @@ int main() {
   auto group = unisono::Group::join(options);
   if (!group) return std::fprintf(stderr, "%s\n", group.status().to_string().c_str()), 1;
 
-  while (group->world_size() < 3) {     // a real program trains here, and re-forms every few minutes
-    auto reformed = group->reform();    // also takes in who waits; nothing is lost if nobody does
+  while (group->world_size() < 3) {   // a real program trains here, and re-forms every few minutes
+    auto reformed = group->reform();  // also takes in who waits; nothing is lost if nobody does
     if (!reformed) return std::fprintf(stderr, "%s\n", reformed.status().to_string().c_str()), 1;
   }
   int32_t ones[] = {1};

@@ -1,4 +1,5 @@
-// Peers of an elastic run average what they have: no rank, no launcher, no master. The first one begins the run and writes down where it can be found.
+// Peers of an elastic run average what they have: no rank, no launcher, no master. The first one begins the run and writes down
+// where it can be found.
 #include <unisono/elastic.h>
 
 #include <cstdio>
@@ -12,7 +13,8 @@ int main(int count, char** arguments) {
   const int place = std::atoi(std::getenv("RANK"));  // only to give each peer other values
   const auto peers = static_cast<uint32_t>(std::atoi(std::getenv("WORLD_SIZE")));
   // --8<-- [start:body]
-  auto run = unisono::Elastic::join({.run_id = "demo", .found = place == 0, .seeds = {"file:" + path}, .tensor_elements = {1000}, .min_peers = peers});
+  auto run = unisono::Elastic::join(
+      {.run_id = "demo", .found = place == 0, .seeds = {"file:" + path}, .tensor_elements = {1000}, .min_peers = peers});
   if (!run) return std::fprintf(stderr, "%s\n", run.status().to_string().c_str()), 1;
   if (place == 0) {  // any one address is enough, and any peer's: the others read it from the file as soon as it is there
     std::ofstream(path + ".new") << run->status().endpoints.front() << '\n';

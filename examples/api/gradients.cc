@@ -1,4 +1,5 @@
-// A training loop whose gradients travel compressed: a tenth of the rows in each step, and the rest of them later. A rank dies in between.
+// A training loop whose gradients travel compressed: a tenth of the rows in each step, and the rest of them later. A rank dies
+// in between.
 #include <unisono/unisono.h>
 
 #include <cmath>
@@ -8,9 +9,11 @@
 
 namespace {
 
-// This rank's part of the task: all weights should become their number's sine, and each rank sees that with an error of its own.
+// This rank's part of the task: all weights should become their number's sine, and each rank sees that with an error of its
+// own.
 void backward(const std::vector<float>& weights, std::vector<float>& gradient, uint32_t rank) {
-  for (size_t i = 0; i < weights.size(); ++i) gradient[i] = weights[i] - std::sin(static_cast<float>(i)) * (rank == 0 ? 1.2f : 0.9f);
+  for (size_t i = 0; i < weights.size(); ++i)
+    gradient[i] = weights[i] - std::sin(static_cast<float>(i)) * (rank == 0 ? 1.2f : 0.9f);
 }
 
 void step(std::vector<float>& weights, const std::vector<float>& gradient) {
@@ -35,7 +38,8 @@ int main() {
   while (reducer->step() < 100) {
     if (reducer->step() == 50 && group->rank() == 2) std::raise(SIGKILL);  // stands for a lost machine
     backward(bias, bias_gradient, group->rank());
-    auto given = reducer->reduce(std::vector<unisono::Gradient>{{"layer.bias", bias_gradient.data()}});  // on its way, while the next one is computed
+    auto given = reducer->reduce(
+        std::vector<unisono::Gradient>{{"layer.bias", bias_gradient.data()}});  // on its way, while the next one is computed
     if (!given.ok()) return fail(given);
     backward(weight, weight_gradient, group->rank());
     given = reducer->reduce(std::vector<unisono::Gradient>{{"layer.weight", weight_gradient.data()}});
@@ -44,13 +48,16 @@ int main() {
     if (report && report->applied) {
       step(weight, weight_gradient), step(bias, bias_gradient);
       if (group->rank() == 0 && report->step % 33 == 0) {
-        std::printf("step %2d: %.3f of all values sent, %.2f of what was to be sent in them; left over on a rank %.1f\n", static_cast<int>(report->step), report->payload_ratio(), report->captured, report->residual_norm_mean);
+        std::printf("step %2d: %.3f of all values sent, %.2f of what was to be sent in them; left over on a rank %.1f\n",
+                    static_cast<int>(report->step), report->payload_ratio(), report->captured, report->residual_norm_mean);
       }
     } else if (!report) {  // peer_lost or late: who is left goes on, and what they have left over stays
       if (auto reformed = group->reform(); !reformed) return fail(reformed.status());
       auto resumed = reducer->resume(*group);
       if (!resumed) return fail(resumed.status());
-      if (group->rank() == 0) std::printf("lost rank %u; going on with step %d and the parameters of rank %u\n", resumed->lost.at(0).member.rank, static_cast<int>(resumed->step), resumed->parameters_from);
+      if (group->rank() == 0)
+        std::printf("lost rank %u; going on with step %d and the parameters of rank %u\n", resumed->lost.at(0).member.rank,
+                    static_cast<int>(resumed->step), resumed->parameters_from);
       for (auto* each : {&weight, &bias}) {
         if (auto sent = group->broadcast(std::span<float>(*each), resumed->parameters_from); !sent) return fail(sent.status());
       }
@@ -58,6 +65,7 @@ int main() {
   }
   // --8<-- [end:body]
   const float last = weight[51'199];
-  if (group->rank() == 0) std::printf("last weight %.2f; without compression it would be close to %.2f\n", last, 1.05f * std::sin(51'199.0f));
+  if (group->rank() == 0)
+    std::printf("last weight %.2f; without compression it would be close to %.2f\n", last, 1.05f * std::sin(51'199.0f));
   return 0;
 }

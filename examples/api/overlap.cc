@@ -29,6 +29,7 @@ int main() {
   }
   if (!failure.ok()) return std::fprintf(stderr, "%s\n", failure.to_string().c_str()), 1;
   // --8<-- [end:body]
-  if (group->rank() == 0) std::printf("layer 0: %g, layer 1: %g, layer 2: %g\n", gradients[0][0], gradients[1][0], gradients[2][0]);
+  if (group->rank() == 0)
+    std::printf("layer 0: %g, layer 1: %g, layer 2: %g\n", gradients[0][0], gradients[1][0], gradients[2][0]);
   return 0;
 }

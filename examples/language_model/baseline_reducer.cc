@@ -1,12 +1,13 @@
-// What ARC-Top-K is compared with, bucket by bucket. A bucket's first collectives start as soon as it is complete; what depends on them starts
-// at the next chance, in a sub-group of its own, so that the order in which ranks start operations does not depend on when those before end.
+// What ARC-Top-K is compared with, bucket by bucket. A bucket's first collectives start as soon as it is complete; what depends
+// on them starts at the next chance, in a sub-group of its own, so that the order in which ranks start operations does not
+// depend on when those before end.
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include "lab/compressors/gathered_top_k.h"
 #include "compressors/mean_feedback.h"
 #include "compressors/power_sgd.h"
+#include "lab/compressors/gathered_top_k.h"
 #include "language_model/bucket_reducer.h"
 #include "training/reducer/compression_rules.h"
 
@@ -19,7 +20,8 @@ using unisono::Status;
 namespace {
 
 // As the library's reducer averages: all ranks have the same bits in any order.
-constexpr unisono::CallOptions in_any_order{.op = unisono::ReduceOp::avg, .order = unisono::Order::any, .codec = unisono::Codec{}};
+constexpr unisono::CallOptions in_any_order{
+    .op = unisono::ReduceOp::avg, .order = unisono::Order::any, .codec = unisono::Codec{}};
 
 // Operations of one bucket, and what was given to them.
 class Flight {
@@ -74,7 +76,8 @@ class TopK final : public Method {
     const auto own = top_k_->begin(gradients);
     gathered_.resize(own.size() * group.world_size());
     // An entry as two numbers of 32 bits.
-    flight.gather(group, {own.data(), 2 * own.size(), unisono::DType::u32}, {gathered_.data(), 2 * gathered_.size(), unisono::DType::u32}, 2 * own.size());
+    flight.gather(group, {own.data(), 2 * own.size(), unisono::DType::u32},
+                  {gathered_.data(), 2 * gathered_.size(), unisono::DType::u32}, 2 * own.size());
     flight.average(group, top_k_->dense());
   }
   Status second(Group&, Flight&) override { return {}; }
@@ -88,7 +91,9 @@ class TopK final : public Method {
 class PowerSgd final : public Method {
  public:
   explicit PowerSgd(std::unique_ptr<unisono::Compressor> compressor) : feedback_(std::move(compressor)) {}
-  void first(uint64_t step, std::span<float* const> gradients, Group& group, Flight& flight) override { flight.average(group, feedback_.begin(step, gradients)); }
+  void first(uint64_t step, std::span<float* const> gradients, Group& group, Flight& flight) override {
+    flight.average(group, feedback_.begin(step, gradients));
+  }
   Status second(Group& group, Flight& flight) override {
     if (auto status = feedback_.choose(); !status.ok()) return status;
     flight.average(group, feedback_.pack());
@@ -103,7 +108,8 @@ class PowerSgd final : public Method {
 Result<std::unique_ptr<Method>> make_method(const GradientCompression& compression, uint32_t number, const Bucket& bucket) {
   const auto& options = compression.options;
   std::vector<unisono::GroupTensor> tensors;
-  for (uint32_t i = 0; i < bucket.parameters.size(); ++i) tensors.push_back({.number = bucket.first + i, .shape = shape_of(bucket.parameters[i])});
+  for (uint32_t i = 0; i < bucket.parameters.size(); ++i)
+    tensors.push_back({.number = bucket.first + i, .shape = shape_of(bucket.parameters[i])});
   const auto rule = unisono::row_rule(options, options.ratio);
   if (compression.by == GradientCompression::By::top_k) {
     auto top_k = unisono::GatheredTopK::make({.rule = rule}, tensors);
@@ -184,7 +190,8 @@ class BaselineReducer final : public BucketReducer {
 
 }  // namespace
 
-Result<std::unique_ptr<BucketReducer>> make_baseline_reducer(Group& group, std::span<const Bucket> buckets, const GradientCompression& compression) {
+Result<std::unique_ptr<BucketReducer>> make_baseline_reducer(Group& group, std::span<const Bucket> buckets,
+                                                             const GradientCompression& compression) {
   std::vector<uint32_t> all(group.world_size());
   std::iota(all.begin(), all.end(), 0u);
   auto firsts = group.split(all);
@@ -197,8 +204,8 @@ Result<std::unique_ptr<BucketReducer>> make_baseline_reducer(Group& group, std::
     if (!method.ok()) return method.status();
     lanes.push_back({.bucket = bucket, .method = *std::move(method)});
   }
-  return std::unique_ptr<BucketReducer>(
-      std::make_unique<BaselineReducer>(*std::move(firsts), *std::move(seconds), std::move(lanes), compression.options.start_step));
+  return std::unique_ptr<BucketReducer>(std::make_unique<BaselineReducer>(*std::move(firsts), *std::move(seconds),
+                                                                          std::move(lanes), compression.options.start_step));
 }
 
 }  // namespace language_model

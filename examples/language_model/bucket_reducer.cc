@@ -12,7 +12,8 @@ namespace {
 
 class LibraryReducer final : public BucketReducer {
  public:
-  LibraryReducer(GradientReducer reducer, std::span<const Bucket> buckets) : reducer_(std::move(reducer)), buckets_(buckets.begin(), buckets.end()) {}
+  LibraryReducer(GradientReducer reducer, std::span<const Bucket> buckets)
+      : reducer_(std::move(reducer)), buckets_(buckets.begin(), buckets.end()) {}
 
   Status reduce(size_t bucket, std::span<float> gradients) override {
     std::vector<unisono::Gradient> given;
@@ -44,7 +45,8 @@ class LibraryReducer final : public BucketReducer {
 
 std::vector<uint64_t> shape_of(const ExchangedParameter& parameter) {
   if (parameter.rows == 1) return {parameter.columns};
-  return parameter.by_columns ? std::vector<uint64_t>{parameter.columns, parameter.rows} : std::vector<uint64_t>{parameter.rows, parameter.columns};
+  return parameter.by_columns ? std::vector<uint64_t>{parameter.columns, parameter.rows}
+                              : std::vector<uint64_t>{parameter.rows, parameter.columns};
 }
 
 std::vector<Bucket> make_buckets(std::span<const ExchangedParameter> parameters, size_t elements) {
@@ -64,10 +66,12 @@ std::vector<Bucket> make_buckets(std::span<const ExchangedParameter> parameters,
   return buckets;
 }
 
-Result<std::unique_ptr<BucketReducer>> make_library_reducer(unisono::Group& group, std::span<const Bucket> buckets, const unisono::Compression& compression) {
+Result<std::unique_ptr<BucketReducer>> make_library_reducer(unisono::Group& group, std::span<const Bucket> buckets,
+                                                            const unisono::Compression& compression) {
   std::vector<unisono::Parameter> parameters;
   for (const auto& bucket : buckets) {
-    for (const auto& parameter : bucket.parameters) parameters.push_back({.name = parameter.name, .shape = shape_of(parameter)});
+    for (const auto& parameter : bucket.parameters)
+      parameters.push_back({.name = parameter.name, .shape = shape_of(parameter)});
   }
   auto reducer = GradientReducer::make(group, parameters, compression);
   if (!reducer.ok()) return reducer.status();

@@ -52,7 +52,8 @@ void put_back(const Bucket& bucket, std::span<const float> averages, std::span<f
 
 class CompressedExchange final : public GradientExchange {
  public:
-  CompressedExchange(unisono::Group group, std::vector<Bucket> buckets, std::unique_ptr<BucketReducer> reducer, std::string method)
+  CompressedExchange(unisono::Group group, std::vector<Bucket> buckets, std::unique_ptr<BucketReducer> reducer,
+                     std::string method)
       : group_(std::move(group)), buckets_(std::move(buckets)), reducer_(std::move(reducer)) {
     if (!buckets_.empty()) elements_ = buckets_.front().offset + buckets_.front().count;
     arranged_.resize(elements_);
@@ -74,7 +75,8 @@ class CompressedExchange final : public GradientExchange {
     const auto entered = Clock::now();
     if (!started_) {
       started_ = entered;
-      if (gradients_.size() > elements_) tail_ = group_.all_reduce_async(unisono::Tensor(gradients_.subspan(elements_)), averaging);
+      if (gradients_.size() > elements_)
+        tail_ = group_.all_reduce_async(unisono::Tensor(gradients_.subspan(elements_)), averaging);
     }
     for (; failure_.ok() && next_ < buckets_.size() && buckets_[next_].offset >= first; ++next_) {
       const auto& bucket = buckets_[next_];
@@ -92,7 +94,8 @@ class CompressedExchange final : public GradientExchange {
     if (failure_.ok()) failure_ = outcome.ok() ? tail.status() : outcome.status();
     if (!failure_.ok()) return failure_;
     for (const auto& bucket : std::span(buckets_).first(next_)) {
-      put_back(bucket, std::span(arranged_).subspan(bucket.offset, bucket.count), gradients_.subspan(bucket.offset, bucket.count));
+      put_back(bucket, std::span(arranged_).subspan(bucket.offset, bucket.count),
+               gradients_.subspan(bucket.offset, bucket.count));
     }
     take(*outcome);
     if (gradients_.size() > elements_) ++statistics_.operations;
@@ -111,7 +114,10 @@ class CompressedExchange final : public GradientExchange {
   Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) override {
     return unisono::DropCompute::make(group_, micro_batches, options);
   }
-  Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>, std::unique_ptr<unisono::ShardOptimizer>) override { return Status(Code::unsupported, "gradients go to the owners of shards whole, not compressed"); }
+  Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>,
+                                                        std::unique_ptr<unisono::ShardOptimizer>) override {
+    return Status(Code::unsupported, "gradients go to the owners of shards whole, not compressed");
+  }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }
@@ -129,14 +135,15 @@ class CompressedExchange final : public GradientExchange {
       notes_.off = std::move(outcome.off);
     }
     for (auto& warning : outcome.warnings) {
-      if (std::find(notes_.warnings.begin(), notes_.warnings.end(), warning) == notes_.warnings.end()) notes_.warnings.push_back(std::move(warning));
+      if (std::find(notes_.warnings.begin(), notes_.warnings.end(), warning) == notes_.warnings.end())
+        notes_.warnings.push_back(std::move(warning));
     }
   }
 
   unisono::Group group_;
   const std::vector<Bucket> buckets_;
   const std::unique_ptr<BucketReducer> reducer_;
-  size_t elements_ = 0;  // of all parameters; what lies behind them is averaged exactly
+  size_t elements_ = 0;          // of all parameters; what lies behind them is averaged exactly
   std::vector<float> arranged_;  // all parameters' gradients, in the shapes that compression sees
   std::span<float> gradients_;
   size_t next_ = 0;  // bucket to be given to the reducer
@@ -153,13 +160,15 @@ class CompressedExchange final : public GradientExchange {
 
 Result<std::unique_ptr<GradientExchange>> make_compressed_exchange(unisono::Group group, const ExchangeOptions& options) {
   auto buckets = make_buckets(options.parameters, std::max<size_t>(1, options.bucket_bytes / sizeof(float)));
-  auto reducer = options.compression.by == GradientCompression::By::reducer ? make_library_reducer(group, buckets, options.compression.options)
-                                                                            : make_baseline_reducer(group, buckets, options.compression);
+  auto reducer = options.compression.by == GradientCompression::By::reducer
+                     ? make_library_reducer(group, buckets, options.compression.options)
+                     : make_baseline_reducer(group, buckets, options.compression);
   if (!reducer.ok()) return reducer.status();
   return make_compressed_exchange(std::move(group), std::move(buckets), *std::move(reducer), options.compression.to_string());
 }
 
-std::unique_ptr<GradientExchange> make_compressed_exchange(unisono::Group group, std::vector<Bucket> buckets, std::unique_ptr<BucketReducer> reducer, std::string method) {
+std::unique_ptr<GradientExchange> make_compressed_exchange(unisono::Group group, std::vector<Bucket> buckets,
+                                                           std::unique_ptr<BucketReducer> reducer, std::string method) {
   return std::make_unique<CompressedExchange>(std::move(group), std::move(buckets), std::move(reducer), std::move(method));
 }
 

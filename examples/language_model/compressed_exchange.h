@@ -12,9 +12,10 @@
 namespace language_model {
 
 // options.compression says how; it is not `nothing`. Errors: as make_library_reducer and make_baseline_reducer.
-unisono::Result<std::unique_ptr<GradientExchange>> make_compressed_exchange(unisono::Group group, const ExchangeOptions& options);
+unisono::Result<std::unique_ptr<GradientExchange>> make_compressed_exchange(unisono::Group group,
+                                                                            const ExchangeOptions& options);
 // The same with a reducer of the caller's. method: what the notes call it.
-std::unique_ptr<GradientExchange> make_compressed_exchange(unisono::Group group, std::vector<Bucket> buckets, std::unique_ptr<BucketReducer> reducer,
-                                                           std::string method);
+std::unique_ptr<GradientExchange> make_compressed_exchange(unisono::Group group, std::vector<Bucket> buckets,
+                                                           std::unique_ptr<BucketReducer> reducer, std::string method);
 
 }  // namespace language_model

@@ -19,8 +19,8 @@ GradientCompression baseline(const std::string& text) { return parse_baseline(te
 // All methods, from the first step on and also where measured links would speak against it.
 std::vector<GradientCompression> all_methods() {
   return {compress("arc:ratio=0.2,start=0,auto_off=off"), compress("random-k:ratio=0.2,start=0,auto_off=off"),
-          compress("arc:ratio=0.2,start=0,auto_off=off,values=int8,values_schedule=two_step"), baseline("top-k:ratio=0.1,start=0"),
-          baseline("power-sgd:ratio=0.2,start=0")};
+          compress("arc:ratio=0.2,start=0,auto_off=off,values=int8,values_schedule=two_step"),
+          baseline("top-k:ratio=0.1,start=0"), baseline("power-sgd:ratio=0.2,start=0")};
 }
 
 TrainingOptions small_training() {
@@ -39,16 +39,21 @@ struct Trained {
   uint64_t sent_bytes = 0;
 };
 
-std::vector<Trained> train(uint32_t ranks, const GradientCompression& compression, const TrainingOptions& options = small_training()) {
+std::vector<Trained> train(uint32_t ranks, const GradientCompression& compression,
+                           const TrainingOptions& options = small_training()) {
   const Text text = repeating_text(options.shape.context);
   std::vector<Trained> all(ranks);
-  const ExchangeOptions exchange_options{.bucket_bytes = 32 << 10, .exact_tail = 1, .compression = compression, .parameters = exchanged_parameters(ParameterLayout(options.shape))};
+  const ExchangeOptions exchange_options{.bucket_bytes = 32 << 10,
+                                         .exact_tail = 1,
+                                         .compression = compression,
+                                         .parameters = exchanged_parameters(ParameterLayout(options.shape))};
   with_group(ranks, exchange_options, [&](GradientExchange& exchange) {
     const uint32_t rank = exchange.rank();
     auto trainer = Trainer::make(options, {.first = rank, .count = 1, .total = ranks}, text, exchange).value();
     const auto done = trainer->run(options.optimizer.steps, [](const Trainer::Progress&) {});
     ASSERT_TRUE(done.ok()) << done.to_string();
-    all[rank] = {trainer->history().losses, hash_of(trainer->parameters()), exchange.compression(), exchange.statistics().sent_bytes};
+    all[rank] = {trainer->history().losses, hash_of(trainer->parameters()), exchange.compression(),
+                 exchange.statistics().sent_bytes};
   });
   return all;
 }
@@ -73,22 +78,24 @@ TEST(Buckets, whole_parameters_from_the_end_as_many_as_fill_one) {
 TEST(CompressedExchange, of_a_matrix_by_columns_whole_columns_are_sent_and_of_another_whole_rows) {
   constexpr size_t rows = 40, columns = 70;
   for (const bool by_columns : {false, true}) {
-    with_group(2, {.compression = compress("arc:ratio=0.1,start=0,auto_off=off"), .parameters = {{"a", rows, columns, by_columns}}}, [&](GradientExchange& exchange) {
-      std::vector<float> values(rows * columns);
-      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(1 + i % 13);
-      const auto given = values;
-      exchange.begin(values);
-      exchange.ready(0);
-      ASSERT_TRUE(exchange.finish().ok());
-      size_t sent = 0;
-      for (size_t i = 0; i < values.size(); ++i) {
-        const size_t neighbour = by_columns ? (i + columns) % values.size() : i / columns * columns + (i + 1) % columns;
-        EXPECT_EQ(values[i] == 0, values[neighbour] == 0) << i;
-        EXPECT_TRUE(values[i] == 0 || values[i] == given[i]) << i;
-        sent += values[i] != 0;
-      }
-      EXPECT_EQ(sent, by_columns ? 7 * rows : 4 * columns);
-    });
+    with_group(
+        2, {.compression = compress("arc:ratio=0.1,start=0,auto_off=off"), .parameters = {{"a", rows, columns, by_columns}}},
+        [&](GradientExchange& exchange) {
+          std::vector<float> values(rows * columns);
+          for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(1 + i % 13);
+          const auto given = values;
+          exchange.begin(values);
+          exchange.ready(0);
+          ASSERT_TRUE(exchange.finish().ok());
+          size_t sent = 0;
+          for (size_t i = 0; i < values.size(); ++i) {
+            const size_t neighbour = by_columns ? (i + columns) % values.size() : i / columns * columns + (i + 1) % columns;
+            EXPECT_EQ(values[i] == 0, values[neighbour] == 0) << i;
+            EXPECT_TRUE(values[i] == 0 || values[i] == given[i]) << i;
+            sent += values[i] != 0;
+          }
+          EXPECT_EQ(sent, by_columns ? 7 * rows : 4 * columns);
+        });
   }
 }
 
@@ -112,10 +119,12 @@ TEST(CompressedExchange, every_method_leaves_the_same_parameters_on_all_ranks_an
 TEST(CompressedExchange, all_rows_kept_train_as_without_compression) {
   const auto dense = train(3, {});
   EXPECT_TRUE(dense[0].notes.method.empty());
-  for (const auto& whole : {compress("arc:ratio=1,start=0,auto_off=off"), baseline("top-k:ratio=1,start=0"), compress("dense"), baseline("power-sgd:start=1000")}) {
+  for (const auto& whole : {compress("arc:ratio=1,start=0,auto_off=off"), baseline("top-k:ratio=1,start=0"), compress("dense"),
+                            baseline("power-sgd:start=1000")}) {
     const auto compressed = train(3, whole);
     ASSERT_EQ(compressed[0].losses.size(), dense[0].losses.size());
-    for (size_t i = 0; i < dense[0].losses.size(); ++i) EXPECT_NEAR(compressed[0].losses[i], dense[0].losses[i], 1e-3) << whole.to_string() << " step " << i;
+    for (size_t i = 0; i < dense[0].losses.size(); ++i)
+      EXPECT_NEAR(compressed[0].losses[i], dense[0].losses[i], 1e-3) << whole.to_string() << " step " << i;
     EXPECT_EQ(compressed[0].notes.elements, compressed[0].notes.payload);
   }
 }
@@ -123,7 +132,8 @@ TEST(CompressedExchange, all_rows_kept_train_as_without_compression) {
 TEST(CompressedExchange, before_its_first_step_each_method_sends_all_and_then_less) {
   auto options = small_training();
   options.optimizer.steps = 4;
-  for (const auto& method : {compress("arc:start=2,auto_off=off"), baseline("top-k:ratio=0.1,start=2"), baseline("power-sgd:start=2")}) {
+  for (const auto& method :
+       {compress("arc:start=2,auto_off=off"), baseline("top-k:ratio=0.1,start=2"), baseline("power-sgd:start=2")}) {
     const auto all = train(2, method, options);
     const double share = static_cast<double>(all[0].notes.payload) / static_cast<double>(all[0].notes.elements);
     EXPECT_GT(share, 0.5) << method.to_string();
@@ -156,18 +166,19 @@ TEST(CompressedExchange, what_lies_behind_the_parameters_is_averaged_exactly) {
 }
 
 TEST(CompressedExchange, a_gradient_that_is_not_finite_skips_the_step_on_all_ranks) {
-  with_group(3, {.compression = compress("arc:start=0,auto_off=off"), .parameters = {{"a", 64, 64}}}, [](GradientExchange& exchange) {
-    std::vector<float> values(64 * 64 + 1, 1.0f);
-    for (const bool finite : {true, false, true}) {
-      std::fill(values.begin(), values.end(), 1.0f);
-      if (!finite && exchange.rank() == 1) values[5] = std::numeric_limits<float>::infinity();
-      exchange.begin(values);
-      exchange.ready(0);
-      ASSERT_TRUE(exchange.finish().ok());
-      EXPECT_EQ(exchange.applied(), finite);
-    }
-    EXPECT_EQ(exchange.compression().skipped_steps, 1u);
-  });
+  with_group(3, {.compression = compress("arc:start=0,auto_off=off"), .parameters = {{"a", 64, 64}}},
+             [](GradientExchange& exchange) {
+               std::vector<float> values(64 * 64 + 1, 1.0f);
+               for (const bool finite : {true, false, true}) {
+                 std::fill(values.begin(), values.end(), 1.0f);
+                 if (!finite && exchange.rank() == 1) values[5] = std::numeric_limits<float>::infinity();
+                 exchange.begin(values);
+                 exchange.ready(0);
+                 ASSERT_TRUE(exchange.finish().ok());
+                 EXPECT_EQ(exchange.applied(), finite);
+               }
+               EXPECT_EQ(exchange.compression().skipped_steps, 1u);
+             });
 }
 
 TEST(CompressedExchange, a_trainer_does_not_touch_its_parameters_in_a_step_that_is_skipped) {
@@ -182,8 +193,13 @@ TEST(CompressedExchange, a_trainer_does_not_touch_its_parameters_in_a_step_that_
     Status broadcast(std::span<float>) override { return {}; }
     Status average(std::span<float>) override { return {}; }
     Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {}; }
-    unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(unisono::Code::unsupported, "not needed here"); }
-    unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>, std::unique_ptr<unisono::ShardOptimizer>) override { return Status(unisono::Code::unsupported, "not needed here"); }
+    unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override {
+      return Status(unisono::Code::unsupported, "not needed here");
+    }
+    unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>,
+                                                                   std::unique_ptr<unisono::ShardOptimizer>) override {
+      return Status(unisono::Code::unsupported, "not needed here");
+    }
     const ExchangeStatistics& statistics() const override { return statistics_; }
     const CompressionNotes& compression() const override { return notes_; }
     std::span<const float> residuals() const override { return {}; }
@@ -208,7 +224,10 @@ TEST(CompressedExchange, why_it_was_off_is_told_and_a_warning_once) {
     Status reduce(size_t, std::span<float>) override { return {}; }
     unisono::Result<StepOutcome> finish() override {
       ++step_;
-      return StepOutcome{.elements = 4, .payload = step_ < 3 ? 4u : 1u, .off = step_ < 3 ? "it would not pay" : "", .warnings = {"beware", step_ < 3 ? "beware" : "and so on"}};
+      return StepOutcome{.elements = 4,
+                         .payload = step_ < 3 ? 4u : 1u,
+                         .off = step_ < 3 ? "it would not pay" : "",
+                         .warnings = {"beware", step_ < 3 ? "beware" : "and so on"}};
     }
 
    private:
@@ -220,7 +239,8 @@ TEST(CompressedExchange, why_it_was_off_is_told_and_a_warning_once) {
   auto group = unisono::Group::join(alone);
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   const std::vector<ExchangedParameter> parameters{{"a", 2, 2}};
-  const auto exchange = make_compressed_exchange(*std::move(group), make_buckets(parameters, 1), std::make_unique<Telling>(), "some method");
+  const auto exchange =
+      make_compressed_exchange(*std::move(group), make_buckets(parameters, 1), std::make_unique<Telling>(), "some method");
   std::vector<float> values(4);
   for (int step = 0; step < 4; ++step) {
     exchange->begin(values);
@@ -248,28 +268,35 @@ TEST(CompressedExchange, the_library_s_warning_of_feedback_that_is_not_for_adam_
 // What each rank is told where they are not started alike.
 std::vector<Status> met(const std::vector<ExchangeOptions>& options) {
   std::vector<Status> told(options.size());
-  with_ranks(static_cast<uint32_t>(options.size()), [&](uint32_t rank) { return options[rank]; },
-             [&](uint32_t rank, unisono::Result<std::unique_ptr<GradientExchange>> exchange) { told[rank] = exchange.status(); });
+  with_ranks(
+      static_cast<uint32_t>(options.size()), [&](uint32_t rank) { return options[rank]; },
+      [&](uint32_t rank, unisono::Result<std::unique_ptr<GradientExchange>> exchange) { told[rank] = exchange.status(); });
   return told;
 }
 
 TEST(CompressedExchange, ranks_with_other_options_end_with_an_error_that_has_both) {
   const std::vector<ExchangedParameter> parameters{{"a", 64, 64}};
-  const auto with = [&](GradientCompression method) { return ExchangeOptions{.compression = std::move(method), .parameters = parameters}; };
-  for (const auto& other : {compress("arc:ratio=0.1"), compress("arc:ratio=0.2,seed=3"), baseline("top-k"), GradientCompression{}}) {
+  const auto with = [&](GradientCompression method) {
+    return ExchangeOptions{.compression = std::move(method), .parameters = parameters};
+  };
+  for (const auto& other :
+       {compress("arc:ratio=0.1"), compress("arc:ratio=0.2,seed=3"), baseline("top-k"), GradientCompression{}}) {
     for (const auto& status : met({with(compress("arc:ratio=0.2")), with(compress("arc:ratio=0.2")), with(other)})) {
       EXPECT_EQ(status.code(), unisono::Code::invalid);
       EXPECT_NE(status.message().find("config_mismatch"), std::string::npos) << status.message();
       EXPECT_NE(status.message().find("rank 2"), std::string::npos) << status.message();
-      EXPECT_NE(status.message().find(other.to_string().empty() ? "without compression" : other.to_string()), std::string::npos) << status.message();
+      EXPECT_NE(status.message().find(other.to_string().empty() ? "without compression" : other.to_string()), std::string::npos)
+          << status.message();
     }
   }
 }
 
 TEST(CompressedExchange, ranks_with_other_shapes_are_told_by_the_library) {
-  for (const auto& status : met({{.compression = compress("arc"), .parameters = {{"a", 64, 64}}}, {.compression = compress("arc"), .parameters = {{"a", 64, 65}}}})) {
+  for (const auto& status : met({{.compression = compress("arc"), .parameters = {{"a", 64, 64}}},
+                                 {.compression = compress("arc"), .parameters = {{"a", 64, 65}}}})) {
     EXPECT_EQ(status.code(), unisono::Code::invalid);
-    EXPECT_NE(status.message().find("config_mismatch: parameters or options of compression differ"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("config_mismatch: parameters or options of compression differ"), std::string::npos)
+        << status.message();
   }
 }
 

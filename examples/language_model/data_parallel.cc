@@ -95,7 +95,8 @@ class GroupExchange final : public GradientExchange {
   Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) override {
     return unisono::DropCompute::make(group_, micro_batches, options);
   }
-  Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan& plan, std::span<const float> parameters, std::unique_ptr<unisono::ShardOptimizer> optimizer) override {
+  Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan& plan, std::span<const float> parameters,
+                                                        std::unique_ptr<unisono::ShardOptimizer> optimizer) override {
     return make_sharded_exchange(group_, plan, parameters, std::move(optimizer));
   }
   const ExchangeStatistics& statistics() const override { return statistics_; }
@@ -147,8 +148,13 @@ class LocalExchange final : public GradientExchange {
     std::copy(mine.begin(), mine.end(), all.begin());
     return {};
   }
-  Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(Code::unsupported, "one process waits for nobody: there is nothing to drop"); }
-  Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>, std::unique_ptr<unisono::ShardOptimizer>) override { return Status(Code::unsupported, "one process owns all parameters: there is nobody to send them to"); }
+  Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override {
+    return Status(Code::unsupported, "one process waits for nobody: there is nothing to drop");
+  }
+  Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>,
+                                                        std::unique_ptr<unisono::ShardOptimizer>) override {
+    return Status(Code::unsupported, "one process owns all parameters: there is nobody to send them to");
+  }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }
@@ -163,17 +169,22 @@ Status check_compression(unisono::Group& group, const std::string& own) {
   constexpr size_t bytes = 512;
   std::vector<uint8_t> mine(bytes), all(bytes * group.world_size());
   std::copy_n(own.begin(), std::min(own.size(), bytes), mine.begin());
-  if (auto gathered = group.all_gather(unisono::ConstTensor(mine.data(), bytes, unisono::DType::u8), unisono::Tensor(all.data(), all.size(), unisono::DType::u8)); !gathered.ok()) {
+  if (auto gathered = group.all_gather(unisono::ConstTensor(mine.data(), bytes, unisono::DType::u8),
+                                       unisono::Tensor(all.data(), all.size(), unisono::DType::u8));
+      !gathered.ok()) {
     return gathered.status();
   }
   const auto text_of = [&](size_t rank) {
-    const std::string text(all.begin() + static_cast<ptrdiff_t>(rank * bytes), all.begin() + static_cast<ptrdiff_t>((rank + 1) * bytes));
+    const std::string text(all.begin() + static_cast<ptrdiff_t>(rank * bytes),
+                           all.begin() + static_cast<ptrdiff_t>((rank + 1) * bytes));
     const auto end = text.find('\0');
-    return end == 0 ? std::string("without compression of gradients") : "to compress gradients as \"" + text.substr(0, end) + "\"";
+    return end == 0 ? std::string("without compression of gradients")
+                    : "to compress gradients as \"" + text.substr(0, end) + "\"";
   };
   for (size_t rank = 1; rank < group.world_size(); ++rank) {
     if (text_of(rank) == text_of(0)) continue;
-    return {Code::invalid, "config_mismatch: rank 0 was started " + text_of(0) + ", and rank " + std::to_string(rank) + " " + text_of(rank)};
+    return {Code::invalid,
+            "config_mismatch: rank 0 was started " + text_of(0) + ", and rank " + std::to_string(rank) + " " + text_of(rank)};
   }
   return {};
 }

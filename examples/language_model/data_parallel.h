@@ -8,7 +8,8 @@
 // run. Error feedback (EF14: the compressor's error is added to the next input) keeps what encoding loses of every element and
 // adds it to that element's next gradient: over the steps nothing is lost, for memory as large as the gradients once more.
 //
-// With a compression (compressed_exchange.h) gradients travel in buckets of whole parameters, of which only a part is sent in each step.
+// With a compression (compressed_exchange.h) gradients travel in buckets of whole parameters, of which only a part is sent in
+// each step.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +38,11 @@ struct ExchangeStatistics {
 
 // What a compression told, over all steps so far.
 struct CompressionNotes {
-  std::string method = {};             // as GradientCompression::to_string says it; empty: there is none
-  uint64_t elements = 0, payload = 0;  // values in all, and those (of four bytes) that collectives were given instead
-  uint64_t skipped_steps = 0;          // because some rank's gradients were not finite
-  uint64_t off_steps = 0;              // in which not all was compressed, although it was asked for
-  std::string off = {};                // and why, the last time
+  std::string method = {};                 // as GradientCompression::to_string says it; empty: there is none
+  uint64_t elements = 0, payload = 0;      // values in all, and those (of four bytes) that collectives were given instead
+  uint64_t skipped_steps = 0;              // because some rank's gradients were not finite
+  uint64_t off_steps = 0;                  // in which not all was compressed, although it was asked for
+  std::string off = {};                    // and why, the last time
   std::vector<std::string> warnings = {};  // each once
 };
 
@@ -65,13 +66,16 @@ class GradientExchange {
   virtual unisono::Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) = 0;
 
   // Of the same processes; all of them call it. unsupported: there is no group. Errors else: those of DropCompute::make.
-  virtual unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) = 0;
+  virtual unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches,
+                                                                  const unisono::DropOptions& options) = 0;
   // Likewise; instead of begin(), ready() and finish(). Errors else: those of make_sharded_exchange.
-  virtual unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan& plan, std::span<const float> parameters, std::unique_ptr<unisono::ShardOptimizer> optimizer) = 0;
+  virtual unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(
+      const ShardedPlan& plan, std::span<const float> parameters, std::unique_ptr<unisono::ShardOptimizer> optimizer) = 0;
 
   virtual const ExchangeStatistics& statistics() const = 0;
   virtual const CompressionNotes& compression() const = 0;
-  // What error feedback of a codec will add to this rank's next gradients, one by one; empty without it. Between finish() and ready().
+  // What error feedback of a codec will add to this rank's next gradients, one by one; empty without it. Between finish() and
+  // ready().
   virtual std::span<const float> residuals() const = 0;
 };
 
@@ -79,8 +83,8 @@ class GradientExchange {
 struct ExchangedParameter {
   std::string name;
   size_t rows = 1, columns = 0;  // as its values lie
-  // Compression chooses whole rows. What belongs together, of a matrix that inputs are multiplied with from the left, are columns: all
-  // weights of one output.
+  // Compression chooses whole rows. What belongs together, of a matrix that inputs are multiplied with from the left, are
+  // columns: all weights of one output.
   bool by_columns = false;
   size_t count() const { return rows * columns; }
   friend bool operator==(const ExchangedParameter&, const ExchangedParameter&) = default;
@@ -92,8 +96,9 @@ struct ExchangeOptions {
   unisono::Codec codec = {};       // of gradients. Not plain: used for every bucket, however fast the links are
   bool error_feedback = false;     // residuals are kept from step to step, as long as the number of gradients stays
   size_t exact_tail = 0;           // elements at the end that no codec touches: among gradients they would be outliers
-  GradientCompression compression = {};             // instead of a codec
-  std::vector<ExchangedParameter> parameters = {};  // for it: what the gradients are of, one after the other; what lies behind them stays exact
+  GradientCompression compression = {};  // instead of a codec
+  std::vector<ExchangedParameter> parameters =
+      {};  // for it: what the gradients are of, one after the other; what lies behind them stays exact
 };
 
 // All ranks call it. invalid: compression differs between ranks; the message has both.

@@ -24,13 +24,20 @@ constexpr const char* record_head = "step,k,M,compute_ns,wall_ns,dropped";
 Status refused(const std::string& why) { return {Code::invalid, why}; }
 
 bool records(const DropOptions& options) {
-  return options.threshold == DropOptions::Threshold::automatic || (options.threshold == DropOptions::Threshold::fixed && options.rule == DropOptions::Rule::before);
+  return options.threshold == DropOptions::Threshold::automatic ||
+         (options.threshold == DropOptions::Threshold::fixed && options.rule == DropOptions::Rule::before);
 }
 
 Status check(const MicroBatchSettings& s, const DropOptions& options) {
-  if (s.random_drop > 0 && !s.replay.empty()) return refused("--random-drop and --replay both say what is computed: give one of them");
-  if (s.random_drop > 0 && options.threshold != DropOptions::Threshold::off) return refused("--random-drop leaves out micro-batches whoever is late: --drop-compute may be off:... beside it, without a threshold");
-  if (!s.trace.empty() && !records(options)) return refused("--trace writes times that are recorded for a threshold: it takes --drop-compute auto, of which auto:calibration=STEPS says for how many steps");
+  if (s.random_drop > 0 && !s.replay.empty())
+    return refused("--random-drop and --replay both say what is computed: give one of them");
+  if (s.random_drop > 0 && options.threshold != DropOptions::Threshold::off)
+    return refused(
+        "--random-drop leaves out micro-batches whoever is late: --drop-compute may be off:... beside it, without a threshold");
+  if (!s.trace.empty() && !records(options))
+    return refused(
+        "--trace writes times that are recorded for a threshold: it takes --drop-compute auto, of which auto:calibration=STEPS "
+        "says for how many steps");
   return options.check(s.count);
 }
 
@@ -94,7 +101,8 @@ std::string record_path(const std::string& beginning, uint32_t rank) { return be
 std::string record_text(std::span<const DropRecord> steps) {
   std::string text = record_head + std::string("\n");
   for (const auto& step : steps) {
-    fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{}\n", step.step, step.computed, step.planned, step.compute_ns, step.wall_ns, step.planned - step.computed);
+    fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{}\n", step.step, step.computed, step.planned, step.compute_ns,
+                   step.wall_ns, step.planned - step.computed);
   }
   return text;
 }
@@ -114,7 +122,8 @@ Result<std::vector<uint32_t>> read_record(const std::string& text, uint32_t micr
     uint64_t step = 0, computed = 0, planned = 0;
     if (!take(line, step) || !take(line, computed) || !take(line, planned)) return wrong("does not begin with three numbers");
     if (step != number - 1) return wrong(fmt::format("is of step {}, not of step {}", step, number - 1));
-    if (planned != micro_batches) return wrong(fmt::format("is of {} micro-batches, and --micro-batches says {}", planned, micro_batches));
+    if (planned != micro_batches)
+      return wrong(fmt::format("is of {} micro-batches, and --micro-batches says {}", planned, micro_batches));
     if (computed > planned) return wrong(fmt::format("{} of {} micro-batches were computed", computed, planned));
     counts.push_back(static_cast<uint32_t>(computed));
   }
@@ -132,7 +141,8 @@ Result<std::string> trace_of(GradientExchange& exchange, const DropTraining& dro
   std::memcpy(own.data(), mine.data(), mine.size());
   if (auto gathered = exchange.gather(own, all); !gathered.ok()) return gathered;
   std::string text = unisono::DropCompute::recorded_head(micro_batches);
-  for (size_t rank = 0; rank < lengths.size(); ++rank) text.append(reinterpret_cast<const char*>(&all[rank * words]), lengths[rank]);
+  for (size_t rank = 0; rank < lengths.size(); ++rank)
+    text.append(reinterpret_cast<const char*>(&all[rank * words]), lengths[rank]);
   return text;
 }
 

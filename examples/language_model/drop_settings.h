@@ -14,12 +14,12 @@
 namespace language_model {
 
 struct MicroBatchSettings {
-  uint32_t count = 0;       // 0: none
+  uint32_t count = 0;                 // 0: none
   std::string drop = {}, delay = {};  // as DropOptions::parse and DelayModel::parse read them; empty: none
   bool delay_base = false;
-  double random_drop = 0;      // share of micro-batches that are left out by lot
+  double random_drop = 0;                // share of micro-batches that are left out by lot
   std::string record = {}, replay = {};  // beginnings of the names of files, one for each rank
-  std::string trace = {};      // a file
+  std::string trace = {};                // a file
 };
 
 // invalid: names the option that is wrong, or those that do not go together.
@@ -30,8 +30,10 @@ struct RankOfRun {
   uint64_t steps = 0;
   uint64_t seed = 1;
 };
-// What this rank computes in each step, if --random-drop or --replay say so; else what it was given. invalid: the line of the file that is wrong.
-unisono::Result<MicroBatchOptions> with_counts(MicroBatchOptions options, const MicroBatchSettings& settings, const RankOfRun& run);
+// What this rank computes in each step, if --random-drop or --replay say so; else what it was given. invalid: the line of the
+// file that is wrong.
+unisono::Result<MicroBatchOptions> with_counts(MicroBatchOptions options, const MicroBatchSettings& settings,
+                                               const RankOfRun& run);
 // Of each rank's micro-batches exactly that share, rounded to whole ones, is left out.
 std::vector<uint32_t> counts_by_lot(double share, uint32_t micro_batches, const RankOfRun& run);
 

@@ -47,7 +47,10 @@ TEST(DropSettings, by_lot_exactly_that_share_is_left_out_anywhere_and_by_each_ra
   for (const double share : {0.0, 0.03, 0.11, 0.5, 1.0}) {
     const auto counts = counts_by_lot(share, 12, {.rank = 1, .steps = steps, .seed = 7});
     ASSERT_EQ(counts.size(), steps);
-    const auto sum = [&](size_t from, size_t until) { return std::accumulate(counts.begin() + static_cast<ptrdiff_t>(from), counts.begin() + static_cast<ptrdiff_t>(until), 0.0); };
+    const auto sum = [&](size_t from, size_t until) {
+      return std::accumulate(counts.begin() + static_cast<ptrdiff_t>(from), counts.begin() + static_cast<ptrdiff_t>(until),
+                             0.0);
+    };
     EXPECT_EQ(sum(0, steps), steps * 12 - std::round(share * steps * 12)) << share;
     EXPECT_NEAR(sum(0, steps / 2) / (steps * 6), 1 - share, 0.03) << share;
     EXPECT_EQ(counts, counts_by_lot(share, 12, {.rank = 1, .steps = steps, .seed = 7}));
@@ -66,14 +69,27 @@ TEST(DropSettings, a_record_can_be_read_back) {
   EXPECT_EQ(*read, (std::vector<uint32_t>{4, 3, 0}));
 }
 
-TEST(DropSettings, a_record_without_its_head_is_refused) { EXPECT_TRUE(contains(refusal(std::string("1,4,4,1,1,0\n")), ":1: does not begin with the line")); }
-TEST(DropSettings, a_record_that_skips_a_step_is_refused) { EXPECT_TRUE(contains(refusal(head + std::string("1,4,4,1,1,0\n3,4,4,1,1,0\n")), ":3: is of step 3, not of step 2")); }
-TEST(DropSettings, a_record_of_other_micro_batches_is_refused) { EXPECT_TRUE(contains(refusal(head + std::string("1,4,5,1,1,0\n")), "--micro-batches says 4")); }
-TEST(DropSettings, a_record_of_more_than_all_is_refused) { EXPECT_TRUE(contains(refusal(head + std::string("1,5,4,1,1,0\n")), "5 of 4")); }
-TEST(DropSettings, a_record_of_words_is_refused) { EXPECT_TRUE(contains(refusal(head + std::string("1,all,4\n")), "three numbers")); }
-TEST(DropSettings, a_record_of_fewer_steps_is_refused) { EXPECT_TRUE(contains(refusal(head + std::string("1,4,4,1,1,0\n")), "has 1 steps, and the training 2")); }
+TEST(DropSettings, a_record_without_its_head_is_refused) {
+  EXPECT_TRUE(contains(refusal(std::string("1,4,4,1,1,0\n")), ":1: does not begin with the line"));
+}
+TEST(DropSettings, a_record_that_skips_a_step_is_refused) {
+  EXPECT_TRUE(contains(refusal(head + std::string("1,4,4,1,1,0\n3,4,4,1,1,0\n")), ":3: is of step 3, not of step 2"));
+}
+TEST(DropSettings, a_record_of_other_micro_batches_is_refused) {
+  EXPECT_TRUE(contains(refusal(head + std::string("1,4,5,1,1,0\n")), "--micro-batches says 4"));
+}
+TEST(DropSettings, a_record_of_more_than_all_is_refused) {
+  EXPECT_TRUE(contains(refusal(head + std::string("1,5,4,1,1,0\n")), "5 of 4"));
+}
+TEST(DropSettings, a_record_of_words_is_refused) {
+  EXPECT_TRUE(contains(refusal(head + std::string("1,all,4\n")), "three numbers"));
+}
+TEST(DropSettings, a_record_of_fewer_steps_is_refused) {
+  EXPECT_TRUE(contains(refusal(head + std::string("1,4,4,1,1,0\n")), "has 1 steps, and the training 2"));
+}
 TEST(DropSettings, a_record_that_is_not_there_is_refused) {
-  const auto options = with_counts({.count = 4, .drop = unisono::DropOptions()}, {.count = 4, .replay = "/nowhere/counts"}, {.rank = 3, .steps = 2});
+  const auto options = with_counts({.count = 4, .drop = unisono::DropOptions()}, {.count = 4, .replay = "/nowhere/counts"},
+                                   {.rank = 3, .steps = 2});
   EXPECT_TRUE(contains(options.status().message(), "/nowhere/counts.3.csv"));
 }
 
@@ -103,7 +119,8 @@ TEST(DropSettings, a_trace_has_the_recorded_times_of_all_ranks_as_the_search_rea
     training.optimizer = {.steps = 8, .warm_up_steps = 2};
     training.batch = 12;
     training.validation_every = 0;
-    training.micro_batches = parse_micro_batches({.count = 4, .drop = "auto:warmup=2,calibration=20", .trace = "unused"}).value();
+    training.micro_batches =
+        parse_micro_batches({.count = 4, .drop = "auto:warmup=2,calibration=20", .trace = "unused"}).value();
     const Text text = repeating_text(16);
     auto trainer = Trainer::make(training, {.first = exchange.rank(), .count = 1, .total = 3}, text, exchange).value();
     ASSERT_TRUE(trainer->run(8, [](const Trainer::Progress&) {}).ok());

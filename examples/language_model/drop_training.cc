@@ -18,7 +18,9 @@ Result<std::unique_ptr<DropTraining>> DropTraining::make(const DropOptions& opti
   return std::unique_ptr<DropTraining>(new DropTraining(*std::move(drop), options.rule == DropOptions::Rule::at, borrowed));
 }
 
-Status DropTraining::step(std::span<float> gradients) { return leaves_midway_ ? step_midway(gradients) : step_in_order(gradients); }
+Status DropTraining::step(std::span<float> gradients) {
+  return leaves_midway_ ? step_midway(gradients) : step_in_order(gradients);
+}
 
 // Whatever was computed, also nothing: all of the gradients are averaged.
 Status DropTraining::step_in_order(std::span<float> gradients) {
@@ -39,7 +41,8 @@ Status DropTraining::step_in_order(std::span<float> gradients) {
   if (!step.ok()) return step.status();
   note_loss(gradients);
   if (step->applied && exchange.applied()) {
-    if (step->scale != 1) std::transform(gradients.begin(), gradients.end(), gradients.begin(), [&](float value) { return value * step->scale; });
+    if (step->scale != 1)
+      std::transform(gradients.begin(), gradients.end(), gradients.begin(), [&](float value) { return value * step->scale; });
     borrowed_.use(gradients);
   }
   note(*step);
@@ -56,21 +59,26 @@ Status DropTraining::step_midway(std::span<float> gradients) {
 
 DropWork DropTraining::work(uint64_t step) {
   MicroBatch which{.part = borrowed_.exchange.rank(), .step = step};
-  return {.compute = [this, which](uint64_t position, std::span<float> gradients) mutable {
-            which.position = position;
-            borrowed_.micro_batches.add(which, borrowed_.parameters, gradients, [](size_t) {});
-            ++which.number;
-            return Status();
-          },
-          .reduce = [this](std::span<float> gradients) {
-            borrowed_.exchange.begin(gradients);
-            borrowed_.exchange.ready(0);
-            if (auto averaged = borrowed_.exchange.finish(); !averaged.ok()) return averaged;
-            finite_.push_back(borrowed_.exchange.applied());
-            note_loss(gradients);
-            return Status();
-          },
-          .apply = [this](std::span<const float> averages, const DropStep& done) { if (finite_[done.step - 1]) borrowed_.use(averages); }};
+  return {.compute =
+              [this, which](uint64_t position, std::span<float> gradients) mutable {
+                which.position = position;
+                borrowed_.micro_batches.add(which, borrowed_.parameters, gradients, [](size_t) {});
+                ++which.number;
+                return Status();
+              },
+          .reduce =
+              [this](std::span<float> gradients) {
+                borrowed_.exchange.begin(gradients);
+                borrowed_.exchange.ready(0);
+                if (auto averaged = borrowed_.exchange.finish(); !averaged.ok()) return averaged;
+                finite_.push_back(borrowed_.exchange.applied());
+                note_loss(gradients);
+                return Status();
+              },
+          .apply =
+              [this](std::span<const float> averages, const DropStep& done) {
+                if (finite_[done.step - 1]) borrowed_.use(averages);
+              }};
 }
 
 Status DropTraining::settle(bool last) {

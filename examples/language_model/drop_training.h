@@ -37,21 +37,25 @@ class DropTraining {
   // All ranks call it. Errors: those of DropCompute::make.
   static unisono::Result<std::unique_ptr<DropTraining>> make(const unisono::DropOptions& options, const Borrowed& borrowed);
 
-  // gradients: of all parameters, and loss_elements behind them. With the rule at, the averages of a step may be used in a later one.
+  // gradients: of all parameters, and loss_elements behind them. With the rule at, the averages of a step may be used in a
+  // later one.
   unisono::Status step(std::span<float> gradients);
-  // Afterwards all averages are used, and nothing is computed in the background. What comes until the next step is not part of one. last: of the run; its
-  // report is complete then.
+  // Afterwards all averages are used, and nothing is computed in the background. What comes until the next step is not part of
+  // one. last: of the run; its report is complete then.
   unisono::Status settle(bool last);
 
   // Of the last step: mean over all micro-batches that ranks have computed. If there was none, the one before.
   float loss() const { return loss_; }
   const DropRecord& last() const { return last_; }
   std::span<const std::string> warnings() const { return warnings_; }  // of all steps
-  double dropped() const { return planned_ == 0 ? 0 : static_cast<double>(planned_ - computed_) / static_cast<double>(planned_); }  // share, by this rank
+  double dropped() const {
+    return planned_ == 0 ? 0 : static_cast<double>(planned_ - computed_) / static_cast<double>(planned_);
+  }  // share, by this rank
   const unisono::DropCompute& compute() const { return drop_; }
 
  private:
-  DropTraining(unisono::DropCompute drop, bool leaves_midway, const Borrowed& borrowed) : drop_(std::move(drop)), leaves_midway_(leaves_midway), borrowed_(borrowed) {}
+  DropTraining(unisono::DropCompute drop, bool leaves_midway, const Borrowed& borrowed)
+      : drop_(std::move(drop)), leaves_midway_(leaves_midway), borrowed_(borrowed) {}
   unisono::Status step_in_order(std::span<float> gradients);
   unisono::Status step_midway(std::span<float> gradients);
   unisono::DropWork work(uint64_t step);

@@ -62,7 +62,8 @@ Trained run(const TrainingOptions& options, Parts parts, GradientExchange& excha
   const auto done = (*trainer)->run(options.optimizer.steps, [](const Trainer::Progress&) {});
   EXPECT_TRUE(done.ok()) << done.to_string();
   const auto& history = (*trainer)->history();
-  return {history.losses, hash_of((*trainer)->parameters()), history.drops, (*trainer)->drop() ? (*trainer)->drop()->compute().total() : unisono::DropReport{}};
+  return {history.losses, hash_of((*trainer)->parameters()), history.drops,
+          (*trainer)->drop() ? (*trainer)->drop()->compute().total() : unisono::DropReport{}};
 }
 
 std::vector<Trained> train(uint32_t ranks, const OptionsOf& options, const ExchangeOptions& exchange_options = exchange_of()) {
@@ -94,7 +95,8 @@ TEST(DropTraining, one_micro_batch_gives_the_bits_of_none_with_drop_compute_and_
     return train(3, [&](uint32_t) { return training; });
   };
   const auto whole = with(0, {});
-  for (const auto& one : {with(1, {}), with(1, drop("off")), with(1, drop("1e-9:warmup=0")), with(1, drop("9:rule=at,warmup=0"))}) {
+  for (const auto& one :
+       {with(1, {}), with(1, drop("off")), with(1, drop("1e-9:warmup=0")), with(1, drop("9:rule=at,warmup=0"))}) {
     EXPECT_EQ(one[0].hash, whole[0].hash);
     EXPECT_EQ(one[2].losses, whole[0].losses);
   }
@@ -102,7 +104,8 @@ TEST(DropTraining, one_micro_batch_gives_the_bits_of_none_with_drop_compute_and_
 
 TEST(DropTraining, what_is_not_cut_has_the_bits_of_one_process_that_computes_all_in_order) {
   const auto alone = train_alone(small_training(3, 6), {.first = 0, .count = 3, .total = 3});
-  for (const char* text : {"", "off", "9:warmup=0", "9:normalize=computed,warmup=0", "9:rule=at,warmup=0", "9:rule=before,calibration=10"}) {
+  for (const char* text :
+       {"", "off", "9:warmup=0", "9:normalize=computed,warmup=0", "9:rule=at,warmup=0", "9:rule=before,calibration=10"}) {
     auto options = small_training(3, 6);
     if (*text != '\0') options.micro_batches.drop = drop(text);
     const auto all = train(3, [&](uint32_t) { return options; });
@@ -144,18 +147,25 @@ TEST(DropTraining, a_replay_of_what_a_clock_has_cut_gives_the_same_bits) {
 TEST(DropTraining, with_every_codec_and_compression_all_ranks_end_alike_though_some_compute_nothing) {
   const auto arc = parse_compress("arc:ratio=0.2,start=0,auto_off=off", "ef14").value();
   const auto int8_rows = parse_compress("arc:ratio=0.2,start=0,auto_off=off,values=int8,values_schedule=two_step", "").value();
-  const std::vector<ExchangeOptions> exchanges{exchange_of({}, unisono::Codec::quantized(8)), exchange_of({}, unisono::Codec::quantized(4)), exchange_of(arc), exchange_of(int8_rows),
-                                               exchange_of(parse_baseline("top-k:ratio=0.1,start=0").value()), exchange_of(parse_baseline("power-sgd:ratio=0.2,start=0").value())};
+  const std::vector<ExchangeOptions> exchanges{exchange_of({}, unisono::Codec::quantized(8)),
+                                               exchange_of({}, unisono::Codec::quantized(4)),
+                                               exchange_of(arc),
+                                               exchange_of(int8_rows),
+                                               exchange_of(parse_baseline("top-k:ratio=0.1,start=0").value()),
+                                               exchange_of(parse_baseline("power-sgd:ratio=0.2,start=0").value())};
   for (size_t i = 0; i < exchanges.size(); ++i) {
-    const auto all = train(3, [&](uint32_t rank) {
-      auto options = small_training(3, 8);
-      // Rank 1 computes nothing in some steps, and in the fourth nobody does.
-      auto counts = counts_by_lot(0.3, micro_batches, {.rank = rank, .steps = 8, .seed = 3});
-      if (rank == 1) counts[1] = counts[2] = counts[6] = 0;
-      counts[3] = 0;
-      options.micro_batches.drop = replay(counts, i % 2 == 0 ? "off" : "off:normalize=computed");
-      return options;
-    }, exchanges[i]);
+    const auto all = train(
+        3,
+        [&](uint32_t rank) {
+          auto options = small_training(3, 8);
+          // Rank 1 computes nothing in some steps, and in the fourth nobody does.
+          auto counts = counts_by_lot(0.3, micro_batches, {.rank = rank, .steps = 8, .seed = 3});
+          if (rank == 1) counts[1] = counts[2] = counts[6] = 0;
+          counts[3] = 0;
+          options.micro_batches.drop = replay(counts, i % 2 == 0 ? "off" : "off:normalize=computed");
+          return options;
+        },
+        exchanges[i]);
     expect_equal(all, "exchange " + std::to_string(i));
     EXPECT_GT(all[0].losses.front(), 5.3f) << i;
     EXPECT_LT(all[0].losses.back(), 5.3f) << i;
@@ -176,7 +186,8 @@ TEST(DropTraining, a_rank_that_computes_nothing_gives_zeros_and_divided_by_the_c
   }
 }
 
-// With a learning rate of zero each step's loss is that of the first parameters on what was computed in it: on which micro-batches, is seen.
+// With a learning rate of zero each step's loss is that of the first parameters on what was computed in it: on which
+// micro-batches, is seen.
 std::vector<float> losses_expected(const std::vector<std::vector<uint32_t>>& counts, bool defers) {
   const auto options = small_training(2, counts[0].size());
   const Text text = repeating_text(options.shape.context);
@@ -191,7 +202,8 @@ std::vector<float> losses_expected(const std::vector<std::vector<uint32_t>>& cou
     uint32_t computed = 0;
     for (size_t rank = 0; rank < counts.size(); ++rank) {
       const uint64_t from = defers ? positions[rank] : step * micro_batches;
-      for (uint32_t m = 0; m < counts[rank][step]; ++m) sum += model.loss(parameters, all.batch_of({.part = rank, .position = from + m}));
+      for (uint32_t m = 0; m < counts[rank][step]; ++m)
+        sum += model.loss(parameters, all.batch_of({.part = rank, .position = from + m}));
       positions[rank] += counts[rank][step];
       computed += counts[rank][step];
     }
@@ -210,7 +222,8 @@ TEST(DropTraining, the_loss_is_the_mean_over_what_was_computed_and_what_was_left
       options.micro_batches.drop = replay(counts[rank], defers ? "off" : "off:tail=discard");
       return options;
     });
-    for (size_t step = 0; step < expected.size(); ++step) EXPECT_NEAR(all[1].losses[step], expected[step], 1e-5) << defers << " " << step;
+    for (size_t step = 0; step < expected.size(); ++step)
+      EXPECT_NEAR(all[1].losses[step], expected[step], 1e-5) << defers << " " << step;
   }
 }
 
@@ -236,7 +249,9 @@ TEST(DropTraining, at_the_threshold_even_the_first_micro_batch_is_left_and_all_r
     options.validation_every = 3;
     options.validation_sequences = options.final_validation_sequences = 6;
     const bool compresses = std::string(text).find("0.003") == 0;
-    const auto all = train(3, [&](uint32_t) { return options; }, exchange_of(compresses ? parse_compress("arc:ratio=0.2,start=0,auto_off=off", "ef14").value() : GradientCompression{}));
+    const auto all = train(
+        3, [&](uint32_t) { return options; },
+        exchange_of(compresses ? parse_compress("arc:ratio=0.2,start=0,auto_off=off", "ef14").value() : GradientCompression{}));
     expect_equal(all, text);
     for (const auto& rank : all) {
       EXPECT_EQ(rank.drops[0].computed, micro_batches);
@@ -264,8 +279,11 @@ class Watched final : public GradientExchange {
   Status broadcast(std::span<float> values) override { return inner_.broadcast(values); }
   Status average(std::span<float> values) override { return inner_.average(values); }
   Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) override { return inner_.gather(mine, all); }
-  unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t count, const DropOptions& options) override { return inner_.make_drop_compute(count, options); }
-  unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan& plan, std::span<const float> parameters, std::unique_ptr<unisono::ShardOptimizer> optimizer) override {
+  unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t count, const DropOptions& options) override {
+    return inner_.make_drop_compute(count, options);
+  }
+  unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan& plan, std::span<const float> parameters,
+                                                                 std::unique_ptr<unisono::ShardOptimizer> optimizer) override {
     return inner_.make_sharded(plan, parameters, std::move(optimizer));
   }
   const ExchangeStatistics& statistics() const override { return inner_.statistics(); }
@@ -296,7 +314,8 @@ TEST(DropTraining, one_process_alone_has_nothing_to_drop_and_parts_in_order_neit
   const Text text = repeating_text(options.shape.context);
   const auto exchange = make_local_exchange();
   EXPECT_EQ(Trainer::make(options, {}, text, *exchange).status().code(), unisono::Code::unsupported);
-  EXPECT_EQ(Trainer::make(options, {.first = 0, .count = 2, .total = 2}, text, *exchange).status().code(), unisono::Code::invalid);
+  EXPECT_EQ(Trainer::make(options, {.first = 0, .count = 2, .total = 2}, text, *exchange).status().code(),
+            unisono::Code::invalid);
   options.micro_batches = {.count = 3};
   EXPECT_EQ(Trainer::make(options, {}, text, *exchange).status().code(), unisono::Code::invalid);
 }

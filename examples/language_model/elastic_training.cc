@@ -9,11 +9,15 @@ namespace language_model {
 namespace {
 
 // That of one small batch jumps about.
-double smooth(double before, float loss, uint64_t steps) { return steps <= 1 ? static_cast<double>(loss) : before + (static_cast<double>(loss) - before) * std::max(0.05, 1.0 / static_cast<double>(steps)); }
+double smooth(double before, float loss, uint64_t steps) {
+  return steps <= 1 ? static_cast<double>(loss)
+                    : before + (static_cast<double>(loss) - before) * std::max(0.05, 1.0 / static_cast<double>(steps));
+}
 
 class Loop {
  public:
-  Loop(LocalTrainer& trainer, AveragingSteps& averaging_steps, const ElasticLoopOptions& options, EventLog& log) : trainer_(trainer), averaging_steps_(averaging_steps), options_(options), log_(log) {}
+  Loop(LocalTrainer& trainer, AveragingSteps& averaging_steps, const ElasticLoopOptions& options, EventLog& log)
+      : trainer_(trainer), averaging_steps_(averaging_steps), options_(options), log_(log) {}
 
   ElasticOutcome run(const OnElasticStep& on_step) {
     std::string why;
@@ -25,7 +29,8 @@ class Loop {
         break;
       }
       note(*step);
-      if (options_.progress_every_s > 0 && tally_.life_s >= told_s_ + options_.progress_every_s) told_s_ = tally_.life_s, log_.progress(tally_);
+      if (options_.progress_every_s > 0 && tally_.life_s >= told_s_ + options_.progress_every_s)
+        told_s_ = tally_.life_s, log_.progress(tally_);
       on_step(tally_, averaging_.get());
       if (options_.validate_every > 0 && tally_.steps % options_.validate_every == 0) validate(options_.validation_sequences);
     }
@@ -87,6 +92,9 @@ class Loop {
 
 }  // namespace
 
-ElasticOutcome train_elastic(LocalTrainer& trainer, AveragingSteps& averaging_steps, const ElasticLoopOptions& options, EventLog& log, const OnElasticStep& on_step) { return Loop(trainer, averaging_steps, options, log).run(on_step); }
+ElasticOutcome train_elastic(LocalTrainer& trainer, AveragingSteps& averaging_steps, const ElasticLoopOptions& options,
+                             EventLog& log, const OnElasticStep& on_step) {
+  return Loop(trainer, averaging_steps, options, log).run(on_step);
+}
 
 }  // namespace language_model

@@ -1,4 +1,5 @@
-// The training loop of one peer of an elastic run: steps of its own, and averaging steps in between. What it asks of Unisono is behind Averaging steps, so that tests need no network.
+// The training loop of one peer of an elastic run: steps of its own, and averaging steps in between. What it asks of Unisono is
+// behind Averaging steps, so that tests need no network.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +26,12 @@ class AveragingSteps {
 };
 
 struct ElasticLoopOptions {
-  uint64_t steps = 0;          // of the run; 0: no end
-  double seconds = 0;          // since the process began; 0: no end
+  uint64_t steps = 0;  // of the run; 0: no end
+  double seconds = 0;  // since the process began; 0: no end
   size_t batch = 16;
-  size_t validate_every = 0;   // own steps; 0: at the end only
+  size_t validate_every = 0;  // own steps; 0: at the end only
   size_t validation_sequences = 64, final_validation_sequences = 256;
-  double progress_every_s = 0; // between events that tell nothing but how far it is, for who might be killed; 0: none
+  double progress_every_s = 0;    // between events that tell nothing but how far it is, for who might be killed; 0: none
   std::function<double()> clock;  // seconds since the process began
   std::function<bool()> told_to_go;
 };
@@ -44,6 +45,7 @@ struct ElasticOutcome {
 // After each step; averaging step: the last one, null before the first.
 using OnElasticStep = std::function<void(const TrainingTally& tally, const unisono::AveragingReport* averaging)>;
 
-ElasticOutcome train_elastic(LocalTrainer& trainer, AveragingSteps& averaging_steps, const ElasticLoopOptions& options, EventLog& log, const OnElasticStep& on_step);
+ElasticOutcome train_elastic(LocalTrainer& trainer, AveragingSteps& averaging_steps, const ElasticLoopOptions& options,
+                             EventLog& log, const OnElasticStep& on_step);
 
 }  // namespace language_model

@@ -1,4 +1,5 @@
-// The loop of an elastic training with averaging steps that tests make, its events, its page; and exact training that is started again from a checkpoint.
+// The loop of an elastic training with averaging steps that tests make, its events, its page; and exact training that is
+// started again from a checkpoint.
 #include "language_model/elastic_training.h"
 
 #include <gtest/gtest.h>
@@ -16,15 +17,17 @@
 namespace language_model {
 namespace {
 
+using unisono::AveragingReport;
 using unisono::Code;
 using unisono::MoshpitStep;
 using unisono::Result;
 using unisono::Status;
-using unisono::AveragingReport;
 
 const ModelShape tiny{.layers = 1, .width = 16, .heads = 2, .hidden = 24, .context = 16};
 
-LocalTrainerOptions training(uint64_t stream = 0) { return {.shape = tiny, .optimizer = {.steps = 1000, .warm_up_steps = 5}, .batch = 4, .seed = 3, .stream = stream}; }
+LocalTrainerOptions training(uint64_t stream = 0) {
+  return {.shape = tiny, .optimizer = {.steps = 1000, .warm_up_steps = 5}, .batch = 4, .seed = 3, .stream = stream};
+}
 
 // Every fourth step ends an averaging step that changes nothing.
 class NoAveragingSteps final : public AveragingSteps {
@@ -36,7 +39,9 @@ class NoAveragingSteps final : public AveragingSteps {
     if (steps_ % 4 == 0) step.averaging = std::make_shared<AveragingReport>();
     return step;
   }
-  Result<MoshpitStep> finish(std::span<float>) override { return ++finished, MoshpitStep{.began = true, .averaging = std::make_shared<AveragingReport>()}; }
+  Result<MoshpitStep> finish(std::span<float>) override {
+    return ++finished, MoshpitStep{.began = true, .averaging = std::make_shared<AveragingReport>()};
+  }
   uint64_t steps() const override { return steps_; }
   unisono::MoshpitSgdReport report() const override { return {}; }
 
@@ -46,7 +51,8 @@ class NoAveragingSteps final : public AveragingSteps {
 class ElasticTraining : public testing::Test {
  protected:
   void SetUp() override {
-    place_ = std::filesystem::temp_directory_path() / ("elastic_training_" + std::to_string(getpid()) + "_" + testing::UnitTest::GetInstance()->current_test_info()->name());
+    place_ = std::filesystem::temp_directory_path() / ("elastic_training_" + std::to_string(getpid()) + "_" +
+                                                       testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::create_directory(place_);
     loop_.batch = 4;
     loop_.final_validation_sequences = 8;
@@ -94,7 +100,8 @@ TEST_F(ElasticTraining, who_is_told_to_go_goes_without_another_averaging) {
   LocalTrainer trainer(training(), text_);
   NoAveragingSteps averaging_steps;
   auto log = EventLog::open("");
-  const auto outcome = train_elastic(trainer, averaging_steps, loop_, *log, [&](const TrainingTally& tally, const AveragingReport*) { told_ = tally.steps == 3; });
+  const auto outcome = train_elastic(trainer, averaging_steps, loop_, *log,
+                                     [&](const TrainingTally& tally, const AveragingReport*) { told_ = tally.steps == 3; });
   EXPECT_EQ(outcome.why, "told");
   EXPECT_EQ(outcome.tally.steps, 3u);
   EXPECT_EQ(averaging_steps.finished, 0u);
@@ -171,7 +178,8 @@ TEST_F(ElasticTraining, a_job_that_is_started_again_from_a_checkpoint_ends_with_
       RestartableOptions options{.loop = loop_, .checkpoint = (place_ / checkpoint).string(), .checkpoint_every = 10};
       options.loop.steps = end;
       auto log = EventLog::open("");
-      const auto outcome = train_restartable(trainer, *exchange, options, *log, [](const TrainingTally&, const AveragingReport*) {});
+      const auto outcome =
+          train_restartable(trainer, *exchange, options, *log, [](const TrainingTally&, const AveragingReport*) {});
       EXPECT_TRUE(outcome.ok() && outcome->why == "steps" && outcome->tally.run_steps == end);
       hash = hash_of(trainer.parameters());
     }
@@ -186,7 +194,9 @@ TEST_F(ElasticTraining, a_job_that_is_told_to_end_loses_no_step) {
   LocalTrainer trainer(training(), text_);
   const auto path = (place_ / "checkpoint").string();
   auto log = EventLog::open("");
-  const auto outcome = train_restartable(trainer, *exchange, {.loop = loop_, .checkpoint = path, .checkpoint_every = 1000}, *log, [&](const TrainingTally& tally, const AveragingReport*) { told_ = tally.run_steps == 7; });
+  const auto outcome =
+      train_restartable(trainer, *exchange, {.loop = loop_, .checkpoint = path, .checkpoint_every = 1000}, *log,
+                        [&](const TrainingTally& tally, const AveragingReport*) { told_ = tally.run_steps == 7; });
   ASSERT_TRUE(outcome.ok());
   EXPECT_EQ(outcome->why, "told");
   LocalTrainer again(training(), text_);
@@ -212,8 +222,13 @@ TEST_F(ElasticTraining, a_checkpoint_of_another_model_or_a_cut_one_is_refused) {
 }
 
 TEST(ElasticView, a_page_has_no_line_that_is_too_long_and_no_byte_that_a_terminal_obeys) {
-  ElasticView view{.run = "demo", .name = "a", .status = {}, .report = {}, .averaging = nullptr, .tally = {}, .tokens_per_s = 1234};
-  for (int i = 0; i < 20; ++i) view.status.peers.push_back({.name = "peer \x1b[2J" + std::to_string(i), .status = i < 3 ? "dead" : "alive", .address = "tcp://10.0.0.1:4040", .role = "peer"});
+  ElasticView view{
+      .run = "demo", .name = "a", .status = {}, .report = {}, .averaging = nullptr, .tally = {}, .tokens_per_s = 1234};
+  for (int i = 0; i < 20; ++i)
+    view.status.peers.push_back({.name = "peer \x1b[2J" + std::to_string(i),
+                                 .status = i < 3 ? "dead" : "alive",
+                                 .address = "tcp://10.0.0.1:4040",
+                                 .role = "peer"});
   AveragingReport averaging;
   averaging.rounds.resize(1);
   averaging.rounds[0].absent = {"worker 3\n(said nothing for 2.0 s)"};

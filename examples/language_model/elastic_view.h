@@ -16,7 +16,8 @@ struct ElasticView {
   double tokens_per_s = 0;
 };
 
-// Run, training, last averaging step with its rounds, and the peers: `rows` of them at most. Lines end with '\n', and none is longer than `width`.
+// Run, training, last averaging step with its rounds, and the peers: `rows` of them at most. Lines end with '\n', and none is
+// longer than `width`.
 std::string page_of(const ElasticView& view, size_t width, size_t rows);
 std::string line_of(const ElasticView& view);
 

@@ -18,7 +18,14 @@ namespace {
 
 ordered_json line_of(const char* kind, const TrainingTally& tally) {
   const double time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return {{"kind", kind}, {"time", time}, {"steps", tally.steps}, {"run_steps", tally.run_steps}, {"samples", tally.samples}, {"loss", tally.loss}, {"life_s", tally.life_s}, {"useful_s", tally.useful_s}};
+  return {{"kind", kind},
+          {"time", time},
+          {"steps", tally.steps},
+          {"run_steps", tally.run_steps},
+          {"samples", tally.samples},
+          {"loss", tally.loss},
+          {"life_s", tally.life_s},
+          {"useful_s", tally.useful_s}};
 }
 
 }  // namespace
@@ -43,11 +50,18 @@ void EventLog::write(const std::string& line) {
 
 void EventLog::joined(const unisono::ElasticState& state, const TrainingTally& tally) {
   auto line = line_of("joined", tally);
-  line.update({{"loaded", state.loaded}, {"mixed", state.mixed}, {"donors", state.donors}, {"averaging", state.averaging}, {"load_s", state.seconds}, {"bytes", state.bytes}, {"note", state.note}});
+  line.update({{"loaded", state.loaded},
+               {"mixed", state.mixed},
+               {"donors", state.donors},
+               {"averaging", state.averaging},
+               {"load_s", state.seconds},
+               {"bytes", state.bytes},
+               {"note", state.note}});
   write(line.dump());
 }
 
-void EventLog::averaging(const unisono::AveragingReport& averaging, const unisono::MoshpitSgdReport& report, const TrainingTally& tally) {
+void EventLog::averaging(const unisono::AveragingReport& averaging, const unisono::MoshpitSgdReport& report,
+                         const TrainingTally& tally) {
   auto line = line_of("averaging", tally);
   uint64_t committed = 0, not_applied = 0, absent = 0;
   for (const auto& round : averaging.rounds) {
@@ -55,8 +69,22 @@ void EventLog::averaging(const unisono::AveragingReport& averaging, const unison
     not_applied += round.kept_local + round.voided + round.undecided + round.lost;
     absent += round.absent.size();
   }
-  line.update({{"averaging", averaging.averaging}, {"exact", averaging.exact}, {"layout", averaging.layout}, {"dims", averaging.dims}, {"peers", averaging.peers}, {"rounds", averaging.rounds.size()}, {"committed", committed}, {"not_applied", not_applied}, {"absent", absent},
-               {"averaging_s", averaging.seconds}, {"spread", report.spread}, {"exact_averaging_steps", report.exact}, {"averaging_steps", report.averaging_steps}, {"waited_s", report.waited_s}, {"handled_s", report.handled_s}, {"note", averaging.note}});
+  line.update({{"averaging", averaging.averaging},
+               {"exact", averaging.exact},
+               {"layout", averaging.layout},
+               {"dims", averaging.dims},
+               {"peers", averaging.peers},
+               {"rounds", averaging.rounds.size()},
+               {"committed", committed},
+               {"not_applied", not_applied},
+               {"absent", absent},
+               {"averaging_s", averaging.seconds},
+               {"spread", report.spread},
+               {"exact_averaging_steps", report.exact},
+               {"averaging_steps", report.averaging_steps},
+               {"waited_s", report.waited_s},
+               {"handled_s", report.handled_s},
+               {"note", averaging.note}});
   write(line.dump());
 }
 

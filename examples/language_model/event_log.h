@@ -1,4 +1,5 @@
-// What a process of a training that others watch writes as it goes: a JSON object a line, with `kind`, and `time`, seconds since 1970, which processes of one host share.
+// What a process of a training that others watch writes as it goes: a JSON object a line, with `kind`, and `time`, seconds
+// since 1970, which processes of one host share.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@ namespace language_model {
 
 // Of one training process, up to now. Times from its start.
 struct TrainingTally {
-  uint64_t steps = 0;         // that it made
-  uint64_t run_steps = 0;     // of the run as it counts them, or of the job
+  uint64_t steps = 0;      // that it made
+  uint64_t run_steps = 0;  // of the run as it counts them, or of the job
   uint64_t samples = 0;
-  double loss = 0;            // of the last steps
-  double life_s = 0;          // since the process began, without looking at held-out text
-  double useful_s = 0;        // of it, computing steps
+  double loss = 0;      // of the last steps
+  double life_s = 0;    // since the process began, without looking at held-out text
+  double useful_s = 0;  // of it, computing steps
   double useful_share() const { return life_s > 0 ? useful_s / life_s : 0; }
 };
 
@@ -31,7 +32,8 @@ class EventLog {
   ~EventLog();
 
   void joined(const unisono::ElasticState& state, const TrainingTally& tally);
-  void averaging(const unisono::AveragingReport& averaging, const unisono::MoshpitSgdReport& report, const TrainingTally& tally);
+  void averaging(const unisono::AveragingReport& averaging, const unisono::MoshpitSgdReport& report,
+                 const TrainingTally& tally);
   void progress(const TrainingTally& tally);
   void held_out(double loss, const TrainingTally& tally);
   // why: "steps", "seconds", "told", or what was the matter. hash: of the parameters.

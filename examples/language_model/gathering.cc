@@ -36,7 +36,8 @@ Status gather_ranks(const Trainer& trainer, GradientExchange& exchange, Results&
   if (!sent.ok()) return sent.status();
   const size_t steps = trainer.history().sent_bytes.size();
   results.sent_bytes.assign(steps, 0);
-  for (size_t i = 0; i < sent->size(); ++i) results.sent_bytes[i % steps] += static_cast<double>((*sent)[i]) / exchange.world_size();
+  for (size_t i = 0; i < sent->size(); ++i)
+    results.sent_bytes[i % steps] += static_cast<double>((*sent)[i]) / exchange.world_size();
   return {};
 }
 
@@ -54,9 +55,13 @@ Status gather_drops(const MicroBatchSettings& s, const Trainer& trainer, Gradien
   std::partial_sum(results.sequences.begin(), results.sequences.end(), results.sequences.begin());
   if (!trainer.drop()) return {};
   const auto& drop = trainer.drop()->compute();
-  results.drop = DropResults{.settings = s, .options = results.options.micro_batches.drop->to_string(), .window = drop.report(), .total = drop.total()};
+  results.drop = DropResults{.settings = s,
+                             .options = results.options.micro_batches.drop->to_string(),
+                             .window = drop.report(),
+                             .total = drop.total()};
   if (!s.record.empty()) {
-    if (auto written = write_file(record_path(s.record, exchange.rank()), record_text(history.drops)); !written.ok()) return written;
+    if (auto written = write_file(record_path(s.record, exchange.rank()), record_text(history.drops)); !written.ok())
+      return written;
   }
   if (s.trace.empty()) return {};
   const auto trace = trace_of(exchange, *trainer.drop(), s.count);
@@ -71,13 +76,15 @@ Status gather_sharded(const Trainer& trainer, GradientExchange& exchange, Result
   const auto& notes = trainer.sharded()->notes();
   auto ranks = gather<ShardedSums>(exchange, {notes.sums});
   if (!ranks.ok()) return ranks.status();
-  results.sharded = ShardedResults{.options = plan.options.to_string(), .ablation = plan.ablation, .notes = notes, .ranks = *std::move(ranks)};
+  results.sharded = ShardedResults{
+      .options = plan.options.to_string(), .ablation = plan.ablation, .notes = notes, .ranks = *std::move(ranks)};
   return {};
 }
 
 }  // namespace
 
-Status gather_results(const Trainer& trainer, const MicroBatchSettings& micro_batches, GradientExchange& exchange, Results& results) {
+Status gather_results(const Trainer& trainer, const MicroBatchSettings& micro_batches, GradientExchange& exchange,
+                      Results& results) {
   if (auto done = gather_ranks(trainer, exchange, results); !done.ok()) return done;
   if (auto done = gather_drops(micro_batches, trainer, exchange, results); !done.ok()) return done;
   return gather_sharded(trainer, exchange, results);

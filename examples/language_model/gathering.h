@@ -26,7 +26,9 @@ unisono::Result<std::vector<T>> gather(GradientExchange& exchange, const std::ve
   return all;
 }
 
-// Every rank's numbers; what was left out by DropCompute, with the files that were asked for; what became of the shards. All ranks call it.
-unisono::Status gather_results(const Trainer& trainer, const MicroBatchSettings& micro_batches, GradientExchange& exchange, Results& results);
+// Every rank's numbers; what was left out by DropCompute, with the files that were asked for; what became of the shards. All
+// ranks call it.
+unisono::Status gather_results(const Trainer& trainer, const MicroBatchSettings& micro_batches, GradientExchange& exchange,
+                               Results& results);
 
 }  // namespace language_model

@@ -22,7 +22,8 @@ std::optional<std::string_view> value_of(std::string_view text, std::string_view
   for (size_t begin = std::min(text.find(':'), text.size()) + 1; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const auto option = text.substr(begin, end - begin);
-    if (option.size() > key.size() && option.starts_with(key) && option[key.size()] == '=') return option.substr(key.size() + 1);
+    if (option.size() > key.size() && option.starts_with(key) && option[key.size()] == '=')
+      return option.substr(key.size() + 1);
     begin = end + 1;
   }
   return std::nullopt;
@@ -38,14 +39,17 @@ std::string GradientCompression::to_string() const {
 
 Result<GradientCompression> parse_compress(const std::string& text, const std::string& feedback) {
   if (text.empty()) {
-    if (!feedback.empty()) return Status(Code::invalid, "--feedback " + feedback + " says what becomes of rows that are not sent: it needs --compress");
+    if (!feedback.empty())
+      return Status(Code::invalid,
+                    "--feedback " + feedback + " says what becomes of rows that are not sent: it needs --compress");
     return GradientCompression{};
   }
   auto whole = text;
   if (!feedback.empty()) {
     const auto given = value_of(text, "feedback");
     if (given && *given != feedback) {
-      return Status(Code::invalid, "--feedback " + feedback + " and feedback=" + std::string(*given) + " in --compress are two answers to one question");
+      return Status(Code::invalid, "--feedback " + feedback + " and feedback=" + std::string(*given) +
+                                       " in --compress are two answers to one question");
     }
     if (!given) whole += (text.find(':') == text.npos ? ":feedback=" : ",feedback=") + feedback;
   }
@@ -74,7 +78,9 @@ Result<GradientCompression> parse_baseline(const std::string& text) {
                           .values = {},
                           .sketch = {}};
   if (*options != taken) {
-    return Status(Code::invalid, "--baseline " + text + ": " + name + " takes ratio, rank, round, seed, start, max_payload and min_elements, and its feedback is ef14");
+    return Status(Code::invalid,
+                  "--baseline " + text + ": " + name +
+                      " takes ratio, rank, round, seed, start, max_payload and min_elements, and its feedback is ef14");
   }
   return GradientCompression{.by = by, .options = taken};
 }

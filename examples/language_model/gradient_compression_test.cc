@@ -38,7 +38,8 @@ TEST(GradientCompression, feedback_alone_is_refused) {
 }
 
 TEST(GradientCompression, what_cannot_be_read_is_named_with_its_option) {
-  for (const auto& [text, feedback, part] : {std::tuple{"arc:ratio=2", "", "ratio"}, {"arcs", "", "arcs"}, {"arc", "ef15", "ef15"}}) {
+  for (const auto& [text, feedback, part] :
+       {std::tuple{"arc:ratio=2", "", "ratio"}, {"arcs", "", "arcs"}, {"arc", "ef15", "ef15"}}) {
     const auto refused = message(parse_compress(text, feedback));
     EXPECT_NE(refused.find("--compress"), std::string::npos) << refused;
     EXPECT_NE(refused.find(part), std::string::npos) << refused;

@@ -5,7 +5,12 @@
 namespace language_model {
 
 LocalTrainer::LocalTrainer(const LocalTrainerOptions& options, const Text& text)
-    : options_(options), text_(text), model_(options.shape, options.batch), optimizer_(model_.layout(), options.optimizer), parameters_(model_.layout().count), gradients_(model_.layout().count + loss_elements) {
+    : options_(options),
+      text_(text),
+      model_(options.shape, options.batch),
+      optimizer_(model_.layout(), options.optimizer),
+      parameters_(model_.layout().count),
+      gradients_(model_.layout().count + loss_elements) {
   initialise(model_.layout(), options.seed, parameters_);
 }
 

@@ -1,5 +1,6 @@
-// One process that trains the language model on sequences of its own, whoever it shares the result with: a step of AdamW on a batch, the loss on held-out text, and what another process
-// needs to take it over. Which sequences a step sees depends on (seed, stream, number of the step) alone; streams of different numbers have nothing in common.
+// One process that trains the language model on sequences of its own, whoever it shares the result with: a step of AdamW on a
+// batch, the loss on held-out text, and what another process needs to take it over. Which sequences a step sees depends on
+// (seed, stream, number of the step) alone; streams of different numbers have nothing in common.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,8 @@ class LocalTrainer {
   // options.shape must have passed validate(). text must outlive it.
   LocalTrainer(const LocalTrainerOptions& options, const Text& text);
 
-  // Loss of the batch of that number, in nats per byte; its gradients are in gradients(), and behind them what the loss of several processes is made of (micro_batches.h).
+  // Loss of the batch of that number, in nats per byte; its gradients are in gradients(), and behind them what the loss of
+  // several processes is made of (micro_batches.h).
   float compute(uint64_t number);
   // Changes the parameters by gradients(), with the learning rate of that step of the schedule.
   void apply(size_t schedule_step);

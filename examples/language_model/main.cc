@@ -3,10 +3,11 @@
 //   unisono launch -n 4 -- language_model --text text.txt --out out      four processes, a quarter of every batch each
 //   unisono launch -n 4 -- language_model --text text.txt --codec int4 --error-feedback    gradients in four bits
 //   unisono launch -n 4 -- language_model --text text.txt --compress arc:ratio=0.2,rank=4  a fifth of the rows of each gradient
-//   unisono launch -n 4 -- language_model --text text.txt --micro-batches 4 --drop-compute auto    who is late leaves out the rest
-//   unisono launch -n 4 -- language_model --text text.txt --sharded loss_budget=1   each process owns a shard; over UDP, which may lose packets
-//   language_model --text text.txt --out out --reference parts            one process, the same parts one after another
-//   language_model --text text.txt --out out --reference whole            one process, the whole batch at once
+//   unisono launch -n 4 -- language_model --text text.txt --micro-batches 4 --drop-compute auto    who is late leaves out the
+//   rest unisono launch -n 4 -- language_model --text text.txt --sharded loss_budget=1   each process owns a shard; over UDP,
+//   which may lose packets language_model --text text.txt --out out --reference parts            one process, the same parts
+//   one after another language_model --text text.txt --out out --reference whole            one process, the whole batch at
+//   once
 //
 // Exit status: 0 if all is as promised; 1 if parameters differ between ranks or the loss from one process's; 2 if the
 // training could not be done, with the reason on standard error.
@@ -70,40 +71,61 @@ void declare_gradient_options(CLI::App& app, Settings& s, CLI::Option* reference
   app.add_flag("--error-feedback", s.error_feedback,
                "what a codec loses of a gradient is added to the next one (EF14): memory as large as the gradients once more")
       ->needs(codec);
-  auto* compress = app.add_option("--compress", s.compress,
-                                  "gradients are reduced by the library's GradientReducer: arc:ratio=0.2,rank=4, random-k:ratio=0.2, or "
-                                  "whatever Compression::parse reads; the loss stays exact, and differences from one process are told "
-                                  "but not judged");
+  auto* compress =
+      app.add_option("--compress", s.compress,
+                     "gradients are reduced by the library's GradientReducer: arc:ratio=0.2,rank=4, random-k:ratio=0.2, or "
+                     "whatever Compression::parse reads; the loss stays exact, and differences from one process are told "
+                     "but not judged");
   app.add_option("--feedback", s.feedback, "short for feedback= in --compress: ef14, ef21, ef21m or none");
-  auto* baseline = app.add_option("--baseline", s.baseline,
-                                  "what --compress is compared with: top-k:ratio=0.2 (all-gather of each rank's own largest elements) "
-                                  "or power-sgd:ratio=0.2,rank=4 (as many bytes as arc with the same options); both with EF14");
+  auto* baseline =
+      app.add_option("--baseline", s.baseline,
+                     "what --compress is compared with: top-k:ratio=0.2 (all-gather of each rank's own largest elements) "
+                     "or power-sgd:ratio=0.2,rank=4 (as many bytes as arc with the same options); both with EF14");
   for (auto* option : {codec, compress, baseline}) option->excludes(reference);
 }
 
 void declare_micro_batch_options(CLI::App& app, MicroBatchSettings& s, CLI::Option* reference) {
-  auto* count = app.add_option("--micro-batches", s.count, "each process's share of a batch is computed in so many parts of equally many sequences, whose gradients add up")->check(CLI::Range(1, 65536));
+  auto* count =
+      app.add_option(
+             "--micro-batches", s.count,
+             "each process's share of a batch is computed in so many parts of equally many sequences, whose gradients add up")
+          ->check(CLI::Range(1, 65536));
   auto* drop = app.add_option("--drop-compute", s.drop,
-                              "a process that is late leaves out its remaining micro-batches: auto, seconds, off, or whatever DropOptions::parse reads, "
+                              "a process that is late leaves out its remaining micro-batches: auto, seconds, off, or whatever "
+                              "DropOptions::parse reads, "
                               "such as auto:rule=before; differences from one process are told but not judged");
-  auto* delay = app.add_option("--delay-model", s.delay,
-                               "each micro-batch really takes longer, by what a law says beyond its base: L:mu=0.02, R:compute=0.02, or whatever the "
-                               "simulator's DelayModel reads; the same for the same seed, step, rank and micro-batch");
-  auto* base = app.add_flag("--delay-base", s.delay_base, "by all that the law says, for models that compute in much less than its base")->needs(delay);
-  auto* random = app.add_option("--random-drop", s.random_drop, "this share of micro-batches is left out by lot, whoever is late: to compare with")->check(CLI::Range(0.0, 1.0));
-  auto* record = app.add_option("--record", s.record, "beginning of the names of files, one for each rank: what it computed in each step, and when");
+  auto* delay = app.add_option(
+      "--delay-model", s.delay,
+      "each micro-batch really takes longer, by what a law says beyond its base: L:mu=0.02, R:compute=0.02, or whatever the "
+      "simulator's DelayModel reads; the same for the same seed, step, rank and micro-batch");
+  auto* base =
+      app.add_flag("--delay-base", s.delay_base, "by all that the law says, for models that compute in much less than its base")
+          ->needs(delay);
+  auto* random = app.add_option("--random-drop", s.random_drop,
+                                "this share of micro-batches is left out by lot, whoever is late: to compare with")
+                     ->check(CLI::Range(0.0, 1.0));
+  auto* record = app.add_option("--record", s.record,
+                                "beginning of the names of files, one for each rank: what it computed in each step, and when");
   auto* replay = app.add_option("--replay", s.replay, "likewise: computes what such files say, whoever is late");
-  auto* trace = app.add_option("--trace", s.trace, "a file for the times that were recorded for the threshold, as unisono drop-compute search reads it");
+  auto* trace = app.add_option(
+      "--trace", s.trace, "a file for the times that were recorded for the threshold, as unisono drop-compute search reads it");
   for (auto* option : {drop, delay, random, record, replay, trace}) option->needs(count);
   for (auto* option : {drop, delay, base, random, record, replay, trace}) option->excludes(reference);
 }
 
 void declare_sharded_options(CLI::App& app, Settings& s) {
-  auto* sharded = app.add_option("--sharded", s.sharded,
-                                 "each process owns a shard of the parameters, and links may lose packets (UNISONO_TRANSPORT=udp): what ShardedOptions::parse reads, such as loss_budget=1,drift=50; "
-                                 "gradients are clipped as ever where it says nothing of clip=; differences from one process are told but not judged");
-  app.add_option("--ablation", s.ablation, "does one thing wrong, to show what the rule is for: count or zero_fill (estimators of gradients), zero_parameters or differences (of what is not received)")->needs(sharded);
-  for (const char* other : {"--reference", "--codec", "--compress", "--baseline", "--drop-compute", "--random-drop", "--replay"}) sharded->excludes(app.get_option(other));
+  auto* sharded = app.add_option(
+      "--sharded", s.sharded,
+      "each process owns a shard of the parameters, and links may lose packets (UNISONO_TRANSPORT=udp): what "
+      "ShardedOptions::parse reads, such as loss_budget=1,drift=50; "
+      "gradients are clipped as ever where it says nothing of clip=; differences from one process are told but not judged");
+  app.add_option("--ablation", s.ablation,
+                 "does one thing wrong, to show what the rule is for: count or zero_fill (estimators of gradients), "
+                 "zero_parameters or differences (of what is not received)")
+      ->needs(sharded);
+  for (const char* other :
+       {"--reference", "--codec", "--compress", "--baseline", "--drop-compute", "--random-drop", "--replay"})
+    sharded->excludes(app.get_option(other));
 }
 
 void declare_options(CLI::App& app, Settings& s) {
@@ -131,9 +153,9 @@ void declare_options(CLI::App& app, Settings& s) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   auto* reference = app.add_option("--reference", s.reference,
-                 "do not join a group: train as one process, on the same parts one after another "
-                 "(parts) or on the whole batch at once (whole)")
-      ->check(CLI::IsMember({"parts", "whole"}));
+                                   "do not join a group: train as one process, on the same parts one after another "
+                                   "(parts) or on the whole batch at once (whole)")
+                        ->check(CLI::IsMember({"parts", "whole"}));
   declare_gradient_options(app, s, reference);
   declare_micro_batch_options(app, s.micro_batches, reference);
   declare_sharded_options(app, s);
@@ -160,7 +182,8 @@ class LossNote {
   std::string after(const Trainer::Progress& p) {
     loss_ = p.step <= 1 ? p.loss : loss_ + (p.loss - loss_) * std::max(0.05, 1.0 / static_cast<double>(p.step));
     if (p.validation) validation_ = fmt::format("{:.3f}", p.validation->loss);
-    return fmt::format("loss {:.3f}  validation {}{}", loss_, validation_, p.drop ? fmt::format("  left out {:.1f} %", 100 * p.drop->dropped()) : "");
+    return fmt::format("loss {:.3f}  validation {}{}", loss_, validation_,
+                       p.drop ? fmt::format("  left out {:.1f} %", 100 * p.drop->dropped()) : "");
   }
 
  private:
@@ -169,7 +192,8 @@ class LossNote {
 };
 
 // Runs `steps` steps of a trainer; shows them, and what compression and DropCompute warn of, if title is not empty.
-Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title, const GradientExchange& exchange) {
+Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title,
+                 const GradientExchange& exchange) {
   Progress progress({.title = title,
                      .steps = steps,
                      .tokens_per_step = s.training.batch * s.training.shape.context,
@@ -189,7 +213,8 @@ Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::s
 }
 
 // micro_batches: of each part; 0: it is computed whole.
-Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts parts, uint32_t micro_batches, const std::string& title) {
+Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts parts, uint32_t micro_batches,
+                                   const std::string& title) {
   const auto exchange = make_local_exchange();
   TrainingOptions options = s.training;
   options.validation_every = 0;
@@ -224,7 +249,8 @@ Status run_references(const Settings& s, const Text& text, GradientExchange& exc
     return {};
   };
   if (rank == 0) {
-    auto run = run_reference(s, text, {.first = 0, .count = world_size, .total = world_size}, s.micro_batches.count, "one process");
+    auto run =
+        run_reference(s, text, {.first = 0, .count = world_size, .total = world_size}, s.micro_batches.count, "one process");
     if (!run.ok()) return run.status();
     results.in_order = std::move(run).value();
   }
@@ -314,10 +340,13 @@ Result<unisono::Codec> choose_gradients(Settings& s) {
   auto codec = unisono::Codec::parse(s.codec);
   if (!codec.ok()) return codec.status();
   s.codec = codec->to_string();
-  if (!s.compress.empty() && !s.baseline.empty()) return Status(Code::invalid, "--compress and --baseline are two ways for the same gradients: give one of them");
+  if (!s.compress.empty() && !s.baseline.empty())
+    return Status(Code::invalid, "--compress and --baseline are two ways for the same gradients: give one of them");
   if (!(s.compress + s.baseline).empty() && (!codec->is_plain() || s.error_feedback)) {
-    return Status(Code::invalid, "--codec and --error-feedback are for gradients that travel whole; what the rows of --compress travel with is its values=, "
-                                 "as in --compress arc:values=int8, and their feedback is its own");
+    return Status(Code::invalid,
+                  "--codec and --error-feedback are for gradients that travel whole; what the rows of --compress travel with "
+                  "is its values=, "
+                  "as in --compress arc:values=int8, and their feedback is its own");
   }
   s.compression = s.compress.empty() ? *std::move(baseline) : *std::move(compress);
   return codec;
@@ -348,7 +377,8 @@ Result<int> run(Settings s) {
   if (auto shape = s.training.shape.validate(); !shape.ok()) return shape;
   s.reference_steps = std::min(s.reference_steps, s.training.optimizer.steps);
   s.training.optimizer.warm_up_steps = std::max<size_t>(1, s.training.optimizer.steps / 20);
-  if (s.validation_sequences > 0) s.training.validation_sequences = s.training.final_validation_sequences = s.validation_sequences;
+  if (s.validation_sequences > 0)
+    s.training.validation_sequences = s.training.final_validation_sequences = s.validation_sequences;
   const auto codec = choose_gradients(s);
   if (!codec.ok()) return codec.status();
   auto micro_batches = parse_micro_batches(s.micro_batches);
@@ -374,7 +404,8 @@ Result<int> run(Settings s) {
     const auto folder = std::filesystem::path(path).parent_path();
     if (auto made = folder.empty() ? Status() : make_directory(folder.string()); !made.ok()) return made;
   }
-  micro_batches = with_counts(*std::move(micro_batches), s.micro_batches, {.rank = exchange.rank(), .steps = s.training.optimizer.steps, .seed = s.training.seed});
+  micro_batches = with_counts(*std::move(micro_batches), s.micro_batches,
+                              {.rank = exchange.rank(), .steps = s.training.optimizer.steps, .seed = s.training.seed});
   if (!micro_batches.ok()) return micro_batches.status();
   s.training.micro_batches = *std::move(micro_batches);
   auto made = Trainer::make(s.training, parts, *text, exchange);
@@ -396,7 +427,8 @@ Result<int> run(Settings s) {
   if (s.reference.empty() && s.reference_steps > 0) {
     if (auto done = run_references(s, *text, exchange, results); !done.ok()) return done;
     const uint64_t hash = results.ranks.front().early_hash;
-    const bool exact = codec->is_plain() && s.compression.by == GradientCompression::By::nothing && !may_drop(s.training) && !s.training.sharded;
+    const bool exact = codec->is_plain() && s.compression.by == GradientCompression::By::nothing && !may_drop(s.training) &&
+                       !s.training.sharded;
     const auto judged = [&](double tolerance) { return exact ? std::optional(tolerance) : std::nullopt; };
     results.in_order_comparison = compare(results.history.losses, hash, *results.in_order, judged(s.tolerance_parts));
     results.whole_comparison = compare(results.history.losses, hash, *results.whole, judged(s.tolerance_whole));

@@ -26,7 +26,8 @@ double MicroBatches::delay_s(const MicroBatch& which) const {
   return options_.delay_base ? latency : std::max(0.0, latency - law.base);
 }
 
-void MicroBatches::add(const MicroBatch& which, std::span<const float> parameters, std::span<float> gradients, const Model<float>::Ready& ready) {
+void MicroBatches::add(const MicroBatch& which, std::span<const float> parameters, std::span<float> gradients,
+                       const Model<float>::Ready& ready) {
   // Before computing, so that no gradient leaves earlier than it would from a rank that is really slow.
   if (const double delay = delay_s(which); delay > 0) std::this_thread::sleep_for(std::chrono::duration<double>(delay));
   const auto batch = batch_of(which);

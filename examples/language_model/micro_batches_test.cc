@@ -19,7 +19,10 @@ ModelShape small_shape() { return {.layers = 1, .width = 32, .heads = 2, .hidden
 
 struct Bench {
   explicit Bench(const MicroBatchOptions& options)
-      : text(repeating_text(small_shape().context)), model(small_shape(), sequences * options.count), micro_batches(options, model, {text, seed, sequences}), parameters(model.layout().count) {
+      : text(repeating_text(small_shape().context)),
+        model(small_shape(), sequences * options.count),
+        micro_batches(options, model, {text, seed, sequences}),
+        parameters(model.layout().count) {
     initialise(model.layout(), seed, parameters);
   }
   Text text;
@@ -75,7 +78,9 @@ TEST(MicroBatches, what_is_told_to_be_ready_has_the_gradient_and_is_not_touched_
   EXPECT_TRUE(std::is_sorted(firsts.rbegin(), firsts.rend()));
   EXPECT_EQ(firsts.back(), 0u);
   for (size_t i = 0; i < seen.size(); ++i) {
-    EXPECT_TRUE(std::equal(seen[i].begin() + static_cast<ptrdiff_t>(firsts[i]), seen[i].end(), gradients.begin() + static_cast<ptrdiff_t>(firsts[i]))) << firsts[i];
+    EXPECT_TRUE(std::equal(seen[i].begin() + static_cast<ptrdiff_t>(firsts[i]), seen[i].end(),
+                           gradients.begin() + static_cast<ptrdiff_t>(firsts[i])))
+        << firsts[i];
     EXPECT_TRUE(std::equal(before.begin(), before.begin() + static_cast<ptrdiff_t>(firsts[i]), seen[i].begin())) << firsts[i];
   }
 }
@@ -92,12 +97,14 @@ TEST(MicroBatches, a_delay_is_that_of_its_seed_step_rank_and_number_whatever_pos
   auto other = which;
   other.position = 11;
   EXPECT_EQ(bench.micro_batches.delay_s(other), bench.micro_batches.delay_s(which));
-  for (const auto& differs : {MicroBatch{1, 10, 4, 1}, MicroBatch{2, 10, 5, 1}, MicroBatch{2, 10, 4, 2}}) EXPECT_NE(bench.micro_batches.delay_s(differs), bench.micro_batches.delay_s(which));
+  for (const auto& differs : {MicroBatch{1, 10, 4, 1}, MicroBatch{2, 10, 5, 1}, MicroBatch{2, 10, 4, 2}})
+    EXPECT_NE(bench.micro_batches.delay_s(differs), bench.micro_batches.delay_s(which));
 }
 
 TEST(MicroBatches, a_slow_worker_is_later_by_its_factor_and_nobody_is_early) {
   const auto law = unisono::sim::DelayModel::parse("constant:base=0.5,slow=1x3").value();
-  const Bench slow({.count = 1, .delay = law}), noise({.count = 1, .delay = unisono::sim::DelayModel::parse("G:mean=1,sd=0.5").value()}), none({.count = 1});
+  const Bench slow({.count = 1, .delay = law}),
+      noise({.count = 1, .delay = unisono::sim::DelayModel::parse("G:mean=1,sd=0.5").value()}), none({.count = 1});
   EXPECT_EQ(slow.micro_batches.delay_s({.part = 0}), 0);
   EXPECT_NEAR(slow.micro_batches.delay_s({.part = 1}), 1, 1e-12);
   EXPECT_EQ(none.micro_batches.delay_s({.part = 1}), 0);

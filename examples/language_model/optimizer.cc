@@ -67,12 +67,19 @@ Step step_of(const OptimizerOptions& options, const Powers& powers, float clip, 
           .epsilon = options.epsilon};
 }
 
-float decay_of(const Region& region, const OptimizerOptions& options, float rate) { return region.deviation > 0 ? 1.0f - rate * options.weight_decay : 1.0f; }
+float decay_of(const Region& region, const OptimizerOptions& options, float rate) {
+  return region.deviation > 0 ? 1.0f - rate * options.weight_decay : 1.0f;
+}
 
 class ShardAdamW final : public unisono::ShardOptimizer {
  public:
   ShardAdamW(const ParameterLayout& layout, const OptimizerOptions& options, uint32_t rank, uint32_t world)
-      : options_(options), regions_(layout.regions), count_(layout.count), rank_(rank), is_last_(rank + 1 == world), rate_(options.learning_rate) {}
+      : options_(options),
+        regions_(layout.regions),
+        count_(layout.count),
+        rank_(rank),
+        is_last_(rank + 1 == world),
+        rate_(options.learning_rate) {}
 
   void update(const unisono::ShardUpdate& task) override {
     powers_.go_to(task.step, options_);
@@ -82,7 +89,8 @@ class ShardAdamW final : public unisono::ShardOptimizer {
       const size_t from = std::max(begin, region.offset), to = std::min(end, region.offset + region.count());
       if (from >= to) continue;
       s.decay = decay_of(region, options_, s.rate);
-      language_model::update(s, to - from, task.gradient.data() + (from - begin), mean_.data() + (from - first_), square_.data() + (from - first_), task.values.data() + (from - begin));
+      language_model::update(s, to - from, task.gradient.data() + (from - begin), mean_.data() + (from - first_),
+                             square_.data() + (from - first_), task.values.data() + (from - begin));
     }
   }
   double rate() const override { return rate_; }
@@ -110,7 +118,8 @@ class ShardAdamW final : public unisono::ShardOptimizer {
 
 }  // namespace
 
-std::unique_ptr<unisono::ShardOptimizer> make_shard_adamw(const ParameterLayout& layout, const OptimizerOptions& options, uint32_t rank, uint32_t world) {
+std::unique_ptr<unisono::ShardOptimizer> make_shard_adamw(const ParameterLayout& layout, const OptimizerOptions& options,
+                                                          uint32_t rank, uint32_t world) {
   return std::make_unique<ShardAdamW>(layout, options, rank, world);
 }
 
@@ -147,18 +156,23 @@ std::vector<std::byte> AdamW::save() const {
   std::vector<std::byte> saved;
   saved.reserve(sizeof head + 2 * mean_.size() * sizeof(float));
   // Written once: this is done with each averaging step.
-  for (const std::span<const std::byte> part : {std::span<const std::byte>(std::as_bytes(std::span(head))), std::as_bytes(std::span(mean_)), std::as_bytes(std::span(square_))}) saved.insert(saved.end(), part.begin(), part.end());
+  for (const std::span<const std::byte> part : {std::span<const std::byte>(std::as_bytes(std::span(head))),
+                                                std::as_bytes(std::span(mean_)), std::as_bytes(std::span(square_))})
+    saved.insert(saved.end(), part.begin(), part.end());
   return saved;
 }
 
 unisono::Status AdamW::load(std::span<const std::byte> saved) {
   uint64_t head[4] = {};
   const size_t bytes = mean_.size() * sizeof(float);
-  if (saved.size() != sizeof head + 2 * bytes) return {unisono::Code::invalid, "saved moments have " + std::to_string(saved.size()) + " bytes, not " + std::to_string(sizeof head + 2 * bytes)};
+  if (saved.size() != sizeof head + 2 * bytes)
+    return {unisono::Code::invalid,
+            "saved moments have " + std::to_string(saved.size()) + " bytes, not " + std::to_string(sizeof head + 2 * bytes)};
   std::memcpy(head, saved.data(), sizeof head);
   const double power_1 = std::bit_cast<double>(head[2]), power_2 = std::bit_cast<double>(head[3]);
   // They come from other processes: 1 before the first step, then less and less.
-  if (head[0] != mean_.size() || !(power_1 >= 0 && power_1 <= 1 && power_2 >= 0 && power_2 <= 1)) return {unisono::Code::invalid, "saved moments are of another model, or damaged"};
+  if (head[0] != mean_.size() || !(power_1 >= 0 && power_1 <= 1 && power_2 >= 0 && power_2 <= 1))
+    return {unisono::Code::invalid, "saved moments are of another model, or damaged"};
   step_ = head[1], beta_1_power_ = power_1, beta_2_power_ = power_2;
   std::memcpy(mean_.data(), saved.data() + sizeof head, bytes);
   std::memcpy(square_.data(), saved.data() + sizeof head + bytes, bytes);

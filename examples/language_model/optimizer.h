@@ -52,7 +52,9 @@ class AdamW {
   double beta_1_power_ = 1, beta_2_power_ = 1;
 };
 
-// The same arithmetic, to the bit, for the shard of one rank of `world` (unisono/sharded_step.h). Clipping and the rate are what the caller gives. Every rank must have a shard.
-std::unique_ptr<unisono::ShardOptimizer> make_shard_adamw(const ParameterLayout& layout, const OptimizerOptions& options, uint32_t rank, uint32_t world);
+// The same arithmetic, to the bit, for the shard of one rank of `world` (unisono/sharded_step.h). Clipping and the rate are
+// what the caller gives. Every rank must have a shard.
+std::unique_ptr<unisono::ShardOptimizer> make_shard_adamw(const ParameterLayout& layout, const OptimizerOptions& options,
+                                                          uint32_t rank, uint32_t world);
 
 }  // namespace language_model

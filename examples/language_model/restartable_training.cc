@@ -18,7 +18,10 @@ namespace {
 
 class Job {
  public:
-  Job(LocalTrainer& trainer, GradientExchange& exchange, const RestartableOptions& options, EventLog& log, uint64_t steps) : trainer_(trainer), exchange_(exchange), options_(options), log_(log) { tally_.run_steps = steps; }
+  Job(LocalTrainer& trainer, GradientExchange& exchange, const RestartableOptions& options, EventLog& log, uint64_t steps)
+      : trainer_(trainer), exchange_(exchange), options_(options), log_(log) {
+    tally_.run_steps = steps;
+  }
 
   Result<ElasticOutcome> run(const OnElasticStep& on_step) {
     std::string why;
@@ -28,14 +31,16 @@ class Job {
         break;
       }
       on_step(tally_, nullptr);
-      if (options_.loop.progress_every_s > 0 && tally().life_s >= told_s_ + options_.loop.progress_every_s) told_s_ = tally_.life_s, log_.progress(tally_);
+      if (options_.loop.progress_every_s > 0 && tally().life_s >= told_s_ + options_.loop.progress_every_s)
+        told_s_ = tally_.life_s, log_.progress(tally_);
       if (exchange_.rank() == 0 && tally_.run_steps % options_.checkpoint_every == 0) {
         if (auto written = write_checkpoint(options_.checkpoint, tally_.run_steps, trainer_); !written.ok()) return written;
         log_.progress(tally());
         told_s_ = tally_.life_s;
       }
     }
-    // With notice nothing is lost, whether this rank sees the signal first or a link to one that has gone: a step that failed has changed nothing.
+    // With notice nothing is lost, whether this rank sees the signal first or a link to one that has gone: a step that failed
+    // has changed nothing.
     if (exchange_.rank() == 0 && options_.loop.told_to_go()) {
       if (auto written = write_checkpoint(options_.checkpoint, tally_.run_steps, trainer_); !written.ok()) return written;
     }
@@ -118,13 +123,16 @@ Result<uint64_t> read_checkpoint(const std::string& path, LocalTrainer& trainer)
   uint64_t head[2] = {};
   const size_t before = sizeof head + parameters.size_bytes();
   if (bytes.size() >= before) std::memcpy(head, bytes.data(), sizeof head);
-  if (bytes.size() < before || head[1] != parameters.size()) return Status(Code::invalid, path + " is not a checkpoint of this model");
-  if (auto loaded = trainer.load_optimizer(std::as_bytes(std::span(bytes).subspan(before))); !loaded.ok()) return Status(loaded.code(), path + ": " + loaded.message());
+  if (bytes.size() < before || head[1] != parameters.size())
+    return Status(Code::invalid, path + " is not a checkpoint of this model");
+  if (auto loaded = trainer.load_optimizer(std::as_bytes(std::span(bytes).subspan(before))); !loaded.ok())
+    return Status(loaded.code(), path + ": " + loaded.message());
   std::memcpy(parameters.data(), bytes.data() + sizeof head, parameters.size_bytes());
   return head[0];
 }
 
-Result<ElasticOutcome> train_restartable(LocalTrainer& trainer, GradientExchange& exchange, const RestartableOptions& options, EventLog& log, const OnElasticStep& on_step) {
+Result<ElasticOutcome> train_restartable(LocalTrainer& trainer, GradientExchange& exchange, const RestartableOptions& options,
+                                         EventLog& log, const OnElasticStep& on_step) {
   const auto steps = read_checkpoint(options.checkpoint, trainer);
   if (!steps.ok()) return steps.status();
   return Job(trainer, exchange, options, log, *steps).run(on_step);

@@ -28,7 +28,9 @@ constexpr double mebibyte = 1 << 20;
 
 const char* yes_or_no(bool value) { return value ? "yes" : "NO"; }
 
-size_t tokens_of(const Results& r) { return (r.sequences.empty() ? r.history.losses.size() * r.options.batch : r.sequences.back()) * r.options.shape.context; }
+size_t tokens_of(const Results& r) {
+  return (r.sequences.empty() ? r.history.losses.size() * r.options.batch : r.sequences.back()) * r.options.shape.context;
+}
 
 double tokens_per_s(const Results& r) { return static_cast<double>(tokens_of(r)) / std::max(1e-9, r.history.times.total_s); }
 
@@ -95,8 +97,9 @@ std::string csv(const Results& r) {
     std::string measured;
     if (validation != r.history.validation.end() && validation->step == i + 1)
       measured = fmt::format("{:.9g}", (validation++)->loss);
-    fmt::format_to(std::back_inserter(out), "{},{:.9g},{},{},{},{},{},{}\n", i + 1, r.history.losses[i], measured, value(r.in_order, i),
-                   value(r.whole, i), i < r.sent_bytes.size() ? fmt::format("{:.0f}", r.sent_bytes[i]) : std::string(),
+    fmt::format_to(std::back_inserter(out), "{},{:.9g},{},{},{},{},{},{}\n", i + 1, r.history.losses[i], measured,
+                   value(r.in_order, i), value(r.whole, i),
+                   i < r.sent_bytes.size() ? fmt::format("{:.0f}", r.sent_bytes[i]) : std::string(),
                    i < r.history.seconds.size() ? fmt::format("{:.6g}", r.history.seconds[i]) : std::string(),
                    i < r.sequences.size() ? std::to_string(r.sequences[i]) : std::string());
   }
@@ -112,7 +115,8 @@ double payload_ratio(const CompressionNotes& notes) {
 
 std::string describe(const CompressionNotes& notes) {
   if (notes.method.empty()) return {};
-  auto out = fmt::format("gradients are compressed as {}\n  given to collectives: {:.4f} of all values, over all steps\n", notes.method, payload_ratio(notes));
+  auto out = fmt::format("gradients are compressed as {}\n  given to collectives: {:.4f} of all values, over all steps\n",
+                         notes.method, payload_ratio(notes));
   if (notes.off_steps > 0) out += fmt::format("  not all compressed in {} steps: {}\n", notes.off_steps, notes.off);
   if (notes.skipped_steps > 0) out += fmt::format("  {} steps skipped: gradients were not finite\n", notes.skipped_steps);
   for (const auto& warning : notes.warnings) out += fmt::format("  warning: {}\n", warning);
@@ -129,13 +133,16 @@ nlohmann::json to_json(const CompressionNotes& notes) {
           {"warnings", notes.warnings}};
 }
 
-double dropped_of(const RankResult& x) { return x.planned == 0 ? 0 : static_cast<double>(x.planned - x.computed) / static_cast<double>(x.planned); }
+double dropped_of(const RankResult& x) {
+  return x.planned == 0 ? 0 : static_cast<double>(x.planned - x.computed) / static_cast<double>(x.planned);
+}
 
 std::string describe(const Results& r) {
   if (!r.drop) return {};
   const auto& s = r.drop->settings;
   auto out = fmt::format("{} micro-batches of each rank in a step, DropCompute {}\n", s.count, r.drop->options);
-  if (!s.delay.empty()) out += fmt::format("  each later by {} of {}\n", s.delay_base ? "all" : "what is above its base", s.delay);
+  if (!s.delay.empty())
+    out += fmt::format("  each later by {} of {}\n", s.delay_base ? "all" : "what is above its base", s.delay);
   if (s.random_drop > 0) out += fmt::format("  {:g} % are left out by lot, whoever is late\n", 100 * s.random_drop);
   if (!s.replay.empty()) out += fmt::format("  computed is what {} says\n", record_path(s.replay, 0) + ", …");
   out += fmt::format("  left out: {:.2f} %; by rank:", 100 * r.dropped());
@@ -289,9 +296,9 @@ std::string table(const Results& r) {
   for (size_t rank = 0; rank < r.ranks.size(); ++rank) {
     const RankResult& x = r.ranks[rank];
     const double ideal = ideal_bytes(r) * steps;
-    print("{:>4}  {:016x}  {:<9}  {:>9.2f}  {:>8.2f}  {:>12.2f}  {:>7.2f}  {:>8.0f}  {:>12}  {:>12}\n", rank,
-          x.parameter_hash, yes_or_no(x.parameter_hash == r.ranks.front().parameter_hash), x.compute_s, x.waited_s,
-          x.overlapped_s, x.cpu_s, static_cast<double>(x.sent_bytes) / mebibyte,
+    print("{:>4}  {:016x}  {:<9}  {:>9.2f}  {:>8.2f}  {:>12.2f}  {:>7.2f}  {:>8.0f}  {:>12}  {:>12}\n", rank, x.parameter_hash,
+          yes_or_no(x.parameter_hash == r.ranks.front().parameter_hash), x.compute_s, x.waited_s, x.overlapped_s, x.cpu_s,
+          static_cast<double>(x.sent_bytes) / mebibyte,
           known_received(r, x) ? fmt::format("{:.0f}", static_cast<double>(x.received_bytes) / mebibyte) : std::string("-"),
           ideal > 0 ? fmt::format("{:.4f}", static_cast<double>(x.sent_bytes) / ideal) : std::string("-"));
   }

@@ -30,7 +30,7 @@ struct RankResult {
 // How micro-batches were left out. The reports are the same on all ranks.
 struct DropResults {
   MicroBatchSettings settings;
-  std::string options;  // all of DropCompute's
+  std::string options;                // all of DropCompute's
   unisono::DropReport window, total;  // of the last window, and of all
 
   // Micro-batches per second in the last window, as a multiple of those in the recorded steps; none if either is unknown.
@@ -60,9 +60,9 @@ struct Results {
   std::string kernels;
   std::string codec = "plain";  // of the gradients
   bool error_feedback = false;
-  CompressionNotes compression = {};  // rank 0's
-  TrainingHistory history;  // rank 0's; the losses are the means over all ranks
-  std::vector<double> sent_bytes = {};  // up to and with each step, mean over ranks
+  CompressionNotes compression = {};     // rank 0's
+  TrainingHistory history;               // rank 0's; the losses are the means over all ranks
+  std::vector<double> sent_bytes = {};   // up to and with each step, mean over ranks
   std::vector<uint64_t> sequences = {};  // that all ranks computed, up to and with each step
   std::optional<DropResults> drop = {};
   std::optional<ShardedResults> sharded = {};

@@ -38,11 +38,13 @@ Result<ShardedPlan> parse_sharded(const std::string& text, const std::string& ab
   else if (ablation == "zero_fill") plan.options.lossy.estimator = unisono::Estimator::zero_fill;
   else if (ablation == "zero_parameters") plan.wrong = WrongBroadcast::zero_parameters;
   else if (ablation == "differences") plan.wrong = WrongBroadcast::differences;
-  else if (!ablation.empty()) return Status(Code::invalid, "--ablation " + ablation + " is none of count, zero_fill, zero_parameters, differences");
+  else if (!ablation.empty())
+    return Status(Code::invalid, "--ablation " + ablation + " is none of count, zero_fill, zero_parameters, differences");
   return plan;
 }
 
-Result<std::unique_ptr<ShardedExchange>> make_sharded_exchange(const unisono::Group& group, const ShardedPlan& plan, std::span<const float> parameters,
+Result<std::unique_ptr<ShardedExchange>> make_sharded_exchange(const unisono::Group& group, const ShardedPlan& plan,
+                                                               std::span<const float> parameters,
                                                                std::unique_ptr<unisono::ShardOptimizer> optimizer) {
   if (plan.wrong != WrongBroadcast::none) return make_wrong_broadcast(group, plan, parameters, std::move(optimizer));
   auto step = unisono::ShardedStep::make(group, parameters, std::move(optimizer), plan.options);

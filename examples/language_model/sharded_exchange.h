@@ -1,7 +1,8 @@
-// One step of a training whose processes each own a shard of the parameters, over links that lose packets: gradients in, parameters out.
+// One step of a training whose processes each own a shard of the parameters, over links that lose packets: gradients in,
+// parameters out.
 //
-// The right way is the library's ShardedStep (unisono/sharded_step.h). Beside it are ways that do one thing wrong, to show what the rule is for that they
-// break (wrong_broadcasts.h): nobody should train like that.
+// The right way is the library's ShardedStep (unisono/sharded_step.h). Beside it are ways that do one thing wrong, to show what
+// the rule is for that they break (wrong_broadcasts.h): nobody should train like that.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 namespace language_model {
 
-// zero_parameters: values that do not arrive become zeros, instead of staying what they were. differences: owners send by how much their values have changed, and
-// what arrives is added.
+// zero_parameters: values that do not arrive become zeros, instead of staying what they were. differences: owners send by how
+// much their values have changed, and what arrives is added.
 enum class WrongBroadcast : uint8_t { none, zero_parameters, differences };
 
 struct ShardedPlan {
@@ -25,8 +26,8 @@ struct ShardedPlan {
   std::string ablation = {};  // as it was asked for; empty: nothing is done wrong
 };
 
-// text: as ShardedOptions::parse reads it. ablation: empty; count or zero_fill, which are the estimator; zero_parameters or differences. clip_norm: where the text says
-// nothing of clip=. invalid: names what is wrong.
+// text: as ShardedOptions::parse reads it. ablation: empty; count or zero_fill, which are the estimator; zero_parameters or
+// differences. clip_norm: where the text says nothing of clip=. invalid: names what is wrong.
 unisono::Result<ShardedPlan> parse_sharded(const std::string& text, const std::string& ablation, double clip_norm);
 
 class ShardedExchange {
@@ -43,7 +44,8 @@ class ShardedExchange {
 };
 
 // All ranks call it; rank 0's parameters are taken. Errors: those of ShardedStep::make.
-unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded_exchange(const unisono::Group& group, const ShardedPlan& plan, std::span<const float> parameters,
+unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded_exchange(const unisono::Group& group, const ShardedPlan& plan,
+                                                                        std::span<const float> parameters,
                                                                         std::unique_ptr<unisono::ShardOptimizer> optimizer);
 
 }  // namespace language_model

@@ -18,18 +18,22 @@ void add(ShardedSums::Half& half, const DeliveryReport::Phase& phase) {
     half.missing += stream.missing;
     half.repaired += stream.repaired;
     half.late += stream.late;
-    half.cut += stream.expected > 0 && (stream.end == End::soft || stream.end == End::hard || stream.end == End::silent || stream.end == End::lost);
+    half.cut += stream.expected > 0 &&
+                (stream.end == End::soft || stream.end == End::hard || stream.end == End::silent || stream.end == End::lost);
   }
 }
 
 }  // namespace
 
-double lost_share(const ShardedSums::Half& half) { return half.expected == 0 ? 0 : static_cast<double>(half.missing + half.repaired) / static_cast<double>(half.expected); }
+double lost_share(const ShardedSums::Half& half) {
+  return half.expected == 0 ? 0 : static_cast<double>(half.missing + half.repaired) / static_cast<double>(half.expected);
+}
 
 ShardedSums sum_of(std::span<const ShardedSums> ranks) {
   ShardedSums all;
   const auto add_half = [](ShardedSums::Half& to, const ShardedSums::Half& from) {
-    to.expected += from.expected, to.missing += from.missing, to.repaired += from.repaired, to.late += from.late, to.cut += from.cut;
+    to.expected += from.expected, to.missing += from.missing, to.repaired += from.repaired, to.late += from.late,
+        to.cut += from.cut;
   };
   for (const auto& one : ranks) {
     add_half(all.gradients, one.gradients);
@@ -44,8 +48,11 @@ ShardedSums sum_of(std::span<const ShardedSums> ranks) {
   return all;
 }
 
-Result<std::unique_ptr<ShardedTraining>> ShardedTraining::make(const ShardedPlan& plan, const ParameterLayout& layout, const OptimizerOptions& options, std::span<const float> parameters, GradientExchange& exchange) {
-  auto sharded = exchange.make_sharded(plan, parameters, make_shard_adamw(layout, options, exchange.rank(), exchange.world_size()));
+Result<std::unique_ptr<ShardedTraining>> ShardedTraining::make(const ShardedPlan& plan, const ParameterLayout& layout,
+                                                               const OptimizerOptions& options,
+                                                               std::span<const float> parameters, GradientExchange& exchange) {
+  auto sharded =
+      exchange.make_sharded(plan, parameters, make_shard_adamw(layout, options, exchange.rank(), exchange.world_size()));
   if (!sharded.ok()) return sharded.status();
   return std::unique_ptr<ShardedTraining>(new ShardedTraining(options, *std::move(sharded)));
 }
@@ -57,7 +64,8 @@ Status ShardedTraining::run(std::span<const float> gradients) {
   note(*report);
   statistics_.operations += 2;
   statistics_.sent_bytes += report->sent_bytes;
-  statistics_.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - entered).count() - 1e-6 * static_cast<double>(report->update_us);
+  statistics_.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - entered).count() -
+                          1e-6 * static_cast<double>(report->update_us);
   return {};
 }
 

@@ -1,4 +1,5 @@
-// What a training with a sharded optimizer writes down, step by step: how much was missing, how old parameters were, and how far replicas drifted apart.
+// What a training with a sharded optimizer writes down, step by step: how much was missing, how old parameters were, and how
+// far replicas drifted apart.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,20 @@ namespace language_model {
 // Of one rank, over all steps so far; gathered as words, so every member is 8 bytes. Ranges are what a datagram carries.
 struct ShardedSums {
   struct Half {
-    uint64_t expected = 0;  // ranges that were sent to this rank
+    uint64_t expected = 0;               // ranges that were sent to this rank
     uint64_t missing = 0, repaired = 0;  // did not come the first time: never, and when asked for again
-    uint64_t late = 0;      // datagrams that came after their phase had closed
-    uint64_t cut = 0;       // streams that a deadline ended, or that were silent
+    uint64_t late = 0;                   // datagrams that came after their phase had closed
+    uint64_t cut = 0;                    // streams that a deadline ended, or that were silent
   };
   uint64_t steps = 0, learning = 0;  // learning: those in which deadlines were still learnt, and everything was repaired
   Half gradients, values;
-  uint64_t full_ranges = 0, short_ranges = 0, empty_ranges = 0;  // of the own shard: with all, some, and none of the others' gradients
-  uint64_t ranges = 0, stale = 0, fetched = 0, held = 0, age_max = 0;  // of the others' values at the end of steps, and of the own shard
-  uint64_t behind = 0;          // steps that this rank was not there for
+  uint64_t full_ranges = 0, short_ranges = 0,
+           empty_ranges = 0;  // of the own shard: with all, some, and none of the others' gradients
+  uint64_t ranges = 0, stale = 0, fetched = 0, held = 0,
+           age_max = 0;          // of the others' values at the end of steps, and of the own shard
+  uint64_t behind = 0;           // steps that this rank was not there for
   uint64_t scalars_missing = 0;  // norms of other ranks that were old
-  uint64_t skipped = 0;         // steps that changed nothing, because gradients were not finite
+  uint64_t skipped = 0;          // steps that changed nothing, because gradients were not finite
   uint64_t reduce_us = 0, update_us = 0, gather_us = 0;
 };
 // Missing and repaired, over expected.
@@ -50,8 +53,8 @@ struct ReplicaPoint {
 };
 
 struct ShardedNotes {
-  ShardedSums sums;                 // this rank's
-  std::vector<DriftPoint> drift;    // equal on all ranks
+  ShardedSums sums;               // this rank's
+  std::vector<DriftPoint> drift;  // equal on all ranks
   std::vector<ReplicaPoint> validation;
   std::vector<std::string> warnings;  // each once
 };
@@ -67,7 +70,9 @@ struct ShardedResults {
 class ShardedTraining {
  public:
   // All ranks call it, with rank 0's parameters or any. Errors: those of make_sharded_exchange.
-  static unisono::Result<std::unique_ptr<ShardedTraining>> make(const ShardedPlan& plan, const ParameterLayout& layout, const OptimizerOptions& options, std::span<const float> parameters, GradientExchange& exchange);
+  static unisono::Result<std::unique_ptr<ShardedTraining>> make(const ShardedPlan& plan, const ParameterLayout& layout,
+                                                                const OptimizerOptions& options,
+                                                                std::span<const float> parameters, GradientExchange& exchange);
 
   // After so many steps.
   size_t step() const { return exchange_->step(); }
@@ -81,7 +86,8 @@ class ShardedTraining {
   const ExchangeStatistics& statistics() const { return statistics_; }
 
  private:
-  ShardedTraining(const OptimizerOptions& options, std::unique_ptr<ShardedExchange> exchange) : options_(options), exchange_(std::move(exchange)) {}
+  ShardedTraining(const OptimizerOptions& options, std::unique_ptr<ShardedExchange> exchange)
+      : options_(options), exchange_(std::move(exchange)) {}
   void note(const unisono::ShardedReport& report);
 
   const OptimizerOptions options_;

@@ -55,12 +55,16 @@ std::vector<Trained> train(const TrainingOptions& options, const char* transport
     const auto done = (*trainer)->run(options.optimizer.steps, [](const Trainer::Progress&) {});
     ASSERT_TRUE(done.ok()) << done.to_string();
     const auto parameters = (*trainer)->parameters();
-    all[rank] = {(*trainer)->history(), {parameters.begin(), parameters.end()}, (*trainer)->sharded() ? (*trainer)->sharded()->notes() : ShardedNotes{}, (*trainer)->statistics()};
+    all[rank] = {(*trainer)->history(),
+                 {parameters.begin(), parameters.end()},
+                 (*trainer)->sharded() ? (*trainer)->sharded()->notes() : ShardedNotes{},
+                 (*trainer)->statistics()};
   });
   return all;
 }
 
-// Where nothing may be lost: a rank that comes later than a learnt deadline, as on a loaded machine, is left out as if its datagrams were lost.
+// Where nothing may be lost: a rank that comes later than a learnt deadline, as on a loaded machine, is left out as if its
+// datagrams were lost.
 const std::string patient = "deadline=20s,";
 
 std::vector<Trained> train_sharded(TrainingOptions options, const ShardedPlan& plan, const char* transport) {
@@ -82,14 +86,18 @@ TEST(ShardAdamW, shards_get_the_bits_that_the_whole_gets) {
     shards.back()->resize(std::min(most, layout.count - rank * most));
   }
   for (size_t step = 0; step < 6; ++step) {
-    for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(std::sin(static_cast<double>(i + 31 * step)));
+    for (size_t i = 0; i < gradients.size(); ++i)
+      gradients[i] = static_cast<float>(std::sin(static_cast<double>(i + 31 * step)));
     whole.step(gradients, expected);
     for (uint32_t rank = 0; rank < world; ++rank) {
       shards[rank]->set_rate(learning_rate(options, step));
       const size_t begin = rank * most, end = std::min(begin + most, layout.count), middle = begin + 7;
       // In two parts, as ranges come.
       for (const auto& [from, to] : {std::pair{begin, middle}, std::pair{middle, end}}) {
-        shards[rank]->update({.begin = from - begin, .values = std::span(found).subspan(from, to - from), .gradient = std::span<const float>(gradients).subspan(from, to - from), .step = step + 1});
+        shards[rank]->update({.begin = from - begin,
+                              .values = std::span(found).subspan(from, to - from),
+                              .gradient = std::span<const float>(gradients).subspan(from, to - from),
+                              .step = step + 1});
       }
     }
     ASSERT_EQ(found, expected) << step;
@@ -99,7 +107,9 @@ TEST(ShardAdamW, shards_get_the_bits_that_the_whole_gets) {
 TEST(ShardedTraining, without_loss_it_has_the_bits_of_the_training_that_averages_gradients) {
   const auto options = small_training(no_clipping);
   const auto expected = train(options, "shm");
-  for (const auto& [text, transport] : {std::pair{patient + "loss_budget=1,drift=5", "udp"}, {patient + "loss_budget=0", "udp"}, {"delivery=reliable", "shm"}}) {
+  for (const auto& [text, transport] : {std::pair{patient + "loss_budget=1,drift=5", "udp"},
+                                        {patient + "loss_budget=0", "udp"},
+                                        {"delivery=reliable", "shm"}}) {
     const auto found = train_sharded(options, plan(text), transport);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       EXPECT_EQ(found[rank].history.losses, expected[rank].history.losses) << text;
@@ -117,7 +127,8 @@ TEST(ShardedTraining, clips_as_the_training_that_averages_gradients_does_up_to_r
   const auto options = small_training(0.5f);
   const auto expected = train(options, "shm");
   const auto found = train_sharded(options, plan(patient + "loss_budget=1", "", options.optimizer.norm_max), "udp");
-  for (size_t i = 0; i < expected[0].history.losses.size(); ++i) EXPECT_NEAR(found[0].history.losses[i], expected[0].history.losses[i], 1e-4) << i;
+  for (size_t i = 0; i < expected[0].history.losses.size(); ++i)
+    EXPECT_NEAR(found[0].history.losses[i], expected[0].history.losses[i], 1e-4) << i;
   const auto unclipped = train_sharded(options, plan(patient + "loss_budget=1", "", 0), "udp");
   EXPECT_GT(std::abs(unclipped[0].history.losses.back() - expected[0].history.losses.back()), 1e-3);
 }
@@ -128,7 +139,8 @@ TEST(ShardedTraining, where_nothing_is_lost_the_ways_that_are_wrong_are_right) {
   const auto expected = train(options, "shm");
   for (const char* ablation : {"count", "zero_fill", "zero_parameters", "differences"}) {
     const auto found = train_sharded(options, plan(patient + "loss_budget=1,drift=13", ablation, 1), "udp");
-    for (size_t i = 0; i < expected[0].history.losses.size(); ++i) EXPECT_NEAR(found[1].history.losses[i], expected[0].history.losses[i], 1e-3) << ablation << " " << i;
+    for (size_t i = 0; i < expected[0].history.losses.size(); ++i)
+      EXPECT_NEAR(found[1].history.losses[i], expected[0].history.losses[i], 1e-3) << ablation << " " << i;
     for (const auto& rank : found) EXPECT_EQ(rank.parameters, found[0].parameters) << ablation;
     ASSERT_EQ(found[0].notes.drift.size(), 2u) << ablation;
     // Sums of differences are the values but for rounding.
@@ -160,7 +172,9 @@ TEST(ShardedTraining, notes_say_what_was_expected_and_that_nothing_was_missing) 
 TEST(ShardedTraining, refuses_what_makes_no_sense) {
   EXPECT_EQ(parse_sharded("loss_budget=2", "", 1).status().code(), Code::invalid);
   const auto unknown = parse_sharded("", "zeros", 1);
-  EXPECT_NE(unknown.status().message().find("zeros is none of count, zero_fill, zero_parameters, differences"), std::string::npos) << unknown.status().message();
+  EXPECT_NE(unknown.status().message().find("zeros is none of count, zero_fill, zero_parameters, differences"),
+            std::string::npos)
+      << unknown.status().message();
   EXPECT_EQ(plan("clip=3", "", 1).options.clip_norm, 3);
   EXPECT_EQ(plan("loss_budget=1", "", 1).options.clip_norm, 1);
   auto options = small_training(1.0f);
@@ -174,7 +188,15 @@ TEST(ShardedResults, table_and_summary_say_what_was_lost_and_how_far_replicas_dr
   Results results;
   EXPECT_TRUE(nlohmann::json::parse(summary_json(results))["sharded"].is_null());
   const double unknown = std::numeric_limits<double>::quiet_NaN();
-  const ShardedSums sums{.steps = 10, .learning = 4, .gradients = {.expected = 100, .missing = 8, .repaired = 2, .late = 1, .cut = 3}, .values = {.expected = 50, .missing = 10}, .ranges = 50, .stale = 10, .fetched = 5, .age_max = 3, .behind = 2};
+  const ShardedSums sums{.steps = 10,
+                         .learning = 4,
+                         .gradients = {.expected = 100, .missing = 8, .repaired = 2, .late = 1, .cut = 3},
+                         .values = {.expected = 50, .missing = 10},
+                         .ranges = 50,
+                         .stale = 10,
+                         .fetched = 5,
+                         .age_max = 3,
+                         .behind = 2};
   results.sharded = ShardedResults{.options = "loss_budget=1", .ablation = "count", .notes = {}, .ranks = {sums, sums}};
   results.sharded->notes = {.sums = sums,
                             .drift = {{5, {.owner = 0.25, .owner_expected = unknown}}},
@@ -191,8 +213,10 @@ TEST(ShardedResults, table_and_summary_say_what_was_lost_and_how_far_replicas_dr
   EXPECT_TRUE(json["drift"][0]["owner_expected"].is_null());
   EXPECT_EQ(json["validation"][0]["replica"], 2.625);
   const auto shown = table(results);
-  for (const char* part : {"loss_budget=1", "WRONG on purpose: count", "10.00 % of gradients, 20.00 % of values", "stale after a step: 20.00 %, 3 steps at most; fetched 10", "learnt in 4 steps", "without some rank 4",
-                           "2.5000 nats per byte with the owners' values, 2.6250 with replicas", "drift after step 5", "warning: beware"}) {
+  for (const char* part :
+       {"loss_budget=1", "WRONG on purpose: count", "10.00 % of gradients, 20.00 % of values",
+        "stale after a step: 20.00 %, 3 steps at most; fetched 10", "learnt in 4 steps", "without some rank 4",
+        "2.5000 nats per byte with the owners' values, 2.6250 with replicas", "drift after step 5", "warning: beware"}) {
     EXPECT_NE(shown.find(part), std::string::npos) << part << " is not in\n" << shown;
   }
 }

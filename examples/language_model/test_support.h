@@ -17,8 +17,8 @@
 
 namespace language_model {
 
-// Runs body(rank, what make_group_exchange gave) for every rank of a new group, each in a thread of its own. options(rank) need not
-// say whom to join.
+// Runs body(rank, what make_group_exchange gave) for every rank of a new group, each in a thread of its own. options(rank) need
+// not say whom to join.
 inline void with_ranks(uint32_t ranks, const std::function<ExchangeOptions(uint32_t)>& options,
                        const std::function<void(uint32_t, unisono::Result<std::unique_ptr<GradientExchange>>)>& body) {
   static std::atomic<int> group_count{0};
@@ -41,11 +41,13 @@ inline void with_ranks(uint32_t ranks, const std::function<ExchangeOptions(uint3
 
 // The same, where all have the same options and it succeeds.
 inline void with_group(uint32_t ranks, const ExchangeOptions& options, const std::function<void(GradientExchange&)>& body) {
-  with_ranks(ranks, [&](uint32_t) { return options; }, [&](uint32_t rank, unisono::Result<std::unique_ptr<GradientExchange>> exchange) {
-    ASSERT_TRUE(exchange.ok()) << exchange.status().to_string();
-    ASSERT_EQ((*exchange)->rank(), rank);
-    body(**exchange);
-  });
+  with_ranks(
+      ranks, [&](uint32_t) { return options; },
+      [&](uint32_t rank, unisono::Result<std::unique_ptr<GradientExchange>> exchange) {
+        ASSERT_TRUE(exchange.ok()) << exchange.status().to_string();
+        ASSERT_EQ((*exchange)->rank(), rank);
+        body(**exchange);
+      });
 }
 
 inline Text repeating_text(size_t context) {

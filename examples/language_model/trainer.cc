@@ -26,7 +26,9 @@ double cpu_s() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-size_t sequences_at_once(const TrainingOptions& options, Parts parts) { return options.batch / parts.total / std::max(1u, options.micro_batches.count); }
+size_t sequences_at_once(const TrainingOptions& options, Parts parts) {
+  return options.batch / parts.total / std::max(1u, options.micro_batches.count);
+}
 
 }  // namespace
 
@@ -39,7 +41,10 @@ uint64_t hash_of(std::span<const float> values) {
 std::vector<ExchangedParameter> exchanged_parameters(const ParameterLayout& layout) {
   std::vector<ExchangedParameter> parameters;
   for (const Region& region : layout.regions) {
-    parameters.push_back({.name = region.name, .rows = region.rows, .columns = region.columns, .by_columns = region.rows > 1 && region.offset != layout.embedding});
+    parameters.push_back({.name = region.name,
+                          .rows = region.rows,
+                          .columns = region.columns,
+                          .by_columns = region.rows > 1 && region.offset != layout.embedding});
   }
   return parameters;
 }
@@ -52,27 +57,33 @@ Result<std::unique_ptr<Trainer>> Trainer::make(const TrainingOptions& options, P
                                      std::to_string(total) + " equal parts");
   };
   if (options.batch == 0 || options.batch % parts.total != 0) return refuse("a batch", options.batch, parts.total);
-  if (const uint32_t count = options.micro_batches.count; count > 0 && options.batch / parts.total % count != 0) return refuse("a process's share of the batch", options.batch / parts.total, count);
+  if (const uint32_t count = options.micro_batches.count; count > 0 && options.batch / parts.total % count != 0)
+    return refuse("a process's share of the batch", options.batch / parts.total, count);
   for (const size_t sequences : {options.validation_sequences, options.final_validation_sequences}) {
     if (options.validation_every > 0 && (sequences == 0 || sequences % parts.total != 0)) {
       return refuse("a validation set", sequences, parts.total);
     }
   }
-  if (options.micro_batches.drop && (options.micro_batches.count == 0 || parts.count != 1)) return Status(Code::invalid, "what can be left out are micro-batches of one part");
-  if (options.sharded && (options.micro_batches.drop || parts.count != 1)) return Status(Code::invalid, "a process owns a shard of the parameters where it computes one part of a batch, and leaves nothing out");
+  if (options.micro_batches.drop && (options.micro_batches.count == 0 || parts.count != 1))
+    return Status(Code::invalid, "what can be left out are micro-batches of one part");
+  if (options.sharded && (options.micro_batches.drop || parts.count != 1))
+    return Status(Code::invalid,
+                  "a process owns a shard of the parameters where it computes one part of a batch, and leaves nothing out");
   std::unique_ptr<Trainer> trainer(new Trainer(options, parts, text, exchange));
   if (options.sharded) {
-    auto sharded = ShardedTraining::make(*options.sharded, trainer->model_.layout(), options.optimizer, trainer->parameters_, exchange);
+    auto sharded =
+        ShardedTraining::make(*options.sharded, trainer->model_.layout(), options.optimizer, trainer->parameters_, exchange);
     if (!sharded.ok()) return sharded.status();
     trainer->sharded_ = *std::move(sharded);
     trainer->owners_.resize(trainer->parameters_.size());
     std::ranges::copy(trainer->sharded_->parameters(), trainer->parameters_.begin());
   }
   if (!options.micro_batches.drop) return trainer;
-  auto drop = DropTraining::make(*options.micro_batches.drop, {.exchange = exchange,
-                                                               .micro_batches = *trainer->micro_batches_,
-                                                               .parameters = trainer->parameters_,
-                                                               .use = [raw = trainer.get()](std::span<const float> averages) { raw->use(averages); }});
+  auto drop = DropTraining::make(*options.micro_batches.drop,
+                                 {.exchange = exchange,
+                                  .micro_batches = *trainer->micro_batches_,
+                                  .parameters = trainer->parameters_,
+                                  .use = [raw = trainer.get()](std::span<const float> averages) { raw->use(averages); }});
   if (!drop.ok()) return drop.status();
   trainer->drop_ = *std::move(drop);
   return trainer;
@@ -101,7 +112,8 @@ void Trainer::compute_part(size_t index, size_t part, std::span<float> out, cons
     std::fill(out.begin(), out.end(), 0.0f);
     for (uint32_t number = 0; number < count; ++number) {
       const auto& told = number + 1 == count ? ready : [](size_t) {};
-      micro_batches_->add({.part = part, .position = index * count + number, .step = index, .number = number}, parameters_, out, told);
+      micro_batches_->add({.part = part, .position = index * count + number, .step = index, .number = number}, parameters_, out,
+                          told);
     }
     return;
   }

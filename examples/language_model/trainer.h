@@ -2,8 +2,9 @@
 //   data-parallel      each process computes one part of the batch, the exchange averages over the processes;
 //   parts in order     one process computes the parts one after another and averages them as the exchange does: same bits;
 //   the whole at once  one process, one part that is the whole batch: equal up to rounding.
-// Data-parallel processes average gradients and update all parameters each, or own a shard of them each (TrainingOptions::sharded).
-// A part may be computed in micro-batches, of which data-parallel processes may leave out some (micro_batches.h, drop_training.h).
+// Data-parallel processes average gradients and update all parameters each, or own a shard of them each
+// (TrainingOptions::sharded). A part may be computed in micro-batches, of which data-parallel processes may leave out some
+// (micro_batches.h, drop_training.h).
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ struct TrainingOptions {
   size_t validation_every = 50;      // steps; 0 = never, not even at the end
   size_t validation_sequences = 64;  // over all parts, while training
   size_t final_validation_sequences = 256;
-  MicroBatchOptions micro_batches = {};  // of each part
+  MicroBatchOptions micro_batches = {};     // of each part
   std::optional<ShardedPlan> sharded = {};  // each process owns a shard of the parameters
 };
 
@@ -56,7 +57,8 @@ struct TrainingTimes {
 };
 
 struct TrainingHistory {
-  // Per step, mean over what was computed of the batch before the step's update, nats per byte. With a sharded optimizer this rank's, until the training ends.
+  // Per step, mean over what was computed of the batch before the step's update, nats per byte. With a sharded optimizer this
+  // rank's, until the training ends.
   std::vector<float> losses;
   std::vector<ValidationPoint> validation;
   std::vector<uint64_t> sent_bytes;  // by this process, up to and with each step
@@ -68,8 +70,8 @@ struct TrainingHistory {
 // A 64-bit hash of the bits of the values.
 uint64_t hash_of(std::span<const float> values);
 
-// What the gradients are of, in their order. Inputs are multiplied with matrices from the left, so the weights of one output are a column; of the
-// embedding those of one token are a row.
+// What the gradients are of, in their order. Inputs are multiplied with matrices from the left, so the weights of one output
+// are a column; of the embedding those of one token are a row.
 std::vector<ExchangedParameter> exchanged_parameters(const ParameterLayout& layout);
 
 class Trainer {
@@ -83,7 +85,8 @@ class Trainer {
   };
   using OnProgress = std::function<void(const Progress&)>;
 
-  // Fails if the shape is wrong or the batch cannot be cut into equal parts and micro-batches. text and exchange must outlive the trainer.
+  // Fails if the shape is wrong or the batch cannot be cut into equal parts and micro-batches. text and exchange must outlive
+  // the trainer.
   static unisono::Result<std::unique_ptr<Trainer>> make(const TrainingOptions& options, Parts parts, const Text& text,
                                                         GradientExchange& exchange);
   // Rank 0's first parameters go to everyone, then the first `steps` steps of the training.
@@ -121,7 +124,8 @@ class Trainer {
   Model<float> model_;
   AdamW optimizer_;
   Buffer<float> parameters_;
-  // The gradients and, behind them, what the loss is made of: averaged by the same operation, and the first of the bucket that leaves first.
+  // The gradients and, behind them, what the loss is made of: averaged by the same operation, and the first of the bucket that
+  // leaves first.
   Buffer<float> gradients_;
   Buffer<float> part_gradients_;  // used if this process computes several parts
   TrainingHistory history_;
@@ -129,7 +133,7 @@ class Trainer {
   uint64_t remembered_hash_ = 0;
   std::unique_ptr<MicroBatches> micro_batches_;
   std::unique_ptr<ShardedTraining> sharded_;
-  Buffer<float> owners_;  // their values, where they are looked at
+  Buffer<float> owners_;                // their values, where they are looked at
   std::unique_ptr<DropTraining> drop_;  // its thread may use all of the above
 };
 

@@ -71,8 +71,13 @@ class ThreadExchange final : public GradientExchange {
     return {};
   }
   Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {Code::unsupported, "not needed here"}; }
-  unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(Code::unsupported, "not needed here"); }
-  unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>, std::unique_ptr<unisono::ShardOptimizer>) override { return Status(Code::unsupported, "not needed here"); }
+  unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override {
+    return Status(Code::unsupported, "not needed here");
+  }
+  unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>,
+                                                                 std::unique_ptr<unisono::ShardOptimizer>) override {
+    return Status(Code::unsupported, "not needed here");
+  }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }
@@ -178,8 +183,13 @@ TEST(Training, a_failed_exchange_ends_it_with_its_message) {
     Status broadcast(std::span<float>) override { return {}; }
     Status average(std::span<float>) override { return {}; }
     Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {}; }
-    unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(Code::unsupported, "not needed here"); }
-    unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>, std::unique_ptr<unisono::ShardOptimizer>) override { return Status(Code::unsupported, "not needed here"); }
+    unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override {
+      return Status(Code::unsupported, "not needed here");
+    }
+    unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>,
+                                                                   std::unique_ptr<unisono::ShardOptimizer>) override {
+      return Status(Code::unsupported, "not needed here");
+    }
     const ExchangeStatistics& statistics() const override { return statistics_; }
     const CompressionNotes& compression() const override { return notes_; }
     std::span<const float> residuals() const override { return {}; }
@@ -319,14 +329,21 @@ TEST(Results, table_and_summary_say_what_compression_did) {
   Results results = some_results();
   EXPECT_TRUE(nlohmann::json::parse(summary_json(results))["compression"].is_null());
   EXPECT_EQ(table(results).find("compressed"), std::string::npos);
-  results.compression = {.method = "arc", .elements = 1000, .payload = 250, .skipped_steps = 1, .off_steps = 2, .off = "it did not pay", .warnings = {"beware"}};
+  results.compression = {.method = "arc",
+                         .elements = 1000,
+                         .payload = 250,
+                         .skipped_steps = 1,
+                         .off_steps = 2,
+                         .off = "it did not pay",
+                         .warnings = {"beware"}};
   const auto json = nlohmann::json::parse(summary_json(results))["compression"];
   EXPECT_EQ(json["method"], "arc");
   EXPECT_EQ(json["payload_ratio"], 0.25);
   EXPECT_EQ(json["off"], "it did not pay");
   EXPECT_EQ(json["warnings"][0], "beware");
   const auto shown = table(results);
-  for (const char* part : {"compressed as arc", "0.2500 of all values", "2 steps: it did not pay", "1 steps skipped", "warning: beware"}) {
+  for (const char* part :
+       {"compressed as arc", "0.2500 of all values", "2 steps: it did not pay", "1 steps skipped", "warning: beware"}) {
     EXPECT_NE(shown.find(part), std::string::npos) << part << " is not in\n" << shown;
   }
 }
@@ -353,7 +370,9 @@ TEST(Results, what_was_left_out_is_told_of_all_and_of_each_rank_with_what_drop_c
   EXPECT_EQ(json["drop_compute"]["micro_batches"], 12);
   EXPECT_DOUBLE_EQ(json["ranks"][3]["drop"], 0.3);
   const auto shown = table(results);
-  for (const char* part : {"12 micro-batches of each rank", "above its base of L:mu=0.02", "left out: 15.00 %; by rank: 0.00 10.00 20.00 30.00 %", "threshold 0.25 s", "1.25 times those before"}) {
+  for (const char* part :
+       {"12 micro-batches of each rank", "above its base of L:mu=0.02", "left out: 15.00 %; by rank: 0.00 10.00 20.00 30.00 %",
+        "threshold 0.25 s", "1.25 times those before"}) {
     EXPECT_NE(shown.find(part), std::string::npos) << part << " is not in\n" << shown;
   }
 }
@@ -371,7 +390,8 @@ TEST(Results, files_are_written_and_can_be_read_back) {
   std::stringstream csv;
   csv << csv_file.rdbuf();
   EXPECT_EQ(csv.str(),
-            "step,loss,validation,one_process_in_order,one_process_whole_batch,sent_bytes,seconds,sequences\n1,5,,5,,10,0.5,16\n2,4,3.5,4,,20,1,31\n3,3,,,,30,1.5,46\n4,2,2.5,,,40,2,62\n");
+            "step,loss,validation,one_process_in_order,one_process_whole_batch,sent_bytes,seconds,sequences\n1,5,,5,,10,0.5,"
+            "16\n2,4,3.5,4,,20,1,31\n3,3,,,,30,1.5,46\n4,2,2.5,,,40,2,62\n");
   std::filesystem::remove_all(directory);
 }
 

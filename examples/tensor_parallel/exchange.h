@@ -22,12 +22,13 @@ struct Setting {
 unisono::Result<Setting> parse_setting(const std::string& word);
 
 // With a codec: Unisono's all-reduce, which chooses the schedule.
-// Without: every rank sends its partial sums as Q80 blocks to all others, and each adds all of them, its own decoded too, in rank order. So
-// distributed-llama sends them; here the bytes travel by Unisono's all-gather. The report counts elements, not their bytes.
+// Without: every rank sends its partial sums as Q80 blocks to all others, and each adds all of them, its own decoded too, in
+// rank order. So distributed-llama sends them; here the bytes travel by Unisono's all-gather. The report counts elements, not
+// their bytes.
 std::unique_ptr<Reducer> make_reducer(unisono::Group& group, const Setting& setting);
 
-// Passes calls on, and keeps how long each took, less the time until the last rank's first message came: waiting for a rank that still
-// computes is no communication.
+// Passes calls on, and keeps how long each took, less the time until the last rank's first message came: waiting for a rank
+// that still computes is no communication.
 class TimedReducer final : public Reducer {
  public:
   explicit TimedReducer(Reducer& reducer) : reducer_(reducer) {}

@@ -58,7 +58,8 @@ class Measurement {
     }
     for (size_t repetition = 0; repetition < options_.repetitions; ++repetition) {
       for (size_t turn = 0; turn < settings; ++turn) {
-        // Each repetition begins one setting later, so that none is always behind the same one; the first begins with the reference.
+        // Each repetition begins one setting later, so that none is always behind the same one; the first begins with the
+        // reference.
         const size_t i = (turn + repetition) % settings;
         if (auto done = run_setting(i, repetition); !done.ok()) return done;
         if (on_run) on_run(repetition * settings + turn + 1, options_.settings[i].name);
@@ -68,7 +69,9 @@ class Measurement {
   }
 
  private:
-  std::span<float> token(size_t index) { return std::span(continuation_).subspan(index * model_.shape().hidden, model_.shape().hidden); }
+  std::span<float> token(size_t index) {
+    return std::span(continuation_).subspan(index * model_.shape().hidden, model_.shape().hidden);
+  }
 
   Status run_setting(size_t index, size_t repetition) {
     SettingResult& result = measured_.results[index];
@@ -108,7 +111,8 @@ class Measurement {
   }
 
   // What the steps since the last time took on all ranks, and whether all ended alike.
-  Status judge(size_t index, size_t repetition, const char* name, std::vector<float>& exact, Phase& phase, std::span<const float> hidden) {
+  Status judge(size_t index, size_t repetition, const char* name, std::vector<float>& exact, Phase& phase,
+               std::span<const float> hidden) {
     if (repetition == 0) {
       if (index == 0) exact.assign(hidden.begin(), hidden.end());
       phase.snr_db = snr_db(exact, hidden);
@@ -130,8 +134,9 @@ class Measurement {
     phase.sent_bytes /= hashes.size();
     for (size_t rank = 1; rank < hashes.size(); ++rank) {
       if (hashes[rank] == hashes.front()) continue;
-      measured_.faults.push_back(fmt::format("{}, repetition {}: after the {} rank {} has another hidden state than rank 0: hash {:016x}, not {:016x}",
-                                             options_.settings[index].name, repetition + 1, name, rank, hashes[rank], hashes.front()));
+      measured_.faults.push_back(
+          fmt::format("{}, repetition {}: after the {} rank {} has another hidden state than rank 0: hash {:016x}, not {:016x}",
+                      options_.settings[index].name, repetition + 1, name, rank, hashes[rank], hashes.front()));
     }
     return {};
   }

@@ -21,8 +21,8 @@ struct MeasureOptions {
 // One prefill, or one token of the decode.
 struct Step {
   double total_s = 0;  // of the rank that took longest
-  // Of that: each all-reduce, from the first message of the last rank to where the quickest rank had the sum. All else is computing, and
-  // waiting for ranks that compute, or for a core that they have.
+  // Of that: each all-reduce, from the first message of the last rank to where the quickest rank had the sum. All else is
+  // computing, and waiting for ranks that compute, or for a core that they have.
   double communication_s = 0;
 };
 
@@ -34,7 +34,7 @@ struct Phase {
   double bits_per_element = 0;  // on the wire, each time that one was sent
   std::string schedule, codec, codec_note;
   uint32_t passes = 0;
-  double snr_db = 0;            // of the hidden state at the end against that of the first setting; infinite if it is the same
+  double snr_db = 0;  // of the hidden state at the end against that of the first setting; infinite if it is the same
 };
 
 struct SettingResult {
@@ -52,7 +52,8 @@ struct Measured {
 using OnRun = std::function<void(size_t runs, const std::string& setting)>;
 
 // All ranks call it with the same options. The model's cache must hold prompt + tokens.
-unisono::Result<Measured> measure(unisono::Group& group, Transformer& model, const MeasureOptions& options, const OnRun& on_run);
+unisono::Result<Measured> measure(unisono::Group& group, Transformer& model, const MeasureOptions& options,
+                                  const OnRun& on_run);
 
 // 10 log10(sum of squares / sum of squared errors).
 double snr_db(std::span<const float> exact, std::span<const float> other);

@@ -40,7 +40,13 @@ Measured measured(uint32_t ranks, std::optional<float> strange_outlier = {}) {
 }
 
 Results results_of(Measured measured) {
-  return {.shape = small, .options = all_settings(), .world_size = 3, .links = "some", .kernels = "any", .weight_bytes = 1 << 20, .measured = std::move(measured)};
+  return {.shape = small,
+          .options = all_settings(),
+          .world_size = 3,
+          .links = "some",
+          .kernels = "any",
+          .weight_bytes = 1 << 20,
+          .measured = std::move(measured)};
 }
 
 TEST(Measure, every_setting_of_every_repetition_is_counted_once) {
@@ -89,7 +95,9 @@ TEST(Measure, q80_sends_34_bytes_for_32_values_to_each_of_the_others) {
 TEST(Measure, a_rank_that_ends_otherwise_is_named) {
   const auto done = measured(2, 5.0f);
   ASSERT_EQ(done.faults.size(), 5u * 2 * 2);
-  EXPECT_NE(done.faults.front().find("exact, repetition 1: after the prefill rank 1 has another hidden state than rank 0"), std::string::npos) << done.faults.front();
+  EXPECT_NE(done.faults.front().find("exact, repetition 1: after the prefill rank 1 has another hidden state than rank 0"),
+            std::string::npos)
+      << done.faults.front();
 }
 
 TEST(Measure, a_noise_of_a_tenth_is_20_dB) {

@@ -12,7 +12,8 @@ extern const Q80Kernels q80_kernels_x86_64_v3;
 std::vector<const Q80Kernels*> supported_q80_kernels() {
   std::vector<const Q80Kernels*> supported{&q80_kernels_baseline};
 #ifdef TENSOR_PARALLEL_X86
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2")) supported.push_back(&q80_kernels_x86_64_v3);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
+    supported.push_back(&q80_kernels_x86_64_v3);
 #endif
   return supported;
 }
@@ -26,8 +27,12 @@ const Q80Kernels& kernels() {
 
 }  // namespace
 
-void q80_encode(std::span<const float> values, std::span<uint8_t> out) { kernels().encode(values.data(), values.size(), out.data()); }
+void q80_encode(std::span<const float> values, std::span<uint8_t> out) {
+  kernels().encode(values.data(), values.size(), out.data());
+}
 
-void q80_add(std::span<const uint8_t> encoded, std::span<float> sums) { kernels().add(encoded.data(), sums.size(), sums.data()); }
+void q80_add(std::span<const uint8_t> encoded, std::span<float> sums) {
+  kernels().add(encoded.data(), sums.size(), sums.data());
+}
 
 }  // namespace tensor_parallel

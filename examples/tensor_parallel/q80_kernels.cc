@@ -1,5 +1,5 @@
-// Compiled without contraction of multiplications and additions, so that every instruction set gives the same bits. All is in an anonymous
-// namespace, because the linker would keep one of two equal names, built for either machine.
+// Compiled without contraction of multiplications and additions, so that every instruction set gives the same bits. All is in
+// an anonymous namespace, because the linker would keep one of two equal names, built for either machine.
 #include "tensor_parallel/q80_kernels.h"
 
 #include <bit>
@@ -59,12 +59,14 @@ inline void add_block(const uint8_t* __restrict encoded, size_t count, float* __
 }
 
 void encode(const float* values, size_t count, uint8_t* out) {
-  for (; count >= q80_block; count -= q80_block, values += q80_block, out += q80_block + 2) encode_block(values, q80_block, out);
+  for (; count >= q80_block; count -= q80_block, values += q80_block, out += q80_block + 2)
+    encode_block(values, q80_block, out);
   if (count > 0) encode_block(values, count, out);
 }
 
 void add(const uint8_t* encoded, size_t count, float* sums) {
-  for (; count >= q80_block; count -= q80_block, encoded += q80_block + 2, sums += q80_block) add_block(encoded, q80_block, sums);
+  for (; count >= q80_block; count -= q80_block, encoded += q80_block + 2, sums += q80_block)
+    add_block(encoded, q80_block, sums);
   if (count > 0) add_block(encoded, count, sums);
 }
 

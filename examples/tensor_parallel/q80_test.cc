@@ -41,7 +41,7 @@ TEST(Q80, a_block_is_a_scale_and_32_codes) {
   std::vector<float> values(32);
   values[0] = 127;  // the scale is 1: 0x3C00 as fp16
   values[1] = -127;
-  values[2] = 2.5f;   // halves go away from zero
+  values[2] = 2.5f;  // halves go away from zero
   values[3] = -2.5f;
   values[31] = 1.25f;
   const auto bytes = encoded(values);
@@ -94,7 +94,8 @@ TEST(Q80, small_scales_are_halves_without_a_leading_one) {
 
 TEST(Q80, a_value_that_is_no_number_takes_its_block_and_no_other) {
   const float infinity = std::numeric_limits<float>::infinity();
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, 1e8f}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, 1e8f}) {
     auto values = random_values(70, 1);
     const auto good = round_trip(values);
     values[40] = bad;  // 1e8 / 127 is beyond fp16
@@ -125,7 +126,8 @@ TEST(Q80, every_build_gives_the_same_bytes_and_sums) {
     auto own_sums = sums;
     q80_add(bytes, sums);
     kernels->add(bytes.data(), values.size(), own_sums.data());
-    for (size_t i = 0; i < sums.size(); ++i) EXPECT_TRUE(own_sums[i] == sums[i] || (std::isnan(own_sums[i]) && std::isnan(sums[i]))) << i;
+    for (size_t i = 0; i < sums.size(); ++i)
+      EXPECT_TRUE(own_sums[i] == sums[i] || (std::isnan(own_sums[i]) && std::isnan(sums[i]))) << i;
   }
 }
 

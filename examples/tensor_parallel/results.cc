@@ -23,11 +23,12 @@ using unisono::cli::Series;
 namespace {
 
 struct PhaseName {
-  const char* name;         // of the JSON
+  const char* name;  // of the JSON
   const char* title;
   Phase SettingResult::*phase;
 };
-constexpr PhaseName phases[] = {{"prefill", "Time to first token", &SettingResult::prefill}, {"decode", "Time per token", &SettingResult::decode}};
+constexpr PhaseName phases[] = {{"prefill", "Time to first token", &SettingResult::prefill},
+                                {"decode", "Time per token", &SettingResult::decode}};
 
 std::vector<double> milliseconds(const Phase& phase, double (*of)(const Step&)) {
   std::vector<double> values;
@@ -43,18 +44,25 @@ double median_ms(const Phase& phase, double (*of)(const Step&)) { return quantil
 
 double alone_ms(const Phase& phase) { return 1000 * quantile(phase.alone_s, 0.5); }
 
-// How many times as fast as the reference. Each step is compared with the reference's in the same repetition, so that it matters less what
-// else the machine did meanwhile.
+// How many times as fast as the reference. Each step is compared with the reference's in the same repetition, so that it
+// matters less what else the machine did meanwhile.
 double speed_up(const Phase& reference, const Phase& phase) {
   std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(reference.steps.size(), phase.steps.size()); ++i) ratios.push_back(reference.steps[i].total_s / phase.steps[i].total_s);
+  for (size_t i = 0; i < std::min(reference.steps.size(), phase.steps.size()); ++i)
+    ratios.push_back(reference.steps[i].total_s / phase.steps[i].total_s);
   return quantile(ratios, 0.5);
 }
 
-size_t tokens_of(const Results& r, const PhaseName& name) { return name.phase == &SettingResult::prefill ? r.options.prompt : 1; }
+size_t tokens_of(const Results& r, const PhaseName& name) {
+  return name.phase == &SettingResult::prefill ? r.options.prompt : 1;
+}
 
 // Four digits that count, and a place for each size.
-std::string number(double value) { return value >= 1000 ? fmt::format("{:.0f}", value) : value >= 100 ? fmt::format("{:.1f}", value) : fmt::format("{:.2f}", value); }
+std::string number(double value) {
+  return value >= 1000  ? fmt::format("{:.0f}", value)
+         : value >= 100 ? fmt::format("{:.1f}", value)
+                        : fmt::format("{:.2f}", value);
+}
 
 std::string decibel(double snr) { return std::isinf(snr) ? "same" : fmt::format("{:.1f}", snr); }
 
@@ -83,10 +91,11 @@ std::string row(const Results& r, const PhaseName& name, const SettingResult& re
     if (known == notes.end()) notes.push_back(phase.codec_note);
   }
   const double sent = static_cast<double>(phase.sent_payload) / static_cast<double>(tokens_of(r, name)) / 1024;
-  return line({result.setting.name, number(quantile(totals, 0.5)), number(quantile(totals, 0.25)), number(quantile(totals, 0.75)),
-               number(median_ms(phase, compute_of)), number(median_ms(phase, communication_of)),
+  return line({result.setting.name, number(quantile(totals, 0.5)), number(quantile(totals, 0.25)),
+               number(quantile(totals, 0.75)), number(median_ms(phase, compute_of)), number(median_ms(phase, communication_of)),
                fmt::format("{:.2f}", speed_up(reference, phase)), number(alone_ms(phase)), fmt::format("{:.1f}", sent),
-               fmt::format("{:.2f}", phase.bits_per_element), decibel(phase.snr_db), fmt::format("{}", phase.passes), phase.schedule + note},
+               fmt::format("{:.2f}", phase.bits_per_element), decibel(phase.snr_db), fmt::format("{}", phase.passes),
+               phase.schedule + note},
               name_width_of(r));
 }
 
@@ -113,7 +122,11 @@ nlohmann::json to_json(const Phase& phase) {
 std::vector<Panel> panels_of(const Results& r) {
   std::vector<Panel> panels;
   for (const PhaseName& name : phases) {
-    Panel panel{.title = fmt::format("{}, {} ranks", name.title, r.world_size), .x_label = "", .y_label = "ms (median)", .series = {}, .y_from_zero = true};
+    Panel panel{.title = fmt::format("{}, {} ranks", name.title, r.world_size),
+                .x_label = "",
+                .y_label = "ms (median)",
+                .series = {},
+                .y_from_zero = true};
     Series compute{.name = "computing", .colour = "#9ecae1", .bars = true, .points = {}};
     Series communication{.name = "communication", .colour = "#d62728", .bars = true, .points = {}};
     for (const SettingResult& result : r.measured.results) {
@@ -137,7 +150,11 @@ std::vector<Panel> alone_panels_of(const Results& r) {
   std::vector<Panel> panels;
   for (const PhaseName& name : phases) {
     const size_t tokens = tokens_of(r, name);
-    Panel panel{.title = fmt::format("One all-reduce of {} × {}, {} ranks", tokens, r.shape.hidden, r.world_size), .x_label = "", .y_label = "ms (median)", .series = {}, .y_from_zero = true};
+    Panel panel{.title = fmt::format("One all-reduce of {} × {}, {} ranks", tokens, r.shape.hidden, r.world_size),
+                .x_label = "",
+                .y_label = "ms (median)",
+                .series = {},
+                .y_from_zero = true};
     Series alone{.name = "communication alone", .colour = "#d62728", .bars = true, .points = {}};
     for (const SettingResult& result : r.measured.results) {
       alone.points.push_back({static_cast<double>(panel.categories.size()), 0});
@@ -171,44 +188,57 @@ double quantile(std::vector<double> values, double share) {
 std::string table(const Results& r) {
   const Shape& s = r.shape;
   std::string out = fmt::format(
-      "\n{} blocks of hidden {}, {} heads, inner {}{}; {} ranks, {:.0f} MiB of fp32 weights each; products with {} kernels\nlinks: {}\n", s.blocks,
-      s.hidden, s.heads, s.inner, s.weight_sets < s.blocks ? fmt::format(", {} different ones", s.weight_sets) : "", r.world_size,
-      static_cast<double>(r.weight_bytes) / (1 << 20), r.kernels, r.links);
+      "\n{} blocks of hidden {}, {} heads, inner {}{}; {} ranks, {:.0f} MiB of fp32 weights each; products with {} "
+      "kernels\nlinks: {}\n",
+      s.blocks, s.hidden, s.heads, s.inner, s.weight_sets < s.blocks ? fmt::format(", {} different ones", s.weight_sets) : "",
+      r.world_size, static_cast<double>(r.weight_bytes) / (1 << 20), r.kernels, r.links);
   std::vector<std::string> notes;
   for (const PhaseName& name : phases) {
     const size_t tokens = tokens_of(r, name);
-    out += fmt::format("\n{}: {} {}, {} all-reduces of {} KiB; measured {} times\n", name.title, tokens, tokens == 1 ? "token" : "tokens",
-                       2 * s.blocks, tokens * s.hidden * sizeof(float) / 1024, (r.measured.results.front().*name.phase).steps.size());
-    out += line({"", "median", "q25", "q75", "compute", "communi-", "times", "alone", "sent", "bits an", "SNR", "", ""}, name_width_of(r));
-    out += line({"setting", "(ms)", "(ms)", "(ms)", "(ms)", "cation", "as fast", "(ms)", "(KiB)", "element", "(dB)", "passes", "schedule"}, name_width_of(r));
+    out += fmt::format("\n{}: {} {}, {} all-reduces of {} KiB; measured {} times\n", name.title, tokens,
+                       tokens == 1 ? "token" : "tokens", 2 * s.blocks, tokens * s.hidden * sizeof(float) / 1024,
+                       (r.measured.results.front().*name.phase).steps.size());
+    out += line({"", "median", "q25", "q75", "compute", "communi-", "times", "alone", "sent", "bits an", "SNR", "", ""},
+                name_width_of(r));
+    out += line({"setting", "(ms)", "(ms)", "(ms)", "(ms)", "cation", "as fast", "(ms)", "(KiB)", "element", "(dB)", "passes",
+                 "schedule"},
+                name_width_of(r));
     for (const SettingResult& result : r.measured.results) out += row(r, name, result, notes);
   }
   out += "\n";
   for (size_t i = 0; i < notes.size(); ++i) out += fmt::format("  ({}) sent as fp32: {}\n", i + 1, notes[i]);
-  out += "  communication: all-reduces, coding included, from the last rank's first message to the first rank's sum; compute: all other time\n"
-         "  alone: one all-reduce of this size while nobody computes; sent: elements and scales, per rank and token\n"
-         "  SNR: of the hidden state behind the last norm, of all prefill tokens and of the last decoded one, against the first setting\n";
+  out +=
+      "  communication: all-reduces, coding included, from the last rank's first message to the first rank's sum; compute: all "
+      "other time\n"
+      "  alone: one all-reduce of this size while nobody computes; sent: elements and scales, per rank and token\n"
+      "  SNR: of the hidden state behind the last norm, of all prefill tokens and of the last decoded one, against the first "
+      "setting\n";
   return out;
 }
 
 std::string summary_json(const Results& r) {
   nlohmann::json settings = nlohmann::json::array();
   for (const SettingResult& result : r.measured.results) {
-    settings.push_back({{"setting", result.setting.name}, {"prefill", to_json(result.prefill)}, {"decode", to_json(result.decode)}});
+    settings.push_back(
+        {{"setting", result.setting.name}, {"prefill", to_json(result.prefill)}, {"decode", to_json(result.decode)}});
   }
-  const nlohmann::json summary = {
-      {"shape", {{"blocks", r.shape.blocks}, {"weight_sets", r.shape.weight_sets}, {"hidden", r.shape.hidden}, {"heads", r.shape.heads}, {"inner", r.shape.inner}}},
-      {"world_size", r.world_size},
-      {"prompt", r.options.prompt},
-      {"tokens", r.options.tokens},
-      {"repetitions", r.options.repetitions},
-      {"seed", r.options.weights.seed},
-      {"outlier", r.options.weights.outlier},
-      {"weight_bytes_per_rank", r.weight_bytes},
-      {"kernels", r.kernels},
-      {"links", r.links},
-      {"faults", r.measured.faults},
-      {"settings", settings}};
+  const nlohmann::json summary = {{"shape",
+                                   {{"blocks", r.shape.blocks},
+                                    {"weight_sets", r.shape.weight_sets},
+                                    {"hidden", r.shape.hidden},
+                                    {"heads", r.shape.heads},
+                                    {"inner", r.shape.inner}}},
+                                  {"world_size", r.world_size},
+                                  {"prompt", r.options.prompt},
+                                  {"tokens", r.options.tokens},
+                                  {"repetitions", r.options.repetitions},
+                                  {"seed", r.options.weights.seed},
+                                  {"outlier", r.options.weights.outlier},
+                                  {"weight_bytes_per_rank", r.weight_bytes},
+                                  {"kernels", r.kernels},
+                                  {"links", r.links},
+                                  {"faults", r.measured.faults},
+                                  {"settings", settings}};
   return summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

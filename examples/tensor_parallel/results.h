@@ -14,8 +14,8 @@ struct Results {
   Shape shape;
   MeasureOptions options;
   uint32_t world_size = 0;
-  std::string links;    // as the group measured them
-  std::string kernels;  // of the matrix products
+  std::string links;        // as the group measured them
+  std::string kernels;      // of the matrix products
   size_t weight_bytes = 0;  // per rank
   Measured measured = {};
 };

@@ -17,7 +17,8 @@ namespace tensor_parallel {
 
 inline void with_group(uint32_t ranks, const std::function<void(unisono::Group&)>& body) {
   static std::atomic<int> group_count{0};
-  const auto place = std::filesystem::temp_directory_path() / ("tensor_parallel_" + std::to_string(getpid()) + "_" + std::to_string(group_count++));
+  const auto place = std::filesystem::temp_directory_path() /
+                     ("tensor_parallel_" + std::to_string(getpid()) + "_" + std::to_string(group_count++));
   std::filesystem::create_directory(place);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < ranks; ++rank) {

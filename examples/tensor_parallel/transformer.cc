@@ -29,10 +29,12 @@ float deviation_of(size_t fan_in) { return static_cast<float>(1 / std::sqrt(stat
 Status Shape::validate(uint32_t world_size) const {
   const auto refuse = [](const std::string& why) { return Status(Code::invalid, why); };
   if (blocks == 0 || blocks > 1000) return refuse(fmt::format("--blocks {}: must be 1 to 1000", blocks));
-  if (weight_sets == 0 || weight_sets > blocks) return refuse(fmt::format("--weight-sets {}: must be 1 to the number of blocks, {}", weight_sets, blocks));
+  if (weight_sets == 0 || weight_sets > blocks)
+    return refuse(fmt::format("--weight-sets {}: must be 1 to the number of blocks, {}", weight_sets, blocks));
   if (hidden == 0 || hidden > 65536) return refuse(fmt::format("--hidden {}: must be 1 to 65536", hidden));
   if (inner == 0 || inner > 1u << 20) return refuse(fmt::format("--inner {}: must be 1 to {}", inner, 1u << 20));
-  if (heads == 0 || hidden % (2 * heads) != 0) return refuse(fmt::format("--heads {}: --hidden {} is no even multiple of it", heads, hidden));
+  if (heads == 0 || hidden % (2 * heads) != 0)
+    return refuse(fmt::format("--heads {}: --hidden {} is no even multiple of it", heads, hidden));
   if (context == 0 || context > 1u << 20) return refuse(fmt::format("{} tokens: must be 1 to {}", context, 1u << 20));
   if (heads % world_size != 0) return refuse(fmt::format("--heads {}: cannot be split over {} ranks", heads, world_size));
   if (inner % world_size != 0) return refuse(fmt::format("--inner {}: cannot be split over {} ranks", inner, world_size));
@@ -41,7 +43,12 @@ Status Shape::validate(uint32_t world_size) const {
 
 std::vector<float> embeddings(const Shape& shape, const WeightOptions& options, size_t first, size_t tokens) {
   std::vector<float> rows(tokens * shape.hidden);
-  const Slice slice{.matrix = embedding_matrix, .columns_total = shape.hidden, .first_row = first, .rows = tokens, .columns = shape.hidden, .outlier = options.outlier};
+  const Slice slice{.matrix = embedding_matrix,
+                    .columns_total = shape.hidden,
+                    .first_row = first,
+                    .rows = tokens,
+                    .columns = shape.hidden,
+                    .outlier = options.outlier};
   fill(options.seed, slice, rows.data(), shape.hidden);
   return rows;
 }
@@ -63,7 +70,8 @@ Transformer::Transformer(const Shape& shape, const WeightOptions& options, Part 
   const size_t half = shape.head_width() / 2;
   for (size_t position = 0; position < shape.context; ++position) {
     for (size_t i = 0; i < half; ++i) {
-      const double turn = static_cast<double>(position) * std::pow(10'000.0, -static_cast<double>(i) / static_cast<double>(half));
+      const double turn =
+          static_cast<double>(position) * std::pow(10'000.0, -static_cast<double>(i) / static_cast<double>(half));
       cosine_.push_back(static_cast<float>(std::cos(turn)));
       sine_.push_back(static_cast<float>(std::sin(turn)));
     }
@@ -78,13 +86,22 @@ void Transformer::make_weights(size_t set, const WeightOptions& options) {
   w.gate_up.resize(hidden * 2 * inner_);
   w.down.resize(inner_ * hidden);
   const auto columns = [&](MatrixName name, size_t mine, float* out, size_t stride) {
-    const Slice slice{.matrix = set * matrices_per_block + name, .columns_total = mine * part_.count, .rows = hidden,
-                      .first_column = mine * part_.index, .columns = mine, .deviation = deviation_of(hidden)};
+    const Slice slice{.matrix = set * matrices_per_block + name,
+                      .columns_total = mine * part_.count,
+                      .rows = hidden,
+                      .first_column = mine * part_.index,
+                      .columns = mine,
+                      .deviation = deviation_of(hidden)};
     fill(options.seed, slice, out, stride);
   };
   const auto rows = [&](MatrixName name, size_t mine, float* out) {
-    const Slice slice{.matrix = set * matrices_per_block + name, .columns_total = hidden, .first_row = mine * part_.index, .rows = mine,
-                      .columns = hidden, .deviation = deviation_of(mine * part_.count), .outlier = options.outlier};
+    const Slice slice{.matrix = set * matrices_per_block + name,
+                      .columns_total = hidden,
+                      .first_row = mine * part_.index,
+                      .rows = mine,
+                      .columns = hidden,
+                      .deviation = deviation_of(mine * part_.count),
+                      .outlier = options.outlier};
     fill(options.seed, slice, out, hidden);
   };
   for (const auto name : {query, key, value}) columns(name, width_, w.qkv.data() + (name - query) * width_, 3 * width_);
@@ -156,12 +173,16 @@ void Transformer::add_to_stream(size_t tokens) {
 Result<std::span<const float>> Transformer::forward(std::span<const float> embedded, Reducer& reducer) {
   const size_t hidden = shape_.hidden;
   const size_t tokens = embedded.size() / hidden;
-  if (tokens == 0 || embedded.size() % hidden != 0) return Status(Code::invalid, fmt::format("{} values are no rows of {}", embedded.size(), hidden));
-  if (position_ + tokens > shape_.context) return Status(Code::invalid, fmt::format("{} + {} tokens: the cache holds {}", position_, tokens, shape_.context));
+  if (tokens == 0 || embedded.size() % hidden != 0)
+    return Status(Code::invalid, fmt::format("{} values are no rows of {}", embedded.size(), hidden));
+  if (position_ + tokens > shape_.context)
+    return Status(Code::invalid, fmt::format("{} + {} tokens: the cache holds {}", position_, tokens, shape_.context));
   reserve(tokens);
   std::copy(embedded.begin(), embedded.end(), stream_.begin());
   const auto multiply = [&](const Buffer& a, size_t inside, const Buffer& b, Buffer& out, size_t columns) {
-    kernels_.multiply({.a = {a.data(), tokens, inside, inside}, .b = {b.data(), inside, columns, columns}, .out = {out.data(), tokens, columns, columns}});
+    kernels_.multiply({.a = {a.data(), tokens, inside, inside},
+                       .b = {b.data(), inside, columns, columns},
+                       .out = {out.data(), tokens, columns, columns}});
   };
   const std::span<float> partial(partial_.data(), tokens * hidden);
   for (size_t block = 0; block < shape_.blocks; ++block) {

@@ -1,8 +1,8 @@
-// One rank's part of a transformer, split as Megatron does (Shoeybi et al., 2019): each rank has some of the attention's heads and some of
-// the columns of the gated MLP, so that a block needs two sums over the ranks, each of tokens × hidden values.
+// One rank's part of a transformer, split as Megatron does (Shoeybi et al., 2019): each rank has some of the attention's heads
+// and some of the columns of the gated MLP, so that a block needs two sums over the ranks, each of tokens × hidden values.
 //
-// Blocks are those of Llama: RMSNorm, rotary causal attention with a cache of keys and values, RMSNorm, SwiGLU. What every rank computes
-// alike (norms, the residual stream) is not sent; ranks on machines of one kind have the same bits of it.
+// Blocks are those of Llama: RMSNorm, rotary causal attention with a cache of keys and values, RMSNorm, SwiGLU. What every rank
+// computes alike (norms, the residual stream) is not sent; ranks on machines of one kind have the same bits of it.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ struct Shape {
   size_t weight_sets = 2;  // block i has the weights of block i % weight_sets: more blocks than memory has weights for
   size_t hidden = 4096;
   size_t heads = 32;
-  size_t inner = 11008;    // of the MLP
-  size_t context = 0;      // tokens that the cache holds
+  size_t inner = 11008;  // of the MLP
+  size_t context = 0;    // tokens that the cache holds
   // invalid: which number cannot be, or cannot be split over so many ranks.
   unisono::Status validate(uint32_t world_size) const;
   size_t head_width() const { return hidden / heads; }

@@ -1,7 +1,7 @@
 // Weights of a model that nobody has trained, in the shapes of models that people serve.
 //
-// Every element is a function of the seed and of its place in the whole matrix: a rank makes its own part alone, and the parts of all
-// ranks together are the matrix that one process would make.
+// Every element is a function of the seed and of its place in the whole matrix: a rank makes its own part alone, and the parts
+// of all ranks together are the matrix that one process would make.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,17 @@ namespace tensor_parallel {
 
 // The part of one matrix that a rank has.
 struct Slice {
-  uint64_t matrix = 0;           // which matrix of the model
-  size_t columns_total = 0;      // of the whole matrix
+  uint64_t matrix = 0;       // which matrix of the model
+  size_t columns_total = 0;  // of the whole matrix
   size_t first_row = 0, rows = 0;
   size_t first_column = 0, columns = 0;
   float deviation = 1;
-  float outlier = 1;             // factor of the outlier channels' columns; 1: there are none
+  float outlier = 1;  // factor of the outlier channels' columns; 1: there are none
 };
 
-// In trained models a few channels of the residual stream are tens of times larger than the others, and whatever shares a scale with one of
-// them loses by it. Here that is one channel in 512, as 8 of 4096; the gains of the norms take the factor back, as trained gains do.
+// In trained models a few channels of the residual stream are tens of times larger than the others, and whatever shares a scale
+// with one of them loses by it. Here that is one channel in 512, as 8 of 4096; the gains of the norms take the factor back, as
+// trained gains do.
 inline constexpr size_t outlier_distance = 512;
 constexpr bool is_outlier(size_t channel) { return channel % outlier_distance == 7; }
 

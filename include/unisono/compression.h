@@ -18,14 +18,14 @@
 namespace unisono {
 
 struct Compression {
-  // dense: everything is averaged. arc_top_k: the rows of each tensor whose average is longest, by a sketch that all ranks share. random_k: rows
-  // by lot.
+  // dense: everything is averaged. arc_top_k: the rows of each tensor whose average is longest, by a sketch that all ranks
+  // share. random_k: rows by lot.
   enum class Method : uint8_t { dense = 0, arc_top_k = 1, random_k = 2 };
-  // What becomes of the rows that are not sent. ef14: they are added to this rank's next gradient; for any optimizer. ef21, ef21m: what is sent is how
-  // this rank's gradient (ef21m: its running mean) differs from what the others hold of it; for SGD.
+  // What becomes of the rows that are not sent. ef14: they are added to this rank's next gradient; for any optimizer. ef21,
+  // ef21m: what is sent is how this rank's gradient (ef21m: its running mean) differs from what the others hold of it; for SGD.
   enum class Feedback : uint8_t { none = 0, ef14 = 1, ef21 = 2, ef21m = 3 };
-  // A step in which some rank has a gradient that is not finite is skipped by all. poison: that bucket's gradients become NaN on all of them, for
-  // a loss scaler to see.
+  // A step in which some rank has a gradient that is not finite is skipped by all. poison: that bucket's gradients become NaN
+  // on all of them, for a loss scaler to see.
   enum class OnNonfinite : uint8_t { skip = 0, poison = 1 };
   struct RatioFrom {
     uint64_t step = 0;
@@ -34,30 +34,34 @@ struct Compression {
   };
 
   Method method = Method::arc_top_k;
-  double ratio = 0.2;               // kept share of a tensor's rows, (0, 1], in millionths
-  uint32_t rank = 4;                // numbers in the sketch of a row
-  bool round_down = false;          // the number of kept rows, at least 1; else it is rounded up
-  uint64_t seed = 0;                // of what is random, with the step and the tensor
+  double ratio = 0.2;       // kept share of a tensor's rows, (0, 1], in millionths
+  uint32_t rank = 4;        // numbers in the sketch of a row
+  bool round_down = false;  // the number of kept rows, at least 1; else it is rounded up
+  uint64_t seed = 0;        // of what is random, with the step and the tensor
   Feedback feedback = Feedback::ef14;
   float eta = 0.1f;                 // of ef21m: a gradient's weight in the running mean, (0, 1]
   uint64_t start_step = 1000;       // the first step that is compressed; those before are averaged whole
   std::vector<RatioFrom> schedule;  // the ratio from these steps on, ascending; before the first one `ratio`
   double max_payload = 0.9;         // a tensor whose rows and sketch are more than this share of it is averaged whole, (0, 1]
   uint64_t min_elements = 1024;     // likewise one that has fewer
-  bool auto_off = true;             // whole where compression does not pay: by what links and memory are measured to do, and in the run by the step's time
-  Codec values;                     // that rows travel with; what it loses goes to this rank's next gradient
-  ScheduleKind values_schedule = ScheduleKind::automatic;  // of the all-reduce of rows. Named: their codec is used wherever it can be; else where it pays
-  Codec sketch;                     // that the sketch travels with: it can only change which rows are chosen
-  uint32_t refresh_every = 0;       // each row is sent at least once in so many steps; 0: no promise
-  bool absorb_codec_error = true;   // false: what `values` loses is lost
+  bool auto_off = true;  // whole where compression does not pay: by what links and memory are measured to do, and in the run by
+                         // the step's time
+  Codec values;          // that rows travel with; what it loses goes to this rank's next gradient
+  ScheduleKind values_schedule =
+      ScheduleKind::automatic;  // of the all-reduce of rows. Named: their codec is used wherever it can be; else where it pays
+  Codec sketch;                 // that the sketch travels with: it can only change which rows are chosen
+  uint32_t refresh_every = 0;   // each row is sent at least once in so many steps; 0: no promise
+  bool absorb_codec_error = true;  // false: what `values` loses is lost
   OnNonfinite on_nonfinite = OnNonfinite::skip;
-  bool adaptive_optimizer = false;  // Adam or one of its kin will use the averages: for a warning. Need not be equal on all ranks, as all else
+  bool adaptive_optimizer =
+      false;  // Adam or one of its kin will use the averages: for a warning. Need not be equal on all ranks, as all else
   friend bool operator==(const Compression&, const Compression&) = default;
 
-  // "dense", "arc" or "random-k", then ":" and options, separated by commas: ratio, rank, round (up, down), seed, feedback (none, ef14, ef21, ef21m), eta,
-  // start, schedule (0.5@2000/0.2@3000: ratios and the steps they begin at), max_payload, min_elements, auto_off (on, off), values and sketch (a codec
-  // without options of its own), values_schedule (auto, ring, two_step, …), refresh, absorb (on, off), nonfinite (skip, poison), adaptive (on, off).
-  // invalid (bad_option): names the part that is wrong and what is allowed.
+  // "dense", "arc" or "random-k", then ":" and options, separated by commas: ratio, rank, round (up, down), seed, feedback
+  // (none, ef14, ef21, ef21m), eta, start, schedule (0.5@2000/0.2@3000: ratios and the steps they begin at), max_payload,
+  // min_elements, auto_off (on, off), values and sketch (a codec without options of its own), values_schedule (auto, ring,
+  // two_step, …), refresh, absorb (on, off), nonfinite (skip, poison), adaptive (on, off). invalid (bad_option): names the part
+  // that is wrong and what is allowed.
   UNISONO_EXPORT static Result<Compression> parse(std::string_view text);
   // What parse() reads; what has its default is left out. (Options of codecs are, too.)
   UNISONO_EXPORT std::string to_string() const;

@@ -43,8 +43,8 @@ class UNISONO_EXPORT Work {
   // As wait(), but gives up waiting after the time with code late and the message "still running"; the operation goes on.
   Result<Report> wait_for(Milliseconds time);
   bool done() const;
-  // `notice` is called once when the operation is done, or at once if it is: by the thread that finds it, which may be this library's own, or one that waits
-  // for something else. It must be short, and may start operations, but not wait for any.
+  // `notice` is called once when the operation is done, or at once if it is: by the thread that finds it, which may be this
+  // library's own, or one that waits for something else. It must be short, and may start operations, but not wait for any.
   void notify(std::function<void()> notice) const;
   // What happened so far; complete after done(), also when the operation failed.
   Report report() const;
@@ -75,9 +75,10 @@ struct LinkSpeeds {
     std::string host_a, host_b;
     Kind speed;
   };
-  Kind inside_hosts, between_hosts;  // between hosts: the median of all pairs
+  Kind inside_hosts, between_hosts;    // between hosts: the median of all pairs
   std::vector<HostPair> host_pairs{};  // those that were measured; up to 64 hosts
-  // "inside hosts 0.4 us, 9.1 GB/s; between hosts 25 us, 1.1 GB/s (not measured)"; where pairs differ much, also the slowest: "slowest a-b 26 us, 0.1 GB/s"
+  // "inside hosts 0.4 us, 9.1 GB/s; between hosts 25 us, 1.1 GB/s (not measured)"; where pairs differ much, also the slowest:
+  // "slowest a-b 26 us, 0.1 GB/s"
   UNISONO_EXPORT std::string to_string() const;
 };
 
@@ -103,11 +104,11 @@ class UNISONO_EXPORT Group {
   uint32_t epoch() const;
   std::vector<Member> members() const;
   LinkSpeeds link_speeds() const;
-  // What was done in this group so far. Empty if it keeps no record: after it has ended, with UNISONO_RECORD=0, or for sub-groups
-  // beyond the 63rd.
+  // What was done in this group so far. Empty if it keeps no record: after it has ended, with UNISONO_RECORD=0, or for
+  // sub-groups beyond the 63rd.
   Counters counters() const;
-  // Writes the group's record (docs/guides/troubleshooting.md) to a file, for `unisono explain` and `unisono trace`; a former file is replaced.
-  // unavailable: there is no record, or the file cannot be written.
+  // Writes the group's record (docs/guides/troubleshooting.md) to a file, for `unisono explain` and `unisono trace`; a former
+  // file is replaced. unavailable: there is no record, or the file cannot be written.
   Status dump_record(const std::string& path) const;
 
   // Every rank ends with the reduction of all ranks' tensors. One tensor: in place.
@@ -129,14 +130,15 @@ class UNISONO_EXPORT Group {
   // Rank r ends with block r of root's input; counts are needed on root only.
   Work scatter_async(ConstTensor input, Tensor output, uint32_t root, Counts counts = {}, const CallOptions& options = {});
   // Block d of input goes to rank d; block s of output comes from rank s. Equal blocks may be exchanged in place.
-  Work all_to_all_async(ConstTensor input, Tensor output, Counts send_counts = {}, Counts recv_counts = {}, const CallOptions& options = {});
+  Work all_to_all_async(ConstTensor input, Tensor output, Counts send_counts = {}, Counts recv_counts = {},
+                        const CallOptions& options = {});
   Work barrier_async(const CallOptions& options = {});
   // Messages between two ranks match by tag, in order of the calls for one tag. tag < 2^15.
   Work send_async(ConstTensor input, uint32_t to, uint32_t tag = 0, const CallOptions& options = {});
   Work recv_async(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
 
-  // The first message with this tag, whoever sends it, among those that no other receive has asked for: Report::last_rank is its sender. peer_lost when
-  // no other member is left; whoever was lost before is named when it is late.
+  // The first message with this tag, whoever sends it, among those that no other receive has asked for: Report::last_rank is
+  // its sender. peer_lost when no other member is left; whoever was lost before is named when it is late.
   Work recv_any_async(Tensor output, uint32_t tag = 0, const CallOptions& options = {});
 
   // The same, blocking.
@@ -150,17 +152,19 @@ class UNISONO_EXPORT Group {
   Result<Report> reduce(ConstTensor input, Tensor output, uint32_t root, const CallOptions& options = {});
   Result<Report> gather(ConstTensor input, Tensor output, uint32_t root, Counts counts = {}, const CallOptions& options = {});
   Result<Report> scatter(ConstTensor input, Tensor output, uint32_t root, Counts counts = {}, const CallOptions& options = {});
-  Result<Report> all_to_all(ConstTensor input, Tensor output, Counts send_counts = {}, Counts recv_counts = {}, const CallOptions& options = {});
+  Result<Report> all_to_all(ConstTensor input, Tensor output, Counts send_counts = {}, Counts recv_counts = {},
+                            const CallOptions& options = {});
   Result<Report> barrier(const CallOptions& options = {});
   Result<Report> send(ConstTensor input, uint32_t to, uint32_t tag = 0, const CallOptions& options = {});
   Result<Report> recv(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
   Result<Report> recv_any(Tensor output, uint32_t tag = 0, const CallOptions& options = {});
 
-  // The two halves of an all-reduce for those who keep a shard of the tensor each (ShardedStep, docs/guides/packet_loss.md): rank r's shard of the reduction goes to
-  // rank r, and every rank's shard to all. Sizes: shard_layout(). With Delivery::lossy a range (what a datagram carries) may be short of contributions; or
-  // missing, and then output keeps what it had there: Report::delivery says which, and names ranks that were silent; no rank may be without a shard then.
-  // output's own shard becomes what the others decode.
-  // tensor: only its size and type count. options: shard_unit, and the codec, of which reduce_shards takes the first part and gather_shards the last.
+  // The two halves of an all-reduce for those who keep a shard of the tensor each (ShardedStep, docs/guides/packet_loss.md):
+  // rank r's shard of the reduction goes to rank r, and every rank's shard to all. Sizes: shard_layout(). With Delivery::lossy
+  // a range (what a datagram carries) may be short of contributions; or missing, and then output keeps what it had there:
+  // Report::delivery says which, and names ranks that were silent; no rank may be without a shard then. output's own shard
+  // becomes what the others decode. tensor: only its size and type count. options: shard_unit, and the codec, of which
+  // reduce_shards takes the first part and gather_shards the last.
   Result<ShardLayout> shard_layout(ConstTensor tensor, const StepCodec& codec = {}, uint32_t shard_unit = 0) const;
   Work reduce_shards_async(ConstTensor input, Tensor shard, const CallOptions& options = {});
   Result<Report> reduce_shards(ConstTensor input, Tensor shard, const CallOptions& options = {});
@@ -173,13 +177,15 @@ class UNISONO_EXPORT Group {
   // list, and makes its sub-groups in the same order; nothing is sent. It ends when the parent is re-formed.
   Result<Group> split(std::span<const uint32_t> ranks);
 
-  // Ends what is in flight in this group here, and at the other members that and all that needs something of this rank, also what they call
-  // later (unavailable: "aborted", with the reason); refuses what comes after. Its other groups, and what is split from it, go on.
+  // Ends what is in flight in this group here, and at the other members that and all that needs something of this rank, also
+  // what they call later (unavailable: "aborted", with the reason); refuses what comes after. Its other groups, and what is
+  // split from it, go on.
   void abort(const std::string& reason = "");
 
   // After peer_lost or late: the ranks that are alive agree on who is left, keep their links, take in processes that wait to
   // join, and go on under a new epoch with new ranks (order kept, joiners last). All living ranks must call it; who does not
-  // answer within Options::reform_timeout is removed, and is told so when it comes back. Operations in flight end with peer_lost.
+  // answer within Options::reform_timeout is removed, and is told so when it comes back. Operations in flight end with
+  // peer_lost.
   Result<Reformed> reform();
 
  private:

@@ -1,5 +1,5 @@
-// What makes new values of an owned shard from its reduced gradient, range by range. Every rank updates its own shard only. For ShardedStep
-// (unisono/sharded_step.h); an optimizer of one's own derives from ShardOptimizer.
+// What makes new values of an owned shard from its reduced gradient, range by range. Every rank updates its own shard only. For
+// ShardedStep (unisono/sharded_step.h); an optimizer of one's own derives from ShardOptimizer.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 namespace unisono {
 
 struct ShardUpdate {
-  uint64_t begin = 0;                  // first element, counted in the shard
-  std::span<float> values{};           // of elements [begin, begin + values.size())
-  std::span<const float> gradient{};   // as many
-  float scale = 1;                     // gradients count so much: clipping
-  uint64_t step = 1;                   // 1 for the first; bias is corrected by it
+  uint64_t begin = 0;                 // first element, counted in the shard
+  std::span<float> values{};          // of elements [begin, begin + values.size())
+  std::span<const float> gradient{};  // as many
+  float scale = 1;                    // gradients count so much: clipping
+  uint64_t step = 1;                  // 1 for the first; bias is corrected by it
 };
 
 class ShardOptimizer {
@@ -26,7 +26,8 @@ class ShardOptimizer {
   // The learning rate, which may change between steps.
   virtual double rate() const = 0;
   virtual void set_rate(double rate) = 0;
-  // Numbers of state per element, for checkpoints and backups: e.g. 2 for Adam's moments. state(i) has as many elements as the shard.
+  // Numbers of state per element, for checkpoints and backups: e.g. 2 for Adam's moments. state(i) has as many elements as the
+  // shard.
   virtual uint32_t state_count() const = 0;
   virtual std::span<float> state(uint32_t index) = 0;
   // A shard of another size, with state of zeros.

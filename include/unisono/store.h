@@ -1,4 +1,5 @@
-// Where processes that start together leave short values for each other, as frameworks and schedulers have it: torch's TCPStore, etcd, Redis, a shared folder.
+// Where processes that start together leave short values for each other, as frameworks and schedulers have it: torch's
+// TCPStore, etcd, Redis, a shared folder.
 //
 //   struct Store : unisono::KeyValueStore { … };
 //   auto group = unisono::Group::join({.rank = rank, .world_size = 8, .store = std::make_shared<Store>()});

@@ -17,7 +17,20 @@ struct float16 {
 };
 
 // The numbers are part of the wire format.
-enum class DType : uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i8 = 4, i16 = 5, i32 = 6, i64 = 7, u8 = 8, u16 = 9, u32 = 10, u64 = 11 };
+enum class DType : uint8_t {
+  f32 = 0,
+  f64 = 1,
+  f16 = 2,
+  bf16 = 3,
+  i8 = 4,
+  i16 = 5,
+  i32 = 6,
+  i64 = 7,
+  u8 = 8,
+  u16 = 9,
+  u32 = 10,
+  u64 = 11
+};
 inline constexpr int dtype_count = 12;
 
 // The numbers are part of the wire format. avg is the sum divided by the world size; integers divide towards
@@ -91,8 +104,7 @@ struct Tensor {
   Tensor() = default;
   Tensor(void* d, size_t n, DType t) : data(d), count(n), dtype(t) {}
   template <typename T>
-    requires(!std::is_const_v<T>)
-  Tensor(std::span<T> s) : data(s.data()), count(s.size()), dtype(dtype_of<T>()) {}
+  requires(!std::is_const_v<T>) Tensor(std::span<T> s) : data(s.data()), count(s.size()), dtype(dtype_of<T>()) {}
   size_t bytes() const { return count * element_bytes(dtype); }
   operator ConstTensor() const { return {data, count, dtype}; }
 };

@@ -29,14 +29,29 @@ typedef enum unisono_code {
 } unisono_code;
 
 typedef enum unisono_dtype {
-  UNISONO_F32 = 0, UNISONO_F64 = 1, UNISONO_F16 = 2, UNISONO_BF16 = 3,
-  UNISONO_I8 = 4, UNISONO_I16 = 5, UNISONO_I32 = 6, UNISONO_I64 = 7,
-  UNISONO_U8 = 8, UNISONO_U16 = 9, UNISONO_U32 = 10, UNISONO_U64 = 11
+  UNISONO_F32 = 0,
+  UNISONO_F64 = 1,
+  UNISONO_F16 = 2,
+  UNISONO_BF16 = 3,
+  UNISONO_I8 = 4,
+  UNISONO_I16 = 5,
+  UNISONO_I32 = 6,
+  UNISONO_I64 = 7,
+  UNISONO_U8 = 8,
+  UNISONO_U16 = 9,
+  UNISONO_U32 = 10,
+  UNISONO_U64 = 11
 } unisono_dtype;
 
 typedef enum unisono_op {
-  UNISONO_SUM = 0, UNISONO_AVG = 1, UNISONO_MIN = 2, UNISONO_MAX = 3,
-  UNISONO_PROD = 4, UNISONO_BAND = 5, UNISONO_BOR = 6, UNISONO_BXOR = 7
+  UNISONO_SUM = 0,
+  UNISONO_AVG = 1,
+  UNISONO_MIN = 2,
+  UNISONO_MAX = 3,
+  UNISONO_PROD = 4,
+  UNISONO_BAND = 5,
+  UNISONO_BOR = 6,
+  UNISONO_BXOR = 7
 } unisono_op;
 
 typedef struct unisono_group unisono_group;
@@ -96,7 +111,7 @@ typedef struct unisono_codec_use {
 
 /* What a group has done so far: since it was joined, split off or re-formed last. */
 typedef struct unisono_counters {
-  uint64_t begun;  /* operations */
+  uint64_t begun; /* operations */
   uint64_t ended;
   uint64_t late;
   uint64_t failed; /* late ones included */
@@ -127,29 +142,43 @@ UNISONO_EXPORT int unisono_split(unisono_group* group, const uint32_t* ranks, si
 /* Afterwards rank, world size and epoch of the group have changed. */
 UNISONO_EXPORT int unisono_reform(unisono_group* group);
 
-/* Of all later all_reduce, reduce_scatter, all_gather and all_to_all calls with this handle: "plain", "int8", "quantize:bits=4,group=64", as
- * unisono::Codec::parse reads it. Equal on all ranks. Before: what the group was joined with. */
+/* Of all later all_reduce, reduce_scatter, all_gather and all_to_all calls with this handle: "plain", "int8",
+ * "quantize:bits=4,group=64", as unisono::Codec::parse reads it. Equal on all ranks. Before: what the group was joined with. */
 UNISONO_EXPORT int unisono_set_codec(unisono_group* group, const char* codec);
 
-/* All zero if the group keeps no record; unisono_get_link_counters is UNISONO_UNAVAILABLE then, and UNISONO_INVALID for no rank of it. */
+/* All zero if the group keeps no record; unisono_get_link_counters is UNISONO_UNAVAILABLE then, and UNISONO_INVALID for no rank
+ * of it. */
 UNISONO_EXPORT void unisono_get_counters(const unisono_group* group, unisono_counters* counters);
 UNISONO_EXPORT int unisono_get_link_counters(const unisono_group* group, uint32_t rank, unisono_link_counters* counters);
 /* Writes the group's record to a file, for `unisono explain` and `unisono trace`. */
 UNISONO_EXPORT int unisono_dump_record(const unisono_group* group, const char* path);
 
 /* Asynchronous calls. `call` may be null. On success *work is set; it is freed by unisono_work_free, which waits if the
- * operation still runs. Input may equal output where the C++ API allows it. counts: one entry per rank, or null for equal blocks. */
-UNISONO_EXPORT int unisono_all_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work);
-UNISONO_EXPORT int unisono_reduce_scatter(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work);
-UNISONO_EXPORT int unisono_all_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work);
-UNISONO_EXPORT int unisono_broadcast(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
-UNISONO_EXPORT int unisono_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, uint32_t root, const unisono_call* call, unisono_work** work);
-UNISONO_EXPORT int unisono_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
-UNISONO_EXPORT int unisono_scatter(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
-UNISONO_EXPORT int unisono_all_to_all(unisono_group* group, const void* input, void* output, size_t count, const size_t* send_counts, const size_t* recv_counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work);
+ * operation still runs. Input may equal output where the C++ API allows it. counts: one entry per rank, or null for equal
+ * blocks. */
+UNISONO_EXPORT int unisono_all_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype,
+                                      unisono_op op, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_reduce_scatter(unisono_group* group, const void* input, void* output, size_t count,
+                                          const size_t* counts, unisono_dtype dtype, unisono_op op, const unisono_call* call,
+                                          unisono_work** work);
+UNISONO_EXPORT int unisono_all_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts,
+                                      unisono_dtype dtype, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_broadcast(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t root,
+                                     const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype,
+                                  unisono_op op, uint32_t root, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts,
+                                  unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_scatter(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts,
+                                   unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_all_to_all(unisono_group* group, const void* input, void* output, size_t count,
+                                      const size_t* send_counts, const size_t* recv_counts, unisono_dtype dtype,
+                                      const unisono_call* call, unisono_work** work);
 UNISONO_EXPORT int unisono_barrier(unisono_group* group, const unisono_call* call, unisono_work** work);
-UNISONO_EXPORT int unisono_send(unisono_group* group, const void* data, size_t count, unisono_dtype dtype, uint32_t to, uint32_t tag, const unisono_call* call, unisono_work** work);
-UNISONO_EXPORT int unisono_recv(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t from, uint32_t tag, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_send(unisono_group* group, const void* data, size_t count, unisono_dtype dtype, uint32_t to,
+                                uint32_t tag, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_recv(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t from,
+                                uint32_t tag, const unisono_call* call, unisono_work** work);
 
 /* report may be null. */
 UNISONO_EXPORT int unisono_wait(unisono_work* work, unisono_report* report);

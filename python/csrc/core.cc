@@ -95,7 +95,8 @@ void run_interruptibly(std::function<void()> function) {
 }
 
 Exclusive::Use Exclusive::enter(const char* what, bool again) {
-  if (depth_ > 0 && !(again && thread_ == std::this_thread::get_id())) throw std::runtime_error(std::string(what) + ": the object is in use, by another thread or by the call that called back");
+  if (depth_ > 0 && !(again && thread_ == std::this_thread::get_id()))
+    throw std::runtime_error(std::string(what) + ": the object is in use, by another thread or by the call that called back");
   thread_ = std::this_thread::get_id();
   depth_ += 1;
   return Use(*this);

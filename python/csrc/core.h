@@ -1,7 +1,8 @@
 // unisono._core, the C++ API over NumPy arrays: what its parts share.
 //
-// The GIL is not held while the library is called where that may block or compute. Memory that an operation works on is exported by its Python object
-// (Buffer) until the operation is done, also if nobody waits for it: then its Flight is kept by keep_until_done(). What is thrown here is a Python error.
+// The GIL is not held while the library is called where that may block or compute. Memory that an operation works on is
+// exported by its Python object (Buffer) until the operation is done, also if nobody waits for it: then its Flight is kept by
+// keep_until_done(). What is thrown here is a Python error.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -25,7 +26,8 @@ namespace unisono_python {
 namespace py = pybind11;
 using namespace unisono;
 
-// --- errors ------------------------------------------------------------------------------------------------------------------------------------------
+// --- errors
+// ------------------------------------------------------------------------------------------------------------------------------------------
 
 // Throws the subclass of unisono.Error that belongs to the code.
 [[noreturn]] void raise(const Status& status);
@@ -48,8 +50,8 @@ auto without_gil(F function) {
 }
 // Where Python handles signals.
 bool is_main_thread();
-// Calls the function in a thread of its own while this one, the main thread, looks for signals; elsewhere right here. After KeyboardInterrupt the thread goes on
-// with what it has: copies only. For calls that cannot be waited for in slices.
+// Calls the function in a thread of its own while this one, the main thread, looks for signals; elsewhere right here. After
+// KeyboardInterrupt the thread goes on with what it has: copies only. For calls that cannot be waited for in slices.
 void run_interruptibly(std::function<void()> function);
 template <typename F>
 auto interruptibly(F function) {
@@ -58,7 +60,8 @@ auto interruptibly(F function) {
   return check(std::move(**result));
 }
 
-// --- memory ------------------------------------------------------------------------------------------------------------------------------------------
+// --- memory
+// ------------------------------------------------------------------------------------------------------------------------------------------
 
 enum class Access { read, write };
 
@@ -66,7 +69,8 @@ enum class Access { read, write };
 class Buffer {
  public:
   Buffer() = default;
-  // what: "all_reduce: input". dtype: how uint16 elements are meant ("bf16"), else none. TypeError: no buffer, or no such elements. ValueError: not C-contiguous, or read-only.
+  // what: "all_reduce: input". dtype: how uint16 elements are meant ("bf16"), else none. TypeError: no buffer, or no such
+  // elements. ValueError: not C-contiguous, or read-only.
   Buffer(py::handle object, const std::string& what, Access access, std::optional<DType> dtype = {});
   Tensor tensor() const { return {view_->buf, count_, dtype_}; }
   ConstTensor const_tensor() const { return tensor(); }
@@ -108,7 +112,8 @@ class LentArray {
 py::bytes bytes_of(const std::vector<std::byte>& bytes);
 std::span<const std::byte> span_of(const py::bytes& bytes);
 
-// --- times and texts ----------------------------------------------------------------------------------------------------------------------------------
+// --- times and texts
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 // Seconds as whole milliseconds, rounded up. ValueError: negative or not finite.
 Milliseconds milliseconds(double seconds, const char* what);
@@ -117,7 +122,8 @@ size_t word_place(py::handle word, const char* what, std::span<const char* const
 // "<unisono.DropStep: step=1 planned=12 …>": all attributes.
 std::string fields_text(const py::object& self);
 
-// --- calls -------------------------------------------------------------------------------------------------------------------------------------------
+// --- calls
+// -------------------------------------------------------------------------------------------------------------------------------------------
 
 // Of a collective: the keywords, and what they point at.
 struct CallWords {
@@ -185,7 +191,8 @@ class Exclusive {
   int depth_ = 0;
 };
 
-// What called back from the library's code: errors are kept, to be thrown when the library's call has returned. Used under the GIL.
+// What called back from the library's code: errors are kept, to be thrown when the library's call has returned. Used under the
+// GIL.
 class Caught {
  public:
   // Calls the function; what it throws is kept, if nothing is kept yet, and told as a Status.
@@ -197,7 +204,8 @@ class Caught {
   std::exception_ptr error_;
 };
 
-// Member of an object that has to end before the interpreter does, as a thread of its may call back, or others wait for a goodbye. Under the GIL.
+// Member of an object that has to end before the interpreter does, as a thread of its may call back, or others wait for a
+// goodbye. Under the GIL.
 class EndsEarly {
  public:
   explicit EndsEarly(std::function<void()> end);
@@ -209,7 +217,8 @@ class EndsEarly {
   std::function<void()> end_;
 };
 
-// --- the parts of the module -------------------------------------------------------------------------------------------------------------------------
+// --- the parts of the module
+// -------------------------------------------------------------------------------------------------------------------------
 
 void add_option_classes(py::module_& m);
 void add_reports(py::module_& m);

@@ -43,7 +43,9 @@ std::optional<DType> dtype_of_format(const char* format, py::ssize_t itemsize) {
 [[noreturn]] void refuse_dtype(py::handle object, const std::string& what, const char* format) {
   auto name = dtype_name(object);
   if (name.empty()) name = std::string("the buffer format '") + (format == nullptr ? "" : format) + "'";
-  throw py::type_error(what + ": elements are " + name + "; wanted: float32, float64, float16, bfloat16, or integers of 8 to 64 bits, in this machine's byte order");
+  throw py::type_error(
+      what + ": elements are " + name +
+      "; wanted: float32, float64, float16, bfloat16, or integers of 8 to 64 bits, in this machine's byte order");
 }
 
 std::string shape_text(const Py_buffer& view) {
@@ -64,7 +66,9 @@ Buffer::Buffer(py::handle object, const std::string& what, Access access, std::o
   // NumPy exports no bfloat16 (of the package ml_dtypes): its bits are exported instead.
   const bool is_bfloat16 = dtype_name(object) == "bfloat16";
   const auto exporter = is_bfloat16 ? py::object(object.attr("view")("uint16")) : py::reinterpret_borrow<py::object>(object);
-  if (!PyObject_CheckBuffer(exporter.ptr())) throw py::type_error(what + ": " + type_name(object) + " is no array (wanted: a NumPy array, or what has the buffer protocol)");
+  if (!PyObject_CheckBuffer(exporter.ptr()))
+    throw py::type_error(what + ": " + type_name(object) +
+                         " is no array (wanted: a NumPy array, or what has the buffer protocol)");
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(exporter.ptr(), view.get(), PyBUF_FULL_RO) != 0) {
     PyErr_Clear();
@@ -75,11 +79,16 @@ Buffer::Buffer(py::handle object, const std::string& what, Access access, std::o
   if (!found) refuse_dtype(object, what, view_->format);
   dtype_ = is_bfloat16 ? DType::bf16 : *found;
   if (dtype && *dtype != dtype_) {
-    if (*dtype != DType::bf16 || dtype_ != DType::u16) throw py::type_error(what + ": elements are " + name(dtype_) + ", and dtype says " + name(*dtype) + " (bf16 may be said of uint16)");
+    if (*dtype != DType::bf16 || dtype_ != DType::u16)
+      throw py::type_error(what + ": elements are " + name(dtype_) + ", and dtype says " + name(*dtype) +
+                           " (bf16 may be said of uint16)");
     dtype_ = DType::bf16;
   }
-  if (PyBuffer_IsContiguous(view_.get(), 'C') == 0) throw py::value_error(what + ": an array of shape " + shape_text(*view_) + " that is not C-contiguous (see numpy.ascontiguousarray)");
-  if (access == Access::write && view_->readonly) throw py::value_error(what + ": an array of shape " + shape_text(*view_) + " that is read-only");
+  if (PyBuffer_IsContiguous(view_.get(), 'C') == 0)
+    throw py::value_error(what + ": an array of shape " + shape_text(*view_) +
+                          " that is not C-contiguous (see numpy.ascontiguousarray)");
+  if (access == Access::write && view_->readonly)
+    throw py::value_error(what + ": an array of shape " + shape_text(*view_) + " that is read-only");
   count_ = static_cast<size_t>(view_->len / view_->itemsize);
 }
 
@@ -97,14 +106,18 @@ std::vector<Buffer> float_buffers(py::handle arrays, const std::string& what, Ac
     buffers.push_back(float_buffer(arrays, what, access));
     return buffers;
   }
-  if (!py::isinstance<py::iterable>(arrays)) throw py::type_error(what + ": " + type_name(arrays) + " is neither an array nor a sequence of arrays");
-  for (const auto array : py::reinterpret_borrow<py::iterable>(arrays)) buffers.push_back(float_buffer(array, what + " " + std::to_string(buffers.size()), access));
+  if (!py::isinstance<py::iterable>(arrays))
+    throw py::type_error(what + ": " + type_name(arrays) + " is neither an array nor a sequence of arrays");
+  for (const auto array : py::reinterpret_borrow<py::iterable>(arrays))
+    buffers.push_back(float_buffer(array, what + " " + std::to_string(buffers.size()), access));
   return buffers;
 }
 
 py::object empty_like(py::handle like, DType dtype, const std::vector<py::ssize_t>& shape) {
-  constexpr const char* names[] = {"float32", "float64", "float16", "uint16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"};
-  const auto type = py::hasattr(like, "dtype") ? py::object(like.attr("dtype")) : py::object(py::str(names[static_cast<size_t>(dtype)]));
+  constexpr const char* names[] = {"float32", "float64", "float16", "uint16", "int8",   "int16",
+                                   "int32",   "int64",   "uint8",   "uint16", "uint32", "uint64"};
+  const auto type =
+      py::hasattr(like, "dtype") ? py::object(like.attr("dtype")) : py::object(py::str(names[static_cast<size_t>(dtype)]));
   return py::module_::import("numpy").attr("empty")(py::tuple(py::cast(shape)), type);
 }
 
@@ -115,7 +128,8 @@ py::object float_view(const float* data, size_t count, py::handle base, Access a
 }
 
 void LentArray::end(const char* what) const {
-  if (array_.ref_count() > 1) throw std::runtime_error(std::string(what) + " has kept an array that it was lent for the call; it may keep a copy");
+  if (array_.ref_count() > 1)
+    throw std::runtime_error(std::string(what) + " has kept an array that it was lent for the call; it may keep a copy");
 }
 
 py::bytes bytes_of(const std::vector<std::byte>& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }

@@ -20,13 +20,14 @@ struct Functions {
 
 std::shared_ptr<Functions> make_functions(py::object compute, py::object reduce, py::object apply) {
   return {new Functions{std::move(compute), std::move(reduce), std::move(apply), {}}, [](Functions* functions) {
-    if (Py_IsInitialized() == 0) return;  // its memory ends with the process
-    const py::gil_scoped_acquire gil;
-    delete functions;
-  }};
+            if (Py_IsInitialized() == 0) return;  // its memory ends with the process
+            const py::gil_scoped_acquire gil;
+            delete functions;
+          }};
 }
 
-Status call_lending(Functions& functions, const char* what, std::span<const float> values, Access access, const std::function<void(const py::object&)>& call) {
+Status call_lending(Functions& functions, const char* what, std::span<const float> values, Access access,
+                    const std::function<void(const py::object&)>& call) {
   const py::gil_scoped_acquire gil;
   return functions.caught.run([&] {
     const LentArray lent(values, access);
@@ -38,16 +39,19 @@ Status call_lending(Functions& functions, const char* what, std::span<const floa
 DropWork work_of(const std::shared_ptr<Functions>& functions) {
   DropWork work;
   work.compute = [functions](uint64_t position, std::span<float> gradients) {
-    return call_lending(*functions, "compute", gradients, Access::write, [&](const py::object& array) { functions->compute(position, array); });
+    return call_lending(*functions, "compute", gradients, Access::write,
+                        [&](const py::object& array) { functions->compute(position, array); });
   };
   if (!functions->reduce.is_none()) {
     work.reduce = [functions](std::span<float> gradients) {
-      return call_lending(*functions, "reduce", gradients, Access::write, [&](const py::object& array) { functions->reduce(array); });
+      return call_lending(*functions, "reduce", gradients, Access::write,
+                          [&](const py::object& array) { functions->reduce(array); });
     };
   }
   if (!functions->apply.is_none()) {
     work.apply = [functions](std::span<const float> gradients, const DropStep& step) {
-      (void)call_lending(*functions, "apply", gradients, Access::read, [&](const py::object& array) { functions->apply(array, step); });
+      (void)call_lending(*functions, "apply", gradients, Access::read,
+                         [&](const py::object& array) { functions->apply(array, step); });
     };
   }
   return work;
@@ -55,7 +59,8 @@ DropWork work_of(const std::shared_ptr<Functions>& functions) {
 
 class PythonDropCompute {
  public:
-  PythonDropCompute(const Group& group, uint32_t micro_batches, py::handle options, const Group* replica) : early_([this] { end(); }) {
+  PythonDropCompute(const Group& group, uint32_t micro_batches, py::handle options, const Group* replica)
+      : early_([this] { end(); }) {
     const auto read = option_of<DropOptions>(options, "options");
     const auto with = replica == nullptr ? std::optional<Group>() : std::optional(*replica);
     drop_.emplace(without_gil([&] { return DropCompute::make(group, micro_batches, read, with); }));
@@ -116,7 +121,8 @@ class PythonDropCompute {
 using Drop = PythonDropCompute;
 
 void add_drop_options(py::module_& m) {
-  py::class_<DropOptions> options(m, "DropOptions", "When a rank leaves out micro-batches (docs/guides/stragglers.md). Times are in seconds.");
+  py::class_<DropOptions> options(m, "DropOptions",
+                                  "When a rank leaves out micro-batches (docs/guides/stragglers.md). Times are in seconds.");
   add_options(options, "DropOptions");
   add_word(options, "threshold", &DropOptions::threshold, thresholds);
   options.def_readwrite("seconds", &DropOptions::seconds);
@@ -139,7 +145,9 @@ void add_drop_options(py::module_& m) {
   options.def_readwrite("replay", &DropOptions::replay);
   options.attr("never") = uint64_t{DropOptions::never};
   options.attr("on_drift") = uint64_t{DropOptions::on_drift};
-  options.def("check", [](const DropOptions& self, uint32_t micro_batches) { check(self.check(micro_batches)); }, py::arg("micro_batches"), "Invalid: the first thing that is wrong.");
+  options.def(
+      "check", [](const DropOptions& self, uint32_t micro_batches) { check(self.check(micro_batches)); },
+      py::arg("micro_batches"), "Invalid: the first thing that is wrong.");
 }
 
 void add_drop_reports(py::module_& m) {
@@ -153,7 +161,8 @@ void add_drop_reports(py::module_& m) {
   step.def_readonly("compute_ns", &DropStep::compute_ns);
   step.def_readonly("warnings", &DropStep::warnings);
   add_fields_text(step);
-  py::class_<DropReport> report(m, "DropReport", "Of a window of steps, or of all windows so far; the same on all ranks. Times are in seconds.");
+  py::class_<DropReport> report(m, "DropReport",
+                                "Of a window of steps, or of all windows so far; the same on all ranks. Times are in seconds.");
   report.def_readonly("first_step", &DropReport::first_step);
   report.def_readonly("last_step", &DropReport::last_step);
   report.def_readonly("steps", &DropReport::steps);
@@ -181,23 +190,45 @@ void add_drop_reports(py::module_& m) {
 }
 
 void add_steps(py::class_<Drop>& drop) {
-  drop.def("begin_step", [](Drop& self) { check(self.call("DropCompute.begin_step", [](DropCompute& d) { return d.begin_step(); })); },
-           "Right after the optimizer's step; the step's time begins. Invalid after a step that failed once its micro-batches were computed: all call resume().");
-  drop.def("next", [](Drop& self) { return self.call("DropCompute.next", [](DropCompute& d) { return d.next(); }); },
-           "Whether there is another micro-batch to be computed; what was begun before is complete then. False: join the all-reduce.");
-  drop.def_property_readonly("position", [](Drop& self) { return self.question("DropCompute.position", [](DropCompute& d) { return d.position(); }); },
-                             "The place in this rank's data of the micro-batch that next() asked for, in micro-batches from 0.");
-  drop.def_property_readonly("last", [](Drop& self) { return self.question("DropCompute.last", [](DropCompute& d) { return d.last(); }); }, "The micro-batch that is being computed is the step's last for certain.");
-  drop.def("should_stop", [](Drop& self) { return self.question("DropCompute.should_stop", [](DropCompute& d) { return d.should_stop(); }); },
-           "In the midst of a micro-batch: it is late. One may throw away what one has of it, call abandon(), and join the all-reduce.");
+  drop.def(
+      "begin_step",
+      [](Drop& self) { check(self.call("DropCompute.begin_step", [](DropCompute& d) { return d.begin_step(); })); },
+      "Right after the optimizer's step; the step's time begins. Invalid after a step that failed once its micro-batches were "
+      "computed: all call resume().");
+  drop.def(
+      "next", [](Drop& self) { return self.call("DropCompute.next", [](DropCompute& d) { return d.next(); }); },
+      "Whether there is another micro-batch to be computed; what was begun before is complete then. False: join the "
+      "all-reduce.");
+  drop.def_property_readonly(
+      "position", [](Drop& self) { return self.question("DropCompute.position", [](DropCompute& d) { return d.position(); }); },
+      "The place in this rank's data of the micro-batch that next() asked for, in micro-batches from 0.");
+  drop.def_property_readonly(
+      "last", [](Drop& self) { return self.question("DropCompute.last", [](DropCompute& d) { return d.last(); }); },
+      "The micro-batch that is being computed is the step's last for certain.");
+  drop.def(
+      "should_stop",
+      [](Drop& self) { return self.question("DropCompute.should_stop", [](DropCompute& d) { return d.should_stop(); }); },
+      "In the midst of a micro-batch: it is late. One may throw away what one has of it, call abandon(), and join the "
+      "all-reduce.");
   drop.def("abandon", [](Drop& self) { self.question("DropCompute.abandon", [](DropCompute& d) { return d.abandon(); }); });
-  drop.def("end_step", [](Drop& self) { return check(self.call("DropCompute.end_step", [](DropCompute& d) { return d.end_step(); })); }, "After the all-reduce.");
-  drop.def("pause", [](Drop& self) { self.call("DropCompute.pause", [](DropCompute& d) { return d.pause(); }); }, "Between two steps, before something that belongs to none, as a validation.");
-  drop.def("run", &Drop::run, py::arg("gradients"), py::arg("compute"), py::arg("apply") = py::none(), py::arg("reduce") = py::none(),
-           "A whole step, by any rule.\n\ngradients: float32, zeros at first, and zeros again when it returns.\ncompute(position, gradients): adds the gradient of that micro-batch, divided by the micro-batches of a step. "
-           "With the rule `at` in another thread, and the last one perhaps after run() has returned.\napply(gradients, step): uses the averages; not called for a step that is not applied.\n"
-           "reduce(gradients): averages over the group; None: an all-reduce.\nThe arrays are lent for the call. What the functions raise is raised by run().");
-  drop.def("drain", &Drop::drain, py::arg("compute"), py::arg("apply") = py::none(), "With the rule `at`: waits for the micro-batch that was left, and applies what is to be applied.");
+  drop.def(
+      "end_step",
+      [](Drop& self) { return check(self.call("DropCompute.end_step", [](DropCompute& d) { return d.end_step(); })); },
+      "After the all-reduce.");
+  drop.def(
+      "pause", [](Drop& self) { self.call("DropCompute.pause", [](DropCompute& d) { return d.pause(); }); },
+      "Between two steps, before something that belongs to none, as a validation.");
+  drop.def(
+      "run", &Drop::run, py::arg("gradients"), py::arg("compute"), py::arg("apply") = py::none(),
+      py::arg("reduce") = py::none(),
+      "A whole step, by any rule.\n\ngradients: float32, zeros at first, and zeros again when it returns.\ncompute(position, "
+      "gradients): adds the gradient of that micro-batch, divided by the micro-batches of a step. "
+      "With the rule `at` in another thread, and the last one perhaps after run() has returned.\napply(gradients, step): uses "
+      "the averages; not called for a step that is not applied.\n"
+      "reduce(gradients): averages over the group; None: an all-reduce.\nThe arrays are lent for the call. What the functions "
+      "raise is raised by run().");
+  drop.def("drain", &Drop::drain, py::arg("compute"), py::arg("apply") = py::none(),
+           "With the rule `at`: waits for the micro-batch that was left, and applies what is to be applied.");
 }
 
 }  // namespace
@@ -205,23 +236,47 @@ void add_steps(py::class_<Drop>& drop) {
 void add_drop_compute(py::module_& m) {
   add_drop_options(m);
   add_drop_reports(m);
-  py::class_<Drop> drop(m, "DropCompute", "A compute threshold per step, so that nobody waits for the slowest of many micro-batches for long (docs/guides/stragglers.md).");
-  drop.def(py::init<const Group&, uint32_t, py::handle, const Group*>(), py::arg("group"), py::arg("micro_batches"), py::arg("options") = "auto", py::arg("replica") = py::none(),
-           "All ranks call it alike.\n\nmicro_batches: of each rank in a step. options: DropOptions, or their text. replica: the processes that compute one replica together, if that is not this process alone.\n"
+  py::class_<Drop> drop(m, "DropCompute",
+                        "A compute threshold per step, so that nobody waits for the slowest of many micro-batches for long "
+                        "(docs/guides/stragglers.md).");
+  drop.def(py::init<const Group&, uint32_t, py::handle, const Group*>(), py::arg("group"), py::arg("micro_batches"),
+           py::arg("options") = "auto", py::arg("replica") = py::none(),
+           "All ranks call it alike.\n\nmicro_batches: of each rank in a step. options: DropOptions, or their text. replica: "
+           "the processes that compute one replica together, if that is not this process alone.\n"
            "Invalid: options make no sense, or differ between ranks.");
   add_steps(drop);
-  drop.def("report", [](Drop& self) { return self.question("DropCompute.report", [](DropCompute& d) { return d.report(); }); }, "The last window's; none yet: no steps.");
-  drop.def("total", [](Drop& self) { return self.question("DropCompute.total", [](DropCompute& d) { return d.total(); }); }, "Of all windows so far.");
-  drop.def("finish", [](Drop& self) { return check(self.call("DropCompute.finish", [](DropCompute& d) { return d.finish(); })); }, "At the end: what was not told of yet becomes a window. All ranks call it, between two steps.");
-  drop.def("recorded", [](Drop& self) { return self.question("DropCompute.recorded", [](DropCompute& d) { return d.recorded(); }); }, "What this rank recorded, as lines that `unisono drop-compute search` reads.");
+  drop.def(
+      "report", [](Drop& self) { return self.question("DropCompute.report", [](DropCompute& d) { return d.report(); }); },
+      "The last window's; none yet: no steps.");
+  drop.def(
+      "total", [](Drop& self) { return self.question("DropCompute.total", [](DropCompute& d) { return d.total(); }); },
+      "Of all windows so far.");
+  drop.def(
+      "finish", [](Drop& self) { return check(self.call("DropCompute.finish", [](DropCompute& d) { return d.finish(); })); },
+      "At the end: what was not told of yet becomes a window. All ranks call it, between two steps.");
+  drop.def(
+      "recorded", [](Drop& self) { return self.question("DropCompute.recorded", [](DropCompute& d) { return d.recorded(); }); },
+      "What this rank recorded, as lines that `unisono drop-compute search` reads.");
   drop.def_static("recorded_head", &DropCompute::recorded_head, py::arg("micro_batches"), "The head of a file of such lines.");
-  drop.def("save", [](Drop& self) { return bytes_of(self.call("DropCompute.save", [](DropCompute& d) { return d.save(); })); }, "This rank's place in its data, and the step.");
-  drop.def("load", [](Drop& self, const py::bytes& state) { check(self.call("DropCompute.load", [bytes = span_of(state)](DropCompute& d) { return d.load(bytes); })); }, py::arg("state"),
-           "All ranks load alike, each what it has saved itself after the same step. Corrupt, Invalid: nothing has changed.");
-  drop.def("resume", [](Drop& self, const Group& group, const Group* replica) {
-    const auto with = replica == nullptr ? std::optional<Group>() : std::optional(*replica);
-    check(self.call("DropCompute.resume", [&](DropCompute& d) { return d.resume(group, with); }));
-  }, py::arg("group"), py::arg("replica") = py::none(), "After Group.reform(), or a step that failed on some ranks: all ranks call it, but those that have joined, which make a new DropCompute.");
+  drop.def(
+      "save", [](Drop& self) { return bytes_of(self.call("DropCompute.save", [](DropCompute& d) { return d.save(); })); },
+      "This rank's place in its data, and the step.");
+  drop.def(
+      "load",
+      [](Drop& self, const py::bytes& state) {
+        check(self.call("DropCompute.load", [bytes = span_of(state)](DropCompute& d) { return d.load(bytes); }));
+      },
+      py::arg("state"),
+      "All ranks load alike, each what it has saved itself after the same step. Corrupt, Invalid: nothing has changed.");
+  drop.def(
+      "resume",
+      [](Drop& self, const Group& group, const Group* replica) {
+        const auto with = replica == nullptr ? std::optional<Group>() : std::optional(*replica);
+        check(self.call("DropCompute.resume", [&](DropCompute& d) { return d.resume(group, with); }));
+      },
+      py::arg("group"), py::arg("replica") = py::none(),
+      "After Group.reform(), or a step that failed on some ranks: all ranks call it, but those that have joined, which make a "
+      "new DropCompute.");
 }
 
 }  // namespace unisono_python

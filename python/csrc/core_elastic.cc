@@ -29,7 +29,8 @@ const std::unordered_map<std::string_view, Setter>& setters() {
       {"port", [](Options& o, py::handle v) { o.port = py::cast<uint16_t>(v); }},
       {"role", [](Options& o, py::handle v) { o.role = static_cast<Options::Role>(word_place(v, "role", roles)); }},
       {"run_key", [](Options& o, py::handle v) { o.run_key = py::cast<std::string>(v); }},
-      {"profile", [](Options& o, py::handle v) { o.profile = static_cast<Options::Profile>(word_place(v, "profile", profiles)); }},
+      {"profile",
+       [](Options& o, py::handle v) { o.profile = static_cast<Options::Profile>(word_place(v, "profile", profiles)); }},
       {"max_group", [](Options& o, py::handle v) { o.max_group = py::cast<uint32_t>(v); }},
       {"rounds", [](Options& o, py::handle v) { o.rounds = py::cast<uint32_t>(v); }},
       {"min_peers", [](Options& o, py::handle v) { o.min_peers = py::cast<uint32_t>(v); }},
@@ -40,7 +41,8 @@ const std::unordered_map<std::string_view, Setter>& setters() {
       {"contribute", [](Options& o, py::handle v) { o.contribute = option_of<StepCodec>(v, "contribute"); }},
       {"result", [](Options& o, py::handle v) { o.result = option_of<StepCodec>(v, "result"); }},
       {"join_timeout", [](Options& o, py::handle v) { o.join_timeout = milliseconds(py::cast<double>(v), "join_timeout"); }},
-      {"gather_timeout", [](Options& o, py::handle v) { o.gather_timeout = milliseconds(py::cast<double>(v), "gather_timeout"); }},
+      {"gather_timeout",
+       [](Options& o, py::handle v) { o.gather_timeout = milliseconds(py::cast<double>(v), "gather_timeout"); }},
       {"stall_timeout", [](Options& o, py::handle v) { o.stall_timeout = milliseconds(py::cast<double>(v), "stall_timeout"); }},
   };
   return all;
@@ -50,7 +52,8 @@ const std::unordered_map<std::string_view, Setter>& setters() {
 bool poll_interruptibly(std::optional<double> seconds, const std::function<bool(Milliseconds)>& poll) {
   const auto until = seconds ? Clock::now() + milliseconds(*seconds, "timeout") : Clock::time_point::max();
   for (;;) {
-    const auto left = std::chrono::ceil<Milliseconds>(std::clamp(until - Clock::now(), Clock::duration(Milliseconds(1)), Clock::duration(slice)));
+    const auto left = std::chrono::ceil<Milliseconds>(
+        std::clamp(until - Clock::now(), Clock::duration(Milliseconds(1)), Clock::duration(slice)));
     const bool over = [&] {
       const py::gil_scoped_release released;
       return poll(left);
@@ -140,7 +143,10 @@ void add_averaging_reports(py::module_& m) {
   round.def_readonly("variance", &RoundSummary::variance);
   round.def_readonly("total_weight", &RoundSummary::total_weight);
   add_fields_text(round);
-  py::class_<AveragingReport, std::shared_ptr<AveragingReport>> step(m, "AveragingReport", "One averaging step, at this peer. Whatever went wrong, the arrays hold either what they held, or averages, chunk by chunk.");
+  py::class_<AveragingReport, std::shared_ptr<AveragingReport>> step(
+      m, "AveragingReport",
+      "One averaging step, at this peer. Whatever went wrong, the arrays hold either what they held, or averages, chunk by "
+      "chunk.");
   step.def_readonly("step", &AveragingReport::step);
   step.def_readonly("exact", &AveragingReport::exact);
   step.def_readonly("layout", &AveragingReport::layout);
@@ -182,25 +188,40 @@ void add_status(py::module_& m) {
 
 void add_state(py::module_& m) {
   py::class_<StateView> state(m, "ElasticState", "What a process found when it joined.");
-  state.def_property_readonly("loaded", [](const StateView& self) { return self.state().loaded; }, "False: it founded the run, or nobody had anything to give.");
-  state.def_property_readonly("step", [](const StateView& self) { return self.state().step; }, "The donors' last one; -1: none.");
-  state.def_property_readonly("values", [](const py::object& self) {
-    const auto& values = py::cast<const StateView&>(self).state().values;
-    return float_view(values.data(), values.size(), self, Access::read);
-  }, "Of all tensors, in order: a read-only float32 array.");
-  state.def_property_readonly("blobs", [](const StateView& self) {
-    py::dict blobs;
-    for (const auto& [name, bytes] : self.state().blobs) blobs[py::str(name)] = bytes_of(bytes);
-    return blobs;
-  }, "What donors had set by set_state().");
-  state.def_property_readonly("mixed", [](const StateView& self) { return self.state().mixed; }, "Donors differed: one of them was taken.");
+  state.def_property_readonly(
+      "loaded", [](const StateView& self) { return self.state().loaded; },
+      "False: it founded the run, or nobody had anything to give.");
+  state.def_property_readonly(
+      "step", [](const StateView& self) { return self.state().step; }, "The donors' last one; -1: none.");
+  state.def_property_readonly(
+      "values",
+      [](const py::object& self) {
+        const auto& values = py::cast<const StateView&>(self).state().values;
+        return float_view(values.data(), values.size(), self, Access::read);
+      },
+      "Of all tensors, in order: a read-only float32 array.");
+  state.def_property_readonly(
+      "blobs",
+      [](const StateView& self) {
+        py::dict blobs;
+        for (const auto& [name, bytes] : self.state().blobs) blobs[py::str(name)] = bytes_of(bytes);
+        return blobs;
+      },
+      "What donors had set by set_state().");
+  state.def_property_readonly(
+      "mixed", [](const StateView& self) { return self.state().mixed; }, "Donors differed: one of them was taken.");
   state.def_property_readonly("donors", [](const StateView& self) { return self.state().donors; });
   state.def_property_readonly("seconds", [](const StateView& self) { return self.state().seconds; });
   state.def_property_readonly("bytes", [](const StateView& self) { return self.state().bytes; });
-  state.def_property_readonly("note", [](const StateView& self) { return self.state().note; }, "Why nothing was loaded.");
+  state.def_property_readonly(
+      "note", [](const StateView& self) { return self.state().note; }, "Why nothing was loaded.");
   state.def("__repr__", [](const StateView& self) {
     const auto& s = self.state();
-    return "<unisono.ElasticState: " + (s.loaded ? std::to_string(s.values.size()) + " values of averaging step " + std::to_string(s.step) + " from " + std::to_string(s.donors) + " donors" : "nothing loaded: " + s.note) + ">";
+    return "<unisono.ElasticState: " +
+           (s.loaded ? std::to_string(s.values.size()) + " values of averaging step " + std::to_string(s.step) + " from " +
+                           std::to_string(s.donors) + " donors"
+                     : "nothing loaded: " + s.note) +
+           ">";
   });
 }
 
@@ -220,40 +241,71 @@ void add_elastic(py::module_& m) {
   add_averaging_reports(m);
   add_status(m);
   add_state(m);
-  py::class_<PythonAveragingStep>(m, "ElasticWork", "An averaging step that goes on while this process computes. The last reference to go does not end it.")
+  py::class_<PythonAveragingStep>(
+      m, "ElasticWork", "An averaging step that goes on while this process computes. The last reference to go does not end it.")
       .def("done", &PythonAveragingStep::done)
       .def("wait", &PythonAveragingStep::wait, py::arg("timeout") = py::none(),
-           "Waits, then brings the result into the arrays that were given: local changes made meanwhile are kept. Once.\n\ntimeout: seconds; None: as long as it takes. Late: not done yet, call again.")
-      .def("cancel", &PythonAveragingStep::cancel, "Takes part no longer; what rounds had brought so far is in the result all the same.");
-  py::class_<PythonElastic, std::shared_ptr<PythonElastic>> run(m, "Elastic", "Averaging that survives peers coming and going, without a master (docs/guides/elastic.md).");
-  run.def_static("join", [](const py::kwargs& words) {
-    auto joined = interruptibly([options = options_of(words)] {
-      auto made = Elastic::join(options);
-      return made ? Result(std::make_shared<Elastic>(std::move(*made))) : Result<std::shared_ptr<Elastic>>(made.status());
-    });
-    return std::make_shared<PythonElastic>(std::move(joined));
-  }, "Blocks until this process knows the run's peers and has the state that they give.\n\nOptions: see unisono.ElasticOptions. Errors: Invalid (also: a seed answered for another run or other tensors), Unavailable (no seed answered).");
-  run.def("state", [](const std::shared_ptr<PythonElastic>& self) { return StateView{self->shared()}; }, "What this process found when it joined.");
-  run.def("ready", [](PythonElastic& self, double timeout) { return poll_interruptibly(timeout, [&](Milliseconds left) { return self.run().ready(left); }); }, py::arg("timeout"),
-          "Waits until min_peers are there and have a layout; False: they are not, after so many seconds.");
+           "Waits, then brings the result into the arrays that were given: local changes made meanwhile are kept. "
+           "Once.\n\ntimeout: seconds; None: as long as it takes. Late: not done yet, call again.")
+      .def("cancel", &PythonAveragingStep::cancel,
+           "Takes part no longer; what rounds had brought so far is in the result all the same.");
+  py::class_<PythonElastic, std::shared_ptr<PythonElastic>> run(
+      m, "Elastic", "Averaging that survives peers coming and going, without a master (docs/guides/elastic.md).");
+  run.def_static(
+      "join",
+      [](const py::kwargs& words) {
+        auto joined = interruptibly([options = options_of(words)] {
+          auto made = Elastic::join(options);
+          return made ? Result(std::make_shared<Elastic>(std::move(*made))) : Result<std::shared_ptr<Elastic>>(made.status());
+        });
+        return std::make_shared<PythonElastic>(std::move(joined));
+      },
+      "Blocks until this process knows the run's peers and has the state that they give.\n\nOptions: see "
+      "unisono.ElasticOptions. Errors: Invalid (also: a seed answered for another run or other tensors), Unavailable (no seed "
+      "answered).");
+  run.def(
+      "state", [](const std::shared_ptr<PythonElastic>& self) { return StateView{self->shared()}; },
+      "What this process found when it joined.");
+  run.def(
+      "ready",
+      [](PythonElastic& self, double timeout) {
+        return poll_interruptibly(timeout, [&](Milliseconds left) { return self.run().ready(left); });
+      },
+      py::arg("timeout"), "Waits until min_peers are there and have a layout; False: they are not, after so many seconds.");
   run.def("average", average, py::arg("tensors"), py::arg("weight") = 1.0,
-          "One averaging step over the float32 arrays (one, or a sequence; sizes as in tensor_elements), in place: the weighted mean over all peers that took part.\n\n"
-          "weight: how much this peer's values count; 0: takes the mean and gives nothing. After KeyboardInterrupt the arrays are as they were.");
-  run.def("average_async", begin_step, py::arg("tensors"), py::arg("weight") = 1.0, "The same while this process computes on: a copy is averaged, and ElasticWork.wait() brings the result in.");
-  run.def("set_state", [](PythonElastic& self, const py::dict& blobs) { check(self.run().set_state(blobs_of(blobs))); }, py::arg("blobs"), "What joiners are given together with the values: name -> bytes. Replaces what was set before.");
-  run.def("offer_values", [](PythonElastic& self, py::handle tensors) {
-    const auto buffers = float_buffers(tensors, "offer_values: tensors", Access::read);
-    check(self.run().offer_values(spans_of(buffers)));
-  }, py::arg("tensors"), "Until the first averaging step joiners are given these values.");
+          "One averaging step over the float32 arrays (one, or a sequence; sizes as in tensor_elements), in place: the "
+          "weighted mean over all peers that took part.\n\n"
+          "weight: how much this peer's values count; 0: takes the mean and gives nothing. After KeyboardInterrupt the arrays "
+          "are as they were.");
+  run.def("average_async", begin_step, py::arg("tensors"), py::arg("weight") = 1.0,
+          "The same while this process computes on: a copy is averaged, and ElasticWork.wait() brings the result in.");
+  run.def(
+      "set_state", [](PythonElastic& self, const py::dict& blobs) { check(self.run().set_state(blobs_of(blobs))); },
+      py::arg("blobs"), "What joiners are given together with the values: name -> bytes. Replaces what was set before.");
+  run.def(
+      "offer_values",
+      [](PythonElastic& self, py::handle tensors) {
+        const auto buffers = float_buffers(tensors, "offer_values: tensors", Access::read);
+        check(self.run().offer_values(spans_of(buffers)));
+      },
+      py::arg("tensors"), "Until the first averaging step joiners are given these values.");
   run.def("status", [](PythonElastic& self) {
     const py::gil_scoped_release released;
     return self.run().status();
   });
-  run.def("group", [](PythonElastic& self, double form_timeout, const py::kwargs& words) {
-    const auto options = join_options(words);
-    return without_gil([&] { return self.run().group(milliseconds(form_timeout, "form_timeout"), options); });
-  }, py::arg("form_timeout") = 10.0, "An ordinary Group of the peers that the newest layout names. form_timeout: seconds for all to come. All of them call it after the same averaging step. Options: as of join(). Unavailable: there is no layout, or it does not name this process; Late: somebody did not come.");
-  run.def("leave", [](PythonElastic& self) { self.leave(); }, "Says goodbye: finishes what others wait for, and ends. Safe to call twice; called at exit, too.");
+  run.def(
+      "group",
+      [](PythonElastic& self, double form_timeout, const py::kwargs& words) {
+        const auto options = join_options(words);
+        return without_gil([&] { return self.run().group(milliseconds(form_timeout, "form_timeout"), options); });
+      },
+      py::arg("form_timeout") = 10.0,
+      "An ordinary Group of the peers that the newest layout names. form_timeout: seconds for all to come. All of them call it "
+      "after the same averaging step. Options: as of join(). Unavailable: there is no layout, or it does not name this "
+      "process; Late: somebody did not come.");
+  run.def(
+      "leave", [](PythonElastic& self) { self.leave(); },
+      "Says goodbye: finishes what others wait for, and ends. Safe to call twice; called at exit, too.");
   run.def("__enter__", [](const std::shared_ptr<PythonElastic>& self) { return self; });
   run.def("__exit__", [](PythonElastic& self, const py::args&) { self.leave(); });
 }

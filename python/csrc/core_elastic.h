@@ -9,7 +9,8 @@ namespace unisono_python {
 
 class PythonElastic {
  public:
-  explicit PythonElastic(std::shared_ptr<Elastic> run) : run_(std::move(run)), early_(std::make_unique<EndsEarly>([this] { (void)goodbye(); })) {}
+  explicit PythonElastic(std::shared_ptr<Elastic> run)
+      : run_(std::move(run)), early_(std::make_unique<EndsEarly>([this] { (void)goodbye(); })) {}
   PythonElastic(const PythonElastic&) = delete;
   ~PythonElastic() {
     early_.reset();  // while nobody else can call it

@@ -22,7 +22,8 @@ class PythonMoshpitSgd {
     sgd_.reset();
   }
   using Tensors = std::span<const std::span<float>>;
-  MoshpitStep step(const char* what, py::handle parameters, const std::function<Result<MoshpitStep>(MoshpitSgd&, Tensors)>& call) {
+  MoshpitStep step(const char* what, py::handle parameters,
+                   const std::function<Result<MoshpitStep>(MoshpitSgd&, Tensors)>& call) {
     const auto use = busy_.call(what);
     const auto buffers = float_buffers(parameters, std::string(what) + ": parameters", Access::write);
     const auto spans = spans_of(buffers);
@@ -35,12 +36,15 @@ class PythonMoshpitSgd {
   }
   // In slices of 100 ms, with a look for signals in between.
   MoshpitStep drain(py::handle parameters, std::optional<double> seconds) {
-    const auto until = seconds ? std::chrono::steady_clock::now() + milliseconds(*seconds, "timeout") : std::chrono::steady_clock::time_point::max();
+    const auto until = seconds ? std::chrono::steady_clock::now() + milliseconds(*seconds, "timeout")
+                               : std::chrono::steady_clock::time_point::max();
     for (;;) {
       try {
-        return step("MoshpitSgd.drain", parameters, [](MoshpitSgd& sgd, Tensors tensors) { return sgd.drain(tensors, Milliseconds{100}); });
+        return step("MoshpitSgd.drain", parameters,
+                    [](MoshpitSgd& sgd, Tensors tensors) { return sgd.drain(tensors, Milliseconds{100}); });
       } catch (py::error_already_set& error) {
-        if (!error.matches(py::module_::import("unisono._errors").attr("Late")) || std::chrono::steady_clock::now() >= until) throw;
+        if (!error.matches(py::module_::import("unisono._errors").attr("Late")) || std::chrono::steady_clock::now() >= until)
+          throw;
       }
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
@@ -77,7 +81,8 @@ class PythonMoshpitSgd {
 using Sgd = PythonMoshpitSgd;
 
 void add_moshpit_options(py::module_& m) {
-  py::class_<MoshpitSgdOptions> options(m, "MoshpitSgdOptions", "When an averaging step begins, and what is averaged in it (docs/guides/elastic.md).");
+  py::class_<MoshpitSgdOptions> options(m, "MoshpitSgdOptions",
+                                        "When an averaging step begins, and what is averaged in it (docs/guides/elastic.md).");
   add_options(options, "MoshpitSgdOptions");
   options.def_readwrite("local_steps", &MoshpitSgdOptions::local_steps);
   options.def_readwrite("target_samples", &MoshpitSgdOptions::target_samples);
@@ -86,13 +91,16 @@ void add_moshpit_options(py::module_& m) {
   options.def_readwrite("outer_rate", &MoshpitSgdOptions::outer_rate);
   options.def_readwrite("outer_momentum", &MoshpitSgdOptions::outer_momentum);
   options.def_readwrite("overlap", &MoshpitSgdOptions::overlap);
-  options.def("check", [](const MoshpitSgdOptions& self) { check(self.check()); }, "Invalid: names the field.");
+  options.def(
+      "check", [](const MoshpitSgdOptions& self) { check(self.check()); }, "Invalid: names the field.");
 }
 
 void add_moshpit_reports(py::module_& m) {
   py::class_<MoshpitStep> step(m, "MoshpitStep", "What one call of after_step(), drain() or finish() did.");
   step.def_readonly("began", &MoshpitStep::began);
-  step.def_property_readonly("averaging", [](const MoshpitStep& self) { return std::const_pointer_cast<AveragingReport>(self.averaging); }, "That was brought into the parameters, or came to nothing; None: none ended.");
+  step.def_property_readonly(
+      "averaging", [](const MoshpitStep& self) { return std::const_pointer_cast<AveragingReport>(self.averaging); },
+      "That was brought into the parameters, or came to nothing; None: none ended.");
   step.def_readonly("waited_s", &MoshpitStep::waited_s);
   add_fields_text(step);
   py::class_<MoshpitSgdReport> report(m, "MoshpitSgdReport", "Since this process made its MoshpitSgd. Times are in seconds.");
@@ -119,21 +127,50 @@ void add_moshpit_reports(py::module_& m) {
 void add_moshpit_sgd(py::module_& m) {
   add_moshpit_options(m);
   add_moshpit_reports(m);
-  py::class_<Sgd> sgd(m, "MoshpitSgd", "Training in an elastic run: every peer takes steps of its own, and every few steps an averaging step averages what they have come to (docs/guides/elastic.md).");
-  sgd.def(py::init<std::shared_ptr<PythonElastic>, py::handle, py::handle>(), py::arg("run"), py::arg("parameters"), py::arg("options") = MoshpitSgdOptions(),
-          "parameters: a float32 array, or a sequence of them, as the run's tensor_elements say. Where the run had values, they are written there.\n\nInvalid: options make no sense; the run's tensors have other sizes.");
-  sgd.def("after_step", [](Sgd& self, py::handle parameters, uint64_t samples) {
-    return self.step("MoshpitSgd.after_step", parameters, [samples](MoshpitSgd& s, Sgd::Tensors tensors) { return s.after_step(tensors, samples); });
-  }, py::arg("parameters"), py::arg("samples"), "After each step of the own optimizer: begins an averaging step, or brings one in. With overlap it never waits; else it cannot be interrupted while it does.\n\nsamples: that the step was made of.");
-  sgd.def("drain", &Sgd::drain, py::arg("parameters"), py::arg("timeout") = py::none(), "Waits for the averaging step that goes on, if one does, and brings it in: before values are saved or evaluated. Late: it goes on still.");
-  sgd.def("finish", [](Sgd& self, py::handle parameters) { return self.step("MoshpitSgd.finish", parameters, [](MoshpitSgd& s, Sgd::Tensors tensors) { return s.finish(tensors); }); }, py::arg("parameters"),
-          "The same, then one more averaging step, so that the last steps count, too (up to two more while others bring news in it).");
-  sgd.def("abandon", [](Sgd& self) { self.question("MoshpitSgd.abandon").abandon(); }, "Takes part no longer in the averaging step that goes on.");
-  sgd.def("give_state", &Sgd::give_state, py::arg("give"), "give() -> dict of name -> bytes: for joiners, besides the values. Called right before each averaging step; what it raises is raised by after_step().");
-  sgd.def_property_readonly("steps", [](Sgd& self) { return self.question("MoshpitSgd.steps").steps(); }, "Since the run began, as this peer counts them.");
+  py::class_<Sgd> sgd(m, "MoshpitSgd",
+                      "Training in an elastic run: every peer takes steps of its own, and every few steps an averaging step "
+                      "averages what they have come to (docs/guides/elastic.md).");
+  sgd.def(py::init<std::shared_ptr<PythonElastic>, py::handle, py::handle>(), py::arg("run"), py::arg("parameters"),
+          py::arg("options") = MoshpitSgdOptions(),
+          "parameters: a float32 array, or a sequence of them, as the run's tensor_elements say. Where the run had values, "
+          "they are written there.\n\nInvalid: options make no sense; the run's tensors have other sizes.");
+  sgd.def(
+      "after_step",
+      [](Sgd& self, py::handle parameters, uint64_t samples) {
+        return self.step("MoshpitSgd.after_step", parameters,
+                         [samples](MoshpitSgd& s, Sgd::Tensors tensors) { return s.after_step(tensors, samples); });
+      },
+      py::arg("parameters"), py::arg("samples"),
+      "After each step of the own optimizer: begins an averaging step, or brings one in. With overlap it never waits; else it "
+      "cannot be interrupted while it does.\n\nsamples: that the step was made of.");
+  sgd.def("drain", &Sgd::drain, py::arg("parameters"), py::arg("timeout") = py::none(),
+          "Waits for the averaging step that goes on, if one does, and brings it in: before values are saved or evaluated. "
+          "Late: it goes on still.");
+  sgd.def(
+      "finish",
+      [](Sgd& self, py::handle parameters) {
+        return self.step("MoshpitSgd.finish", parameters,
+                         [](MoshpitSgd& s, Sgd::Tensors tensors) { return s.finish(tensors); });
+      },
+      py::arg("parameters"),
+      "The same, then one more averaging step, so that the last steps count, too (up to two more while others bring news in "
+      "it).");
+  sgd.def(
+      "abandon", [](Sgd& self) { self.question("MoshpitSgd.abandon").abandon(); },
+      "Takes part no longer in the averaging step that goes on.");
+  sgd.def("give_state", &Sgd::give_state, py::arg("give"),
+          "give() -> dict of name -> bytes: for joiners, besides the values. Called right before each averaging step; what it "
+          "raises is raised by after_step().");
+  sgd.def_property_readonly(
+      "steps", [](Sgd& self) { return self.question("MoshpitSgd.steps").steps(); },
+      "Since the run began, as this peer counts them.");
   sgd.def("report", [](Sgd& self) { return self.question("MoshpitSgd.report").report(); });
-  sgd.def("save", [](Sgd& self) { return bytes_of(self.question("MoshpitSgd.save").save()); }, "The outer optimizer and the counters, to go on with after a restart of all peers, beside saved parameters. After drain().");
-  sgd.def("load", &Sgd::load, py::arg("state"), "Corrupt: cut or changed. Invalid: of other sizes or another outer optimizer. Nothing has changed then.");
+  sgd.def(
+      "save", [](Sgd& self) { return bytes_of(self.question("MoshpitSgd.save").save()); },
+      "The outer optimizer and the counters, to go on with after a restart of all peers, beside saved parameters. After "
+      "drain().");
+  sgd.def("load", &Sgd::load, py::arg("state"),
+          "Corrupt: cut or changed. Invalid: of other sizes or another outer optimizer. Nothing has changed then.");
 }
 
 }  // namespace unisono_python

@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* reduce_ops[] = {"sum", "avg", "min", "max", "prod", "band", "bor", "bxor"};
 constexpr const char* orders[] = {"automatic", "in_rank_order", "any"};
-constexpr const char* schedules[] = {"automatic", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
+constexpr const char* schedules[] = {"automatic",    "ring",     "two_step", "halving_doubling",
+                                     "hierarchical", "one_shot", "direct",   "tree"};
 constexpr const char* deliveries[] = {"reliable", "lossy", "automatic"};
 constexpr const char* kinds[] = {"plain", "quantize", "f16", "bf16"};
 constexpr const char* metadata[] = {"f16", "bf16", "f32", "automatic"};
@@ -36,7 +37,8 @@ const std::unordered_map<std::string_view, Setter>& call_setters() {
   static const std::unordered_map<std::string_view, Setter> setters{
       {"op", [](CallWords& c, py::handle v) { c.options.op = static_cast<ReduceOp>(word_place(v, "op", reduce_ops)); }},
       {"order", [](CallWords& c, py::handle v) { c.options.order = static_cast<Order>(word_place(v, "order", orders)); }},
-      {"schedule", [](CallWords& c, py::handle v) { c.options.schedule = static_cast<ScheduleKind>(word_place(v, "schedule", schedules)); }},
+      {"schedule", [](CallWords& c,
+                      py::handle v) { c.options.schedule = static_cast<ScheduleKind>(word_place(v, "schedule", schedules)); }},
       {"timeout", [](CallWords& c, py::handle v) { c.options.timeout = milliseconds(v.cast<double>(), "timeout"); }},
       {"id", [](CallWords& c, py::handle v) { c.options.id = v.cast<uint64_t>(); }},
       {"slice_bytes", [](CallWords& c, py::handle v) { c.options.slice_bytes = v.cast<uint64_t>(); }},
@@ -48,7 +50,11 @@ const std::unordered_map<std::string_view, Setter>& call_setters() {
       {"delivery", set_delivery},
       {"lossy", [](CallWords& c, py::handle v) { c.options.lossy = option_of<DeliveryOptions>(v, "lossy"); }},
       {"shard_unit", [](CallWords& c, py::handle v) { c.options.shard_unit = v.cast<uint32_t>(); }},
-      {"needed_ranges", [](CallWords& c, py::handle v) { c.needed_ranges = std::make_shared<const std::vector<std::vector<uint32_t>>>(v.cast<std::vector<std::vector<uint32_t>>>()); }},
+      {"needed_ranges",
+       [](CallWords& c, py::handle v) {
+         c.needed_ranges =
+             std::make_shared<const std::vector<std::vector<uint32_t>>>(v.cast<std::vector<std::vector<uint32_t>>>());
+       }},
       {"dtype", [](CallWords& c, py::handle v) { c.dtype = static_cast<DType>(word_place(v, "dtype", dtypes)); }},
   };
   return setters;
@@ -73,7 +79,8 @@ const std::unordered_map<std::string_view, JoinSetter>& join_setters() {
       {"datagram_checksum", [](Options& o, py::handle v) { o.datagram_checksum = v.cast<bool>(); }},
       {"streams_per_link", [](Options& o, py::handle v) { o.streams_per_link = v.cast<uint32_t>(); }},
       {"tuning", [](Options& o, py::handle v) { o.tuning = v.cast<std::string>(); }},
-      {"codec", [](Options& o, py::handle v) { o.codec = py::isinstance<Codec>(v) ? v.cast<Codec>().to_string() : v.cast<std::string>(); }},
+      {"codec", [](Options& o,
+                   py::handle v) { o.codec = py::isinstance<Codec>(v) ? v.cast<Codec>().to_string() : v.cast<std::string>(); }},
       {"compute_threads", [](Options& o, py::handle v) { o.compute_threads = v.cast<uint32_t>(); }},
       {"payload_checksum", [](Options& o, py::handle v) { o.payload_checksum = v.cast<bool>(); }},
   };
@@ -85,7 +92,8 @@ void apply(const Setters& setters, const py::kwargs& words, Target& target, cons
   for (const auto& [key, value] : words) {
     const std::string name = py::str(key);
     const auto setter = setters.find(name);
-    if (setter == setters.end()) throw py::type_error(std::string(what) + "() got an unexpected keyword argument '" + name + "'");
+    if (setter == setters.end())
+      throw py::type_error(std::string(what) + "() got an unexpected keyword argument '" + name + "'");
     if (value.is_none()) continue;
     try {
       setter->second(target, value);
@@ -96,7 +104,8 @@ void apply(const Setters& setters, const py::kwargs& words, Target& target, cons
 }
 
 void add_step_codec(py::module_& m) {
-  py::class_<StepCodec> step(m, "StepCodec", "What happens to the elements of one step of a collective (docs/guides/thin_links.md).");
+  py::class_<StepCodec> step(m, "StepCodec",
+                             "What happens to the elements of one step of a collective (docs/guides/thin_links.md).");
   step.def(py::init([](const py::kwargs& fields) {
     auto object = py::cast(StepCodec{});
     set_fields(object, fields);
@@ -107,13 +116,16 @@ void add_step_codec(py::module_& m) {
   step.def_readwrite("group", &StepCodec::group);
   add_word(step, "metadata", &StepCodec::metadata, metadata);
   add_word(step, "spikes", &StepCodec::spikes, spikes);
-  step.def("__eq__", [](const StepCodec& self, const StepCodec& other) { return self == other; }, py::is_operator());
+  step.def(
+      "__eq__", [](const StepCodec& self, const StepCodec& other) { return self == other; }, py::is_operator());
   step.attr("__hash__") = py::none();
   step.def("__repr__", [](const StepCodec& self) { return "StepCodec('" + Codec::of(self).to_string() + "')"; });
 }
 
 void add_codec(py::module_& m) {
-  py::class_<Codec> codec(m, "Codec", "How elements travel: as they are, as 16-bit floats, or as codes of 2 to 8 bits (docs/guides/thin_links.md).");
+  py::class_<Codec> codec(
+      m, "Codec",
+      "How elements travel: as they are, as 16-bit floats, or as codes of 2 to 8 bits (docs/guides/thin_links.md).");
   add_options(codec, "Codec");
   add_option(codec, "reduce", &Codec::reduce);
   add_option(codec, "across", &Codec::across);
@@ -121,19 +133,22 @@ void add_codec(py::module_& m) {
   codec.def_readwrite("own_exact", &Codec::own_exact);
   codec.def_readwrite("poison", &Codec::poison);
   codec.def("is_plain", &Codec::is_plain);
-  codec.def_static("of", [](py::handle step) { return Codec::of(option_of<StepCodec>(step, "step")); }, py::arg("step"));
+  codec.def_static(
+      "of", [](py::handle step) { return Codec::of(option_of<StepCodec>(step, "step")); }, py::arg("step"));
   codec.def_static("quantized", &Codec::quantized, py::arg("bits"), py::arg("group") = 128);
 }
 
 void add_delivery_options(py::module_& m) {
-  py::class_<DeliveryOptions> options(m, "DeliveryOptions", "What a collective makes of datagrams that do not arrive (docs/guides/packet_loss.md).");
+  py::class_<DeliveryOptions> options(m, "DeliveryOptions",
+                                      "What a collective makes of datagrams that do not arrive (docs/guides/packet_loss.md).");
   add_options(options, "DeliveryOptions");
   options.def_readwrite("loss_budget", &DeliveryOptions::loss_budget);
   add_word(options, "estimator", &DeliveryOptions::estimator, estimators);
   add_word(options, "on_empty", &DeliveryOptions::on_empty, on_empty);
   const auto seconds = [&](const char* name, std::chrono::microseconds DeliveryOptions::*field) {
-    options.def_property(name, [field](const DeliveryOptions& self) { return static_cast<double>((self.*field).count()) * 1e-6; },
-                         [field](DeliveryOptions& self, double value) { self.*field = std::chrono::microseconds(std::llround(value * 1e6)); });
+    options.def_property(
+        name, [field](const DeliveryOptions& self) { return static_cast<double>((self.*field).count()) * 1e-6; },
+        [field](DeliveryOptions& self, double value) { self.*field = std::chrono::microseconds(std::llround(value * 1e6)); });
   };
   seconds("deadline", &DeliveryOptions::deadline);
   seconds("deadline_max", &DeliveryOptions::deadline_max);
@@ -146,12 +161,14 @@ void add_delivery_options(py::module_& m) {
 
 Milliseconds milliseconds(double seconds, const char* what) {
   constexpr double most = 1e9;  // the library refuses what is too long for it
-  if (!(seconds >= 0) || seconds > most) throw py::value_error(std::string(what) + ": " + std::to_string(seconds) + " s; wanted: seconds from 0 on");
+  if (!(seconds >= 0) || seconds > most)
+    throw py::value_error(std::string(what) + ": " + std::to_string(seconds) + " s; wanted: seconds from 0 on");
   return Milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000 - 1e-6)));
 }
 
 size_t word_place(py::handle word, const char* what, std::span<const char* const> words) {
-  if (!py::isinstance<py::str>(word)) throw py::type_error(std::string(what) + " is of the type " + Py_TYPE(word.ptr())->tp_name + "; wanted: a string");
+  if (!py::isinstance<py::str>(word))
+    throw py::type_error(std::string(what) + " is of the type " + Py_TYPE(word.ptr())->tp_name + "; wanted: a string");
   const auto given = word.cast<std::string>();
   const std::string_view text = given == "auto" ? "automatic" : std::string_view(given);
   std::string known;
@@ -166,13 +183,16 @@ template <>
 StepCodec option_of<StepCodec>(py::handle value, const char* what) {
   if (py::isinstance<StepCodec>(value)) return value.cast<StepCodec>();
   const auto codec = option_of<Codec>(value, what);
-  if (codec != Codec::of(codec.reduce)) throw py::value_error(std::string(what) + ": '" + codec.to_string() + "' has more than one step");
+  if (codec != Codec::of(codec.reduce))
+    throw py::value_error(std::string(what) + ": '" + codec.to_string() + "' has more than one step");
   return codec.reduce;
 }
 
 void set_fields(py::handle object, const py::kwargs& fields) {
   for (const auto& [name, value] : fields) {
-    if (!py::hasattr(object, name)) throw py::type_error(std::string(Py_TYPE(object.ptr())->tp_name) + "() got an unexpected keyword argument '" + std::string(py::str(name)) + "'");
+    if (!py::hasattr(object, name))
+      throw py::type_error(std::string(Py_TYPE(object.ptr())->tp_name) + "() got an unexpected keyword argument '" +
+                           std::string(py::str(name)) + "'");
     py::setattr(object, name, value);
   }
 }

@@ -22,35 +22,45 @@ void set_fields(py::handle object, const py::kwargs& fields);
 template <typename T>
 void add_options(py::class_<T>& bound, const std::string& name) {
   bound.def(py::init([](py::handle text, const py::kwargs& fields) {
-    auto object = py::cast(text.is_none() ? T{} : option_of<T>(text, "options"));
-    set_fields(object, fields);
-    return py::cast<T>(object);
-  }), py::arg("text") = py::none());
-  bound.def_static("parse", [](const std::string& text) { return check(T::parse(text)); }, py::arg("text"));
+              auto object = py::cast(text.is_none() ? T{} : option_of<T>(text, "options"));
+              set_fields(object, fields);
+              return py::cast<T>(object);
+            }),
+            py::arg("text") = py::none());
+  bound.def_static(
+      "parse", [](const std::string& text) { return check(T::parse(text)); }, py::arg("text"));
   bound.def("__str__", &T::to_string);
   bound.def("__repr__", [name](const T& self) { return name + "('" + self.to_string() + "')"; });
-  bound.def("__eq__", [](const T& self, const T& other) { return self == other; }, py::is_operator());
+  bound.def(
+      "__eq__", [](const T& self, const T& other) { return self == other; }, py::is_operator());
   bound.attr("__hash__") = py::none();
 }
 template <typename T, typename E, size_t n>
 void add_word(py::class_<T>& bound, const char* name, E T::*field, const char* const (&words)[n]) {
   const std::span<const char* const> list(words);
-  bound.def_property(name, [field, list](const T& self) { return list[static_cast<size_t>(self.*field)]; },
-                     [field, name, list](T& self, py::handle word) { self.*field = static_cast<E>(word_place(word, name, list)); });
+  bound.def_property(
+      name, [field, list](const T& self) { return list[static_cast<size_t>(self.*field)]; },
+      [field, name, list](T& self, py::handle word) { self.*field = static_cast<E>(word_place(word, name, list)); });
 }
 template <typename T, typename Time>
 void add_seconds(py::class_<T>& bound, const char* name, Time T::*field) {
-  bound.def_property(name, [field](const T& self) { return std::chrono::duration<double>(self.*field).count(); },
-                     [field, name](T& self, double seconds) { self.*field = std::chrono::duration_cast<Time>(milliseconds(seconds, name)); });
+  bound.def_property(
+      name, [field](const T& self) { return std::chrono::duration<double>(self.*field).count(); },
+      [field, name](T& self, double seconds) { self.*field = std::chrono::duration_cast<Time>(milliseconds(seconds, name)); });
 }
 template <typename T, typename Option>
 void add_option(py::class_<T>& bound, const char* name, Option T::*field) {
-  bound.def_property(name, [field](const T& self) { return self.*field; }, [field, name](T& self, py::handle value) { self.*field = option_of<Option>(value, name); });
+  bound.def_property(
+      name, [field](const T& self) { return self.*field; },
+      [field, name](T& self, py::handle value) { self.*field = option_of<Option>(value, name); });
 }
 template <typename T>
 void add_text(py::class_<T>& bound) {
   bound.def("__str__", &T::to_string);
-  bound.def("__repr__", [](const py::object& self) { return "<unisono." + std::string(py::str(py::type::of(self).attr("__name__"))) + ": " + py::cast<const T&>(self).to_string() + ">"; });
+  bound.def("__repr__", [](const py::object& self) {
+    return "<unisono." + std::string(py::str(py::type::of(self).attr("__name__"))) + ": " +
+           py::cast<const T&>(self).to_string() + ">";
+  });
 }
 
 template <typename T, typename... Extra>

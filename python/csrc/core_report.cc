@@ -12,7 +12,9 @@ constexpr const char* deliveries[] = {"reliable", "lossy", "automatic"};
 
 void add_delivery_report(py::module_& m) {
   using Delivered = DeliveryReport;
-  py::class_<Delivered, std::shared_ptr<Delivered>> report(m, "DeliveryReport", "What became of the datagrams of one operation at this rank that was asked to be lossy or automatic.");
+  py::class_<Delivered, std::shared_ptr<Delivered>> report(
+      m, "DeliveryReport",
+      "What became of the datagrams of one operation at this rank that was asked to be lossy or automatic.");
   py::class_<Delivered::Stream>(report, "Stream", "How the stream of datagrams from one rank ended.")
       .def_readonly("expected", &Delivered::Stream::expected)
       .def_readonly("missing", &Delivered::Stream::missing)
@@ -47,7 +49,9 @@ void add_delivery_report(py::module_& m) {
 }
 
 void add_report(py::module_& m) {
-  py::class_<OutputReport> report(m, "Report", "What happened in one operation: who contributed, what it cost, who was waited for. Times are in microseconds.");
+  py::class_<OutputReport> report(
+      m, "Report",
+      "What happened in one operation: who contributed, what it cost, who was waited for. Times are in microseconds.");
   report.def_property_readonly("operation", [](const OutputReport& self) { return std::string(self.operation); });
   report.def_readonly("number", &OutputReport::number);
   report.def_property_readonly("schedule", [](const OutputReport& self) { return std::string(self.schedule); });
@@ -73,14 +77,20 @@ void add_report(py::module_& m) {
   report.def_readonly("sum_us", &OutputReport::sum_us);
   report.def_readonly("decode_us", &OutputReport::decode_us);
   report.def_readonly("measured_error", &OutputReport::measured_error);
-  report.def_property_readonly("delivery", [](const OutputReport& self) { return std::const_pointer_cast<DeliveryReport>(self.delivery); });
-  report.def_readonly("output", &OutputReport::output, "The array that the call has allocated, where it was given none; else None.");
+  report.def_property_readonly("delivery",
+                               [](const OutputReport& self) { return std::const_pointer_cast<DeliveryReport>(self.delivery); });
+  report.def_readonly("output", &OutputReport::output,
+                      "The array that the call has allocated, where it was given none; else None.");
   report.def("bits_per_element", &OutputReport::bits_per_element, "On the wire, each time that an element was sent.");
-  report.def("snr_db", &OutputReport::snr_db, "measured_error in decibels: infinite where nothing was lost; NaN: not measured.");
+  report.def("snr_db", &OutputReport::snr_db,
+             "measured_error in decibels: infinite where nothing was lost; NaN: not measured.");
   add_text(report);
 }
 
-std::string text_of(const Member& member) { return "rank " + std::to_string(member.rank) + " (host " + member.host + ", pid " + std::to_string(member.pid) + ", " + member.link + ")"; }
+std::string text_of(const Member& member) {
+  return "rank " + std::to_string(member.rank) + " (host " + member.host + ", pid " + std::to_string(member.pid) + ", " +
+         member.link + ")";
+}
 
 void add_members(py::module_& m) {
   py::class_<Member>(m, "Member", "A process of a group, and the link to it.")
@@ -98,13 +108,15 @@ void add_members(py::module_& m) {
       .def_readonly("joined", &Reformed::joined)
       .def_readonly("total_us", &Reformed::total_us)
       .def("__str__", [](const Reformed& self) {
-        return "epoch " + std::to_string(self.epoch) + ": rank " + std::to_string(self.rank) + " of " + std::to_string(self.world_size) + ", " + std::to_string(self.lost.size()) + " lost, " +
+        return "epoch " + std::to_string(self.epoch) + ": rank " + std::to_string(self.rank) + " of " +
+               std::to_string(self.world_size) + ", " + std::to_string(self.lost.size()) + " lost, " +
                std::to_string(self.joined.size()) + " joined, " + std::to_string(self.total_us) + " us";
       });
 }
 
 void add_link_speeds(py::module_& m) {
-  py::class_<LinkSpeeds> speeds(m, "LinkSpeeds", "How quick the links between members are, as far as schedules are chosen by it.");
+  py::class_<LinkSpeeds> speeds(m, "LinkSpeeds",
+                                "How quick the links between members are, as far as schedules are chosen by it.");
   py::class_<LinkSpeeds::Kind>(speeds, "Kind")
       .def_readonly("measured", &LinkSpeeds::Kind::measured)
       .def_readonly("latency_us", &LinkSpeeds::Kind::latency_us)
@@ -157,7 +169,8 @@ void add_shard_layout(py::module_& m) {
       .def("end", &ShardLayout::end, py::arg("rank"))
       .def("count", &ShardLayout::count, py::arg("rank"))
       .def("ranges", &ShardLayout::ranges, py::arg("rank"))
-      .def("__eq__", [](const ShardLayout& self, const ShardLayout& other) { return self == other; }, py::is_operator())
+      .def(
+          "__eq__", [](const ShardLayout& self, const ShardLayout& other) { return self == other; }, py::is_operator())
       .attr("__hash__") = py::none();
 }
 
@@ -169,7 +182,8 @@ std::string fields_text(const py::object& self) {
   std::string text = "<unisono." + std::string(py::str(type.attr("__name__"))) + ":";
   for (const auto item : type.attr("__dict__").attr("items")()) {
     const auto pair = py::cast<py::tuple>(item);
-    if (py::isinstance(pair[1], property)) text += " " + std::string(py::str(pair[0])) + "=" + std::string(py::str(py::getattr(self, pair[0])));
+    if (py::isinstance(pair[1], property))
+      text += " " + std::string(py::str(pair[0])) + "=" + std::string(py::str(py::getattr(self, pair[0])));
   }
   return text + ">";
 }

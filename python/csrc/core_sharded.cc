@@ -55,7 +55,13 @@ class PythonOptimizer final : public ShardOptimizer {
     {
       py::list states;
       for (const auto& state : lent) states.append(state.array());
-      auto given = py::cast(UpdateTask{.begin = task.begin, .step = task.step, .scale = task.scale, .rate = rate_, .values = values.array(), .gradient = gradient.array(), .states = std::move(states)});
+      auto given = py::cast(UpdateTask{.begin = task.begin,
+                                       .step = task.step,
+                                       .scale = task.scale,
+                                       .rate = rate_,
+                                       .values = values.array(),
+                                       .gradient = gradient.array(),
+                                       .states = std::move(states)});
       object_.attr("update")(given);
       if (given.ref_count() > 1) throw std::runtime_error("update has kept the task that it was lent for the call");
     }
@@ -72,7 +78,9 @@ std::unique_ptr<ShardOptimizer> optimizer_of(const py::object& given, const std:
   if (py::isinstance<SgdOptions>(given)) return make_sgd(py::cast<SgdOptions>(given));
   if (py::isinstance<AdamWOptions>(given)) return make_adamw(py::cast<AdamWOptions>(given));
   for (const char* name : {"update", "rate", "state_count"}) {
-    if (!py::hasattr(given, name)) throw py::type_error(std::string("optimizer: ") + Py_TYPE(given.ptr())->tp_name + " has no " + name + "; wanted: SGD, AdamW, or a ShardOptimizer");
+    if (!py::hasattr(given, name))
+      throw py::type_error(std::string("optimizer: ") + Py_TYPE(given.ptr())->tp_name + " has no " + name +
+                           "; wanted: SGD, AdamW, or a ShardOptimizer");
   }
   return std::make_unique<PythonOptimizer>(given, caught);
 }
@@ -133,10 +141,14 @@ class PythonShardedStep {
 using Step = PythonShardedStep;
 
 void add_optimizers(py::module_& m) {
-  py::class_<SgdOptions> sgd(m, "SGD", "Stochastic gradient descent as PyTorch's SGD computes it (no dampening), in float32. Without momentum it has no state.");
+  py::class_<SgdOptions> sgd(
+      m, "SGD",
+      "Stochastic gradient descent as PyTorch's SGD computes it (no dampening), in float32. Without momentum it has no state.");
   sgd.def(py::init([](double rate, double momentum, double weight_decay, bool nesterov) {
-    return SgdOptions{.rate = rate, .momentum = momentum, .weight_decay = weight_decay, .nesterov = nesterov};
-  }), py::kw_only(), py::arg("rate") = 0.1, py::arg("momentum") = 0.0, py::arg("weight_decay") = 0.0, py::arg("nesterov") = false);
+            return SgdOptions{.rate = rate, .momentum = momentum, .weight_decay = weight_decay, .nesterov = nesterov};
+          }),
+          py::kw_only(), py::arg("rate") = 0.1, py::arg("momentum") = 0.0, py::arg("weight_decay") = 0.0,
+          py::arg("nesterov") = false);
   sgd.def_readonly("rate", &SgdOptions::rate);
   sgd.def_readonly("momentum", &SgdOptions::momentum);
   sgd.def_readonly("weight_decay", &SgdOptions::weight_decay);
@@ -144,29 +156,39 @@ void add_optimizers(py::module_& m) {
   add_fields_text(sgd);
   py::class_<AdamWOptions> adamw(m, "AdamW", "AdamW as PyTorch's computes it (no amsgrad), in float32.");
   adamw.def(py::init([](double rate, double beta1, double beta2, double epsilon, double weight_decay) {
-    return AdamWOptions{.rate = rate, .beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = weight_decay};
-  }), py::kw_only(), py::arg("rate") = 1e-3, py::arg("beta1") = 0.9, py::arg("beta2") = 0.999, py::arg("epsilon") = 1e-8, py::arg("weight_decay") = 0.01);
+              return AdamWOptions{
+                  .rate = rate, .beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = weight_decay};
+            }),
+            py::kw_only(), py::arg("rate") = 1e-3, py::arg("beta1") = 0.9, py::arg("beta2") = 0.999, py::arg("epsilon") = 1e-8,
+            py::arg("weight_decay") = 0.01);
   adamw.def_readonly("rate", &AdamWOptions::rate);
   adamw.def_readonly("beta1", &AdamWOptions::beta1);
   adamw.def_readonly("beta2", &AdamWOptions::beta2);
   adamw.def_readonly("epsilon", &AdamWOptions::epsilon);
   adamw.def_readonly("weight_decay", &AdamWOptions::weight_decay);
   add_fields_text(adamw);
-  py::class_<UpdateTask>(m, "ShardUpdate", "What ShardOptimizer.update() is given. The arrays are lent for the call: copy what is to be kept.")
+  py::class_<UpdateTask>(m, "ShardUpdate",
+                         "What ShardOptimizer.update() is given. The arrays are lent for the call: copy what is to be kept.")
       .def_readonly("begin", &UpdateTask::begin, "First element, counted in the shard.")
-      .def_property("values", [](const UpdateTask& self) { return self.values; }, [](const UpdateTask& self, const py::object& values) {
-        // `task.values -= …` assigns what it has changed in place.
-        if (!values.is(self.values)) throw py::type_error("ShardUpdate.values is to be changed in place: task.values[:] = …");
-      }, "float32; to be changed in place.")
+      .def_property(
+          "values", [](const UpdateTask& self) { return self.values; },
+          [](const UpdateTask& self, const py::object& values) {
+            // `task.values -= …` assigns what it has changed in place.
+            if (!values.is(self.values))
+              throw py::type_error("ShardUpdate.values is to be changed in place: task.values[:] = …");
+          },
+          "float32; to be changed in place.")
       .def_readonly("gradient", &UpdateTask::gradient, "float32, as many.")
-      .def_readonly("states", &UpdateTask::states, "state_count arrays of as many elements, zeros at first; to be changed in place.")
+      .def_readonly("states", &UpdateTask::states,
+                    "state_count arrays of as many elements, zeros at first; to be changed in place.")
       .def_readonly("scale", &UpdateTask::scale, "Gradients count so much: clipping.")
       .def_readonly("rate", &UpdateTask::rate)
       .def_readonly("step", &UpdateTask::step, "1 for the first.");
 }
 
 void add_sharded_options(py::module_& m) {
-  py::class_<ShardedOptions> options(m, "ShardedOptions", "How parameters and gradients travel, and what is repaired (docs/guides/packet_loss.md).");
+  py::class_<ShardedOptions> options(m, "ShardedOptions",
+                                     "How parameters and gradients travel, and what is repaired (docs/guides/packet_loss.md).");
   add_options(options, "ShardedOptions");
   add_word(options, "delivery", &ShardedOptions::delivery, deliveries);
   add_option(options, "lossy", &ShardedOptions::lossy);
@@ -179,11 +201,14 @@ void add_sharded_options(py::module_& m) {
   options.def_readwrite("backup_every", &ShardedOptions::backup_every);
   options.def_readwrite("drift_every", &ShardedOptions::drift_every);
   add_seconds(options, "timeout", &ShardedOptions::timeout);
-  options.def("check", [](const ShardedOptions& self) { check(self.check()); }, "Invalid: names the field.");
+  options.def(
+      "check", [](const ShardedOptions& self) { check(self.check()); }, "Invalid: names the field.");
 }
 
 void add_drift(py::module_& m) {
-  py::class_<ShardedDrift> drift(m, "ShardedDrift", "Mean squared differences per element, as measured and as the formulae of docs/guides/packet_loss.md have them.");
+  py::class_<ShardedDrift> drift(
+      m, "ShardedDrift",
+      "Mean squared differences per element, as measured and as the formulae of docs/guides/packet_loss.md have them.");
   drift.def_readonly("owner", &ShardedDrift::owner);
   drift.def_readonly("owner_expected", &ShardedDrift::owner_expected);
   drift.def_readonly("pair", &ShardedDrift::pair);
@@ -200,7 +225,8 @@ void add_drift(py::module_& m) {
 void add_sharded_report(py::module_& m) {
   py::class_<ShardedReport> report(m, "ShardedReport", "Of one step, at this rank. Times are in microseconds.");
   const auto delivery = [&](const char* name, std::shared_ptr<const DeliveryReport> ShardedReport::*field) {
-    report.def_property_readonly(name, [field](const ShardedReport& self) { return std::const_pointer_cast<DeliveryReport>(self.*field); });
+    report.def_property_readonly(
+        name, [field](const ShardedReport& self) { return std::const_pointer_cast<DeliveryReport>(self.*field); });
   };
   report.def_readonly("step", &ShardedReport::step);
   report.def_readonly("behind", &ShardedReport::behind);
@@ -244,27 +270,61 @@ void add_sharded_step(py::module_& m) {
   add_sharded_options(m);
   add_drift(m);
   add_sharded_report(m);
-  py::class_<Step> step(m, "ShardedStep", "Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all (docs/guides/packet_loss.md).");
-  step.def(py::init<const Group&, py::handle, const py::object&, py::handle>(), py::arg("group"), py::arg("parameters"), py::arg("optimizer"), py::arg("options") = ShardedOptions(),
-           "All ranks of the group call it alike; rank 0's parameters (float32) are taken by all.\n\noptimizer: SGD, AdamW, or a ShardOptimizer. options: ShardedOptions, or their text; lossy by default, which needs "
+  py::class_<Step> step(m, "ShardedStep",
+                        "Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the "
+                        "parameters, updates it, and sends its values to all (docs/guides/packet_loss.md).");
+  step.def(py::init<const Group&, py::handle, const py::object&, py::handle>(), py::arg("group"), py::arg("parameters"),
+           py::arg("optimizer"), py::arg("options") = ShardedOptions(),
+           "All ranks of the group call it alike; rank 0's parameters (float32) are taken by all.\n\noptimizer: SGD, AdamW, or "
+           "a ShardOptimizer. options: ShardedOptions, or their text; lossy by default, which needs "
            "the transport udp (Unsupported otherwise).\nInvalid: options make no sense, or differ between ranks.");
-  step.def_property_readonly("parameters", [](const py::object& self) {
-    const auto values = py::cast<Step&>(self).question("ShardedStep.parameters").parameters();
-    return float_view(values.data(), values.size(), self, Access::read);
-  }, "What the model computes with: a read-only float32 array, always of the same memory. Changes in run(), resync(), load() and resume().");
+  step.def_property_readonly(
+      "parameters",
+      [](const py::object& self) {
+        const auto values = py::cast<Step&>(self).question("ShardedStep.parameters").parameters();
+        return float_view(values.data(), values.size(), self, Access::read);
+      },
+      "What the model computes with: a read-only float32 array, always of the same memory. Changes in run(), resync(), load() "
+      "and resume().");
   step.def("run", &Step::run, py::arg("gradient"),
-           "One step. gradient: this rank's, float32, of all parameters.\n\nPeerLost, Late: re-form the group, and resume(). What the optimizer raised is raised here, and the step is of no use then.\n"
+           "One step. gradient: this rank's, float32, of all parameters.\n\nPeerLost, Late: re-form the group, and resume(). "
+           "What the optimizer raised is raised here, and the step is of no use then.\n"
            "Cannot be interrupted: it ends by the group's time-out.");
-  step.def("resync", [](Step& self) { self.call_status("ShardedStep.resync", [](ShardedStep& s) { return s.resync(); }); }, "Sends all values reliably: then all replicas are the same to the bit. All ranks call it alike.");
-  step.def("owners_values", &Step::owners_values, py::arg("values"), "Writes the owners' values, of all parameters, to a float32 array. Replicas stay as they are. All ranks call it alike.");
-  step.def("set_rate", [](Step& self, double rate) { self.call_status("ShardedStep.set_rate", [rate](ShardedStep& s) { return s.set_rate(rate), Status(); }); }, py::arg("rate"), "Of the optimizer; alike on all ranks.");
-  step.def_property_readonly("step", [](Step& self) { return self.question("ShardedStep.step").step(); }, "The last one that was made.");
-  step.def("save", [](Step& self) { return bytes_of(self.question("ShardedStep.save").save()); }, "This rank's replica, shard and optimizer's state, to go on with to the bit.");
-  step.def("load", [](Step& self, const py::bytes& state) { self.call_status("ShardedStep.load", [bytes = span_of(state)](ShardedStep& s) { return s.load(bytes); }); }, py::arg("state"),
-           "Corrupt: cut or changed. Invalid: of another rank, number of ranks, or optimizer. Nothing has changed then. All ranks load alike.");
-  step.def("resume", [](Step& self, const Group& group) { return self.call("ShardedStep.resume", [&](ShardedStep& s) { return s.resume(group); }); }, py::arg("group"),
-           "After Group.reform(): all ranks of the group call it, but those that have joined, which make a new ShardedStep.");
-  step.def("resumed", [](Step& self) { return self.question("ShardedStep.resumed").resumed(); }, "How this object began, or what resume() said last.");
+  step.def(
+      "resync", [](Step& self) { self.call_status("ShardedStep.resync", [](ShardedStep& s) { return s.resync(); }); },
+      "Sends all values reliably: then all replicas are the same to the bit. All ranks call it alike.");
+  step.def(
+      "owners_values", &Step::owners_values, py::arg("values"),
+      "Writes the owners' values, of all parameters, to a float32 array. Replicas stay as they are. All ranks call it alike.");
+  step.def(
+      "set_rate",
+      [](Step& self, double rate) {
+        self.call_status("ShardedStep.set_rate", [rate](ShardedStep& s) { return s.set_rate(rate), Status(); });
+      },
+      py::arg("rate"), "Of the optimizer; alike on all ranks.");
+  step.def_property_readonly(
+      "step", [](Step& self) { return self.question("ShardedStep.step").step(); }, "The last one that was made.");
+  step.def(
+      "save", [](Step& self) { return bytes_of(self.question("ShardedStep.save").save()); },
+      "This rank's replica, shard and optimizer's state, to go on with to the bit.");
+  step.def(
+      "load",
+      [](Step& self, const py::bytes& state) {
+        self.call_status("ShardedStep.load", [bytes = span_of(state)](ShardedStep& s) { return s.load(bytes); });
+      },
+      py::arg("state"),
+      "Corrupt: cut or changed. Invalid: of another rank, number of ranks, or optimizer. Nothing has changed then. All ranks "
+      "load alike.");
+  step.def(
+      "resume",
+      [](Step& self, const Group& group) {
+        return self.call("ShardedStep.resume", [&](ShardedStep& s) { return s.resume(group); });
+      },
+      py::arg("group"),
+      "After Group.reform(): all ranks of the group call it, but those that have joined, which make a new ShardedStep.");
+  step.def(
+      "resumed", [](Step& self) { return self.question("ShardedStep.resumed").resumed(); },
+      "How this object began, or what resume() said last.");
 }
 
 }  // namespace unisono_python

@@ -10,11 +10,13 @@ namespace {
 constexpr const char* methods[] = {"dense", "arc_top_k", "random_k"};
 constexpr const char* feedbacks[] = {"none", "ef14", "ef21", "ef21m"};
 constexpr const char* on_nonfinite[] = {"skip", "poison"};
-constexpr const char* schedules[] = {"automatic", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
+constexpr const char* schedules[] = {"automatic",    "ring",     "two_step", "halving_doubling",
+                                     "hierarchical", "one_shot", "direct",   "tree"};
 
 // (name, shape) pairs or a mapping; instead of a shape also what has one, as an array.
 std::vector<Parameter> parameters_of(py::handle given) {
-  const auto pairs = py::hasattr(given, "items") ? py::object(given.attr("items")()) : py::reinterpret_borrow<py::object>(given);
+  const auto pairs =
+      py::hasattr(given, "items") ? py::object(given.attr("items")()) : py::reinterpret_borrow<py::object>(given);
   std::vector<Parameter> parameters;
   for (const auto item : pairs) {
     const auto pair = py::cast<std::pair<std::string, py::object>>(item);
@@ -51,7 +53,8 @@ class PythonReducer {
       buffers.push_back(float_buffer(array, "reduce: the gradient of " + names.back(), Access::write));
       const auto known = elements_.find(names.back());
       if (known != elements_.end() && known->second != buffers.back().count()) {
-        throw py::value_error("reduce: the gradient of " + names.back() + " has " + std::to_string(buffers.back().count()) + " elements, the parameter " + std::to_string(known->second));
+        throw py::value_error("reduce: the gradient of " + names.back() + " has " + std::to_string(buffers.back().count()) +
+                              " elements, the parameter " + std::to_string(known->second));
       }
     }
     std::vector<Gradient> gradients;
@@ -120,7 +123,9 @@ class PythonReducer {
 };
 
 void add_compression(py::module_& m) {
-  py::class_<Compression> bound(m, "Compression", "How gradients are made smaller on their way: which method, how much is kept, and what becomes of the rest (docs/guides/thin_links.md).");
+  py::class_<Compression> bound(m, "Compression",
+                                "How gradients are made smaller on their way: which method, how much is kept, and what becomes "
+                                "of the rest (docs/guides/thin_links.md).");
   add_options(bound, "Compression");
   add_word(bound, "method", &Compression::method, methods);
   bound.def_readwrite("ratio", &Compression::ratio);
@@ -130,14 +135,17 @@ void add_compression(py::module_& m) {
   add_word(bound, "feedback", &Compression::feedback, feedbacks);
   bound.def_readwrite("eta", &Compression::eta);
   bound.def_readwrite("start_step", &Compression::start_step);
-  bound.def_property("schedule", [](const Compression& self) {
-    std::vector<std::pair<uint64_t, double>> pairs;
-    for (const auto& from : self.schedule) pairs.emplace_back(from.step, from.ratio);
-    return pairs;
-  }, [](Compression& self, const std::vector<std::pair<uint64_t, double>>& pairs) {
-    self.schedule.clear();
-    for (const auto& [step, ratio] : pairs) self.schedule.push_back({step, ratio});
-  });
+  bound.def_property(
+      "schedule",
+      [](const Compression& self) {
+        std::vector<std::pair<uint64_t, double>> pairs;
+        for (const auto& from : self.schedule) pairs.emplace_back(from.step, from.ratio);
+        return pairs;
+      },
+      [](Compression& self, const std::vector<std::pair<uint64_t, double>>& pairs) {
+        self.schedule.clear();
+        for (const auto& [step, ratio] : pairs) self.schedule.push_back({step, ratio});
+      });
   bound.def_readwrite("max_payload", &Compression::max_payload);
   bound.def_readwrite("min_elements", &Compression::min_elements);
   bound.def_readwrite("auto_off", &Compression::auto_off);
@@ -148,7 +156,8 @@ void add_compression(py::module_& m) {
   bound.def_readwrite("absorb_codec_error", &Compression::absorb_codec_error);
   add_word(bound, "on_nonfinite", &Compression::on_nonfinite, on_nonfinite);
   bound.def_readwrite("adaptive_optimizer", &Compression::adaptive_optimizer);
-  bound.def("check", [](const Compression& self) { check(self.check()); }, "Invalid: the first thing that is wrong.");
+  bound.def(
+      "check", [](const Compression& self) { check(self.check()); }, "Invalid: the first thing that is wrong.");
 }
 
 void add_plan(py::module_& m) {
@@ -161,10 +170,13 @@ void add_plan(py::module_& m) {
   planned.def_readonly("payload", &PlannedParameter::payload);
   planned.def_property_readonly("reason", [](const PlannedParameter& self) { return std::string(self.reason); });
   add_fields_text(planned);
-  py::class_<CompressionPlan> plan(m, "CompressionPlan", "What would be sent and kept, before anything is allocated. Invalid: options or parameters that make no sense.");
+  py::class_<CompressionPlan> plan(
+      m, "CompressionPlan",
+      "What would be sent and kept, before anything is allocated. Invalid: options or parameters that make no sense.");
   plan.def(py::init([](py::handle parameters, py::handle compression) {
-    return check(CompressionPlan::make(parameters_of(parameters), option_of<Compression>(compression, "compression")));
-  }), py::arg("parameters"), py::arg("compression") = Compression());
+             return check(CompressionPlan::make(parameters_of(parameters), option_of<Compression>(compression, "compression")));
+           }),
+           py::arg("parameters"), py::arg("compression") = Compression());
   plan.def_readonly("parameters", &CompressionPlan::parameters);
   plan.def_readonly("elements", &CompressionPlan::elements);
   plan.def_readonly("payload", &CompressionPlan::payload);
@@ -228,21 +240,34 @@ void add_training(py::module_& m) {
   add_plan(m);
   add_compression_report(m);
   add_resumed(m);
-  py::class_<PythonReducer> reducer(m, "GradientReducer", "Gradients averaged over a group while they are compressed, from step to step: the rest of each step's gradients is kept and sent later (docs/guides/thin_links.md).");
-  reducer.def(py::init<const Group&, py::handle, py::handle>(), py::arg("group"), py::arg("parameters"), py::arg("compression") = Compression(),
-              "All ranks of the group call it alike; a process that has joined a group which was re-formed while the others call resume().\n\n"
-              "parameters: name -> shape, or what has a shape; or pairs. compression: a Compression, or its text.\nInvalid: options or parameters make no sense, or differ between ranks.");
+  py::class_<PythonReducer> reducer(m, "GradientReducer",
+                                    "Gradients averaged over a group while they are compressed, from step to step: the rest of "
+                                    "each step's gradients is kept and sent later (docs/guides/thin_links.md).");
+  reducer.def(py::init<const Group&, py::handle, py::handle>(), py::arg("group"), py::arg("parameters"),
+              py::arg("compression") = Compression(),
+              "All ranks of the group call it alike; a process that has joined a group which was re-formed while the others "
+              "call resume().\n\n"
+              "parameters: name -> shape, or what has a shape; or pairs. compression: a Compression, or its text.\nInvalid: "
+              "options or parameters make no sense, or differ between ranks.");
   reducer.def("reduce", &PythonReducer::reduce, py::arg("bucket"),
-              "These gradients (name -> float32 array) are complete, and must not be touched until finish(), when they are averages. All ranks give the same buckets in the same order. Returns at once.\n\n"
+              "These gradients (name -> float32 array) are complete, and must not be touched until finish(), when they are "
+              "averages. All ranks give the same buckets in the same order. Returns at once.\n\n"
               "Invalid: a name that is not known, or comes twice in a step; nothing of the bucket has been sent then.");
   reducer.def("finish", &PythonReducer::finish,
-              "Waits until everything is averaged. After PeerLost and Late: Group.reform(), then resume().\n\nCannot be interrupted: it ends by the group's time-out.");
-  reducer.def("step_skipped", &PythonReducer::step_skipped, "After finish(): the averages were not used, by no rank. What was sent is kept, and sent again.");
+              "Waits until everything is averaged. After PeerLost and Late: Group.reform(), then resume().\n\nCannot be "
+              "interrupted: it ends by the group's time-out.");
+  reducer.def("step_skipped", &PythonReducer::step_skipped,
+              "After finish(): the averages were not used, by no rank. What was sent is kept, and sent again.");
   reducer.def("flush", &PythonReducer::flush, "The next step is sent whole, and nothing is left over after it.");
-  reducer.def("resume", &PythonReducer::resume, py::arg("group"), "After the group was re-formed: all its ranks call it, but those that have joined, which make a new GradientReducer.");
+  reducer.def(
+      "resume", &PythonReducer::resume, py::arg("group"),
+      "After the group was re-formed: all its ranks call it, but those that have joined, which make a new GradientReducer.");
   reducer.def("resumed", &PythonReducer::resumed, "How this reducer began, or what resume() said last.");
-  reducer.def("save", &PythonReducer::save, "What this rank has kept, to go on with to the bit. Between finish() and reduce().");
-  reducer.def("load", &PythonReducer::load, py::arg("state"), "Corrupt: no such bytes. Invalid: of another rank, number of ranks, options or shapes. Nothing has changed then.");
+  reducer.def("save", &PythonReducer::save,
+              "What this rank has kept, to go on with to the bit. Between finish() and reduce().");
+  reducer.def(
+      "load", &PythonReducer::load, py::arg("state"),
+      "Corrupt: no such bytes. Invalid: of another rank, number of ranks, options or shapes. Nothing has changed then.");
   reducer.def("total", &PythonReducer::total, "Of all steps so far.");
   reducer.def_property_readonly("step", &PythonReducer::step, "The number of the next step.");
 }

@@ -77,7 +77,8 @@ Report wait_for(Work& work, std::optional<double> seconds) {
   const auto until = seconds ? Clock::now() + milliseconds(*seconds, "timeout") : Clock::time_point::max();
   for (;;) {
     const auto begun = Clock::now();
-    const auto left = std::chrono::ceil<Milliseconds>(std::clamp(until - begun, Clock::duration::zero(), Clock::duration(slice)));
+    const auto left =
+        std::chrono::ceil<Milliseconds>(std::clamp(until - begun, Clock::duration::zero(), Clock::duration(slice)));
     auto [outcome, done] = [&] {
       const py::gil_scoped_release released;
       auto waited = work.wait_for(left);
@@ -103,16 +104,23 @@ std::unique_ptr<Flight> new_flight() {
 py::object work_object(std::unique_ptr<Flight> flight) { return py::cast(PythonWork(std::move(flight))); }
 
 void add_work(py::module_& m) {
-  py::class_<PythonWork>(m, "Work", "One operation in flight. Its arrays must not be touched until it is done, and are kept alive until then, also if this object is dropped.")
+  py::class_<PythonWork>(m, "Work",
+                         "One operation in flight. Its arrays must not be touched until it is done, and are kept alive until "
+                         "then, also if this object is dropped.")
       .def("wait", &PythonWork::wait, py::arg("timeout") = py::none(),
-           "Blocks until the operation is done: its Report, or the Error with which it failed.\n\ntimeout: seconds after which Late (\"still running\") is raised; the operation goes on then. "
+           "Blocks until the operation is done: its Report, or the Error with which it failed.\n\ntimeout: seconds after which "
+           "Late (\"still running\") is raised; the operation goes on then. "
            "None: until its own deadline.\nKeyboardInterrupt comes through within 0.1 s; the operation goes on then.")
       .def("done", &PythonWork::done, "Whether the operation has ended, whatever the outcome.")
-      .def("report", &PythonWork::report, "What happened so far; complete once done() is true, also when the operation failed.");
-  m.def("_kept", [] {
-    let_go_of_done();
-    return kept().size();
-  }, "How many operations run that nobody waits for (for tests).");
+      .def("report", &PythonWork::report,
+           "What happened so far; complete once done() is true, also when the operation failed.");
+  m.def(
+      "_kept",
+      [] {
+        let_go_of_done();
+        return kept().size();
+      },
+      "How many operations run that nobody waits for (for tests).");
 }
 
 }  // namespace unisono_python

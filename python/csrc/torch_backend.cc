@@ -11,13 +11,13 @@
 namespace unisono::torch_backend {
 namespace {
 
-
 constexpr uint64_t id_limit = uint64_t{1} << 56;
 
 // torch's store, as the library asks for values.
 class TorchStore final : public KeyValueStore {
  public:
-  TorchStore(c10::intrusive_ptr<c10d::Store> store, std::string prefix) : store_(std::move(store)), prefix_(std::move(prefix)) {}
+  TorchStore(c10::intrusive_ptr<c10d::Store> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
   Status set(const std::string& key, const std::string& value) override {
     return guarded(Code::unavailable, [&] { store_->set(prefix_ + key, std::vector<uint8_t>(value.begin(), value.end())); });
   }
@@ -63,8 +63,11 @@ CallContext& call_context() {
 }
 
 UnisonoBackend::UnisonoBackend(Group group, c10::intrusive_ptr<BackendOptions> options)
-    : Backend(static_cast<int>(group.rank()), static_cast<int>(group.world_size())), options_(std::move(options)), timeout_ms_(options_->timeout.count()),
-      pool_(std::make_shared<CallbackPool>()), shared_(std::make_shared<Shared>()) {
+    : Backend(static_cast<int>(group.rank()), static_cast<int>(group.world_size())),
+      options_(std::move(options)),
+      timeout_ms_(options_->timeout.count()),
+      pool_(std::make_shared<CallbackPool>()),
+      shared_(std::make_shared<Shared>()) {
   shared_->group = std::move(group);
   init();
 }
@@ -73,7 +76,8 @@ UnisonoBackend::~UnisonoBackend() {
   without_gil([this] { shutdown(); });
 }
 
-c10::intrusive_ptr<UnisonoBackend> UnisonoBackend::join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const c10::intrusive_ptr<BackendOptions>& options) {
+c10::intrusive_ptr<UnisonoBackend> UnisonoBackend::join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                        const c10::intrusive_ptr<BackendOptions>& options) {
   auto join = options->join;
   join.rank = rank;
   join.world_size = size;
@@ -114,7 +118,9 @@ namespace {
 
 bool has_schedule(OpType type, ScheduleKind kind) {
   using enum ScheduleKind;
-  const auto is_of = [kind](std::initializer_list<ScheduleKind> kinds) { return std::ranges::find(kinds, kind) != kinds.end(); };
+  const auto is_of = [kind](std::initializer_list<ScheduleKind> kinds) {
+    return std::ranges::find(kinds, kind) != kinds.end();
+  };
   switch (type) {
     case OpType::ALLREDUCE:
     case OpType::ALLREDUCE_COALESCED: return is_of({one_shot, two_step, halving_doubling, ring, hierarchical});
@@ -155,7 +161,8 @@ CallOptions UnisonoBackend::call_options(std::chrono::milliseconds timeout, OpTy
   CallOptions all;
   all.timeout = Milliseconds(timeout.count() > 0 ? timeout.count() : timeout_ms_.load());
   if (takes_codec(type)) all.codec = settings.codec;
-  if (context.settings || has_schedule(type, settings.schedule)) all.schedule = settings.schedule;  // what a call asks for by itself has to be there
+  if (context.settings || has_schedule(type, settings.schedule))
+    all.schedule = settings.schedule;  // what a call asks for by itself has to be there
   all.order = settings.order;
   if (context.place != 0) all.id = mixed(context.place, context.calls++) % (id_limit - 1) + 1;
   return all;
@@ -234,7 +241,9 @@ void UnisonoBackend::abort() {
     const std::lock_guard lock(shared_->mutex);
     group = shared_->group;
   }
-  if (group) group->abort("the process group was aborted at rank " + std::to_string(rank_));  // which may run what waits for its operations
+  if (group)
+    group->abort("the process group was aborted at rank " +
+                 std::to_string(rank_));  // which may run what waits for its operations
 }
 
 void UnisonoBackend::shutdown() {
@@ -252,15 +261,19 @@ c10d::ErrorType UnisonoBackend::getError() {
 }
 
 namespace {
-c10::intrusive_ptr<BackendOptions> options_for(const c10::intrusive_ptr<c10d::Backend::Options>& given, const BackendOptions& own) {
+c10::intrusive_ptr<BackendOptions> options_for(const c10::intrusive_ptr<c10d::Backend::Options>& given,
+                                               const BackendOptions& own) {
   auto options = c10::make_intrusive<BackendOptions>(own);
   if (const auto* more = dynamic_cast<const BackendOptions*>(given.get())) options->calls = more->calls;
-  if (given) options->timeout = given->timeout, options->group_name = given->group_name, options->global_ranks_in_group = given->global_ranks_in_group;
+  if (given)
+    options->timeout = given->timeout, options->group_name = given->group_name,
+    options->global_ranks_in_group = given->global_ranks_in_group;
   return options;
 }
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> UnisonoBackend::split(const c10::intrusive_ptr<c10d::Store>&, const std::vector<int>& ranks, const c10::intrusive_ptr<Options>& options) {
+c10::intrusive_ptr<c10d::Backend> UnisonoBackend::split(const c10::intrusive_ptr<c10d::Store>&, const std::vector<int>& ranks,
+                                                        const c10::intrusive_ptr<Options>& options) {
   const std::vector<uint32_t> members(ranks.begin(), ranks.end());
   if (std::ranges::find(members, static_cast<uint32_t>(rank_)) == members.end()) return nullptr;
   auto group = checked_group().split(members);
@@ -269,7 +282,8 @@ c10::intrusive_ptr<c10d::Backend> UnisonoBackend::split(const c10::intrusive_ptr
 }
 
 // The others are there, by what their callers say; those that are left out take no part.
-c10::intrusive_ptr<c10d::Backend> UnisonoBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags, const c10::intrusive_ptr<Options>& options) {
+c10::intrusive_ptr<c10d::Backend> UnisonoBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
+                                                         const c10::intrusive_ptr<Options>& options) {
   const std::set<int64_t> left_out(ranks_to_exclude.begin(), ranks_to_exclude.end());
   TORCH_CHECK_VALUE(!left_out.contains(rank_), "unisono: shrink: rank ", rank_, " is among those that are left out");
   std::vector<int> ranks;

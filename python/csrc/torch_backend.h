@@ -1,7 +1,8 @@
 // The backend `unisono` of torch.distributed: every collective of c10d::Backend for dense tensors, over one unisono::Group.
 //
-// Calls with asyncOp = false run on the caller's thread to their end. Others return at once; who waits drives. Calls are matched between ranks by
-// their order, but for those that were made inside a callback of a future (CallContext): these by the place of the callback.
+// Calls with asyncOp = false run on the caller's thread to their end. Others return at once; who waits drives. Calls are
+// matched between ranks by their order, but for those that were made inside a callback of a future (CallContext): these by the
+// place of the callback.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -36,7 +37,7 @@ struct BackendOptions : c10d::Backend::Options {
   explicit BackendOptions(std::chrono::milliseconds time = kBackendDefaultTimeout) : Options(backend_name, time) {}
   BackendOptions(const BackendOptions&) = default;
 
-  unisono::Options join{};   // transport, interface, codec, ...; rank, world size and meeting place come from torch
+  unisono::Options join{};  // transport, interface, codec, ...; rank, world size and meeting place come from torch
   CallSettings calls{};
 };
 
@@ -51,7 +52,8 @@ CallContext& call_context();
 class UnisonoBackend final : public c10d::Backend {
  public:
   // Comes together with the others through `store`.
-  static c10::intrusive_ptr<UnisonoBackend> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const c10::intrusive_ptr<BackendOptions>& options);
+  static c10::intrusive_ptr<UnisonoBackend> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                 const c10::intrusive_ptr<BackendOptions>& options);
   UnisonoBackend(Group group, c10::intrusive_ptr<BackendOptions> options);
   ~UnisonoBackend() override;
 
@@ -69,8 +71,10 @@ class UnisonoBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void enableCollectivesTiming() override {}
-  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks, const c10::intrusive_ptr<Options>& options) override;
-  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags, const c10::intrusive_ptr<Options>& options) override;
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& options) override;
+  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
+                                     const c10::intrusive_ptr<Options>& options) override;
 
   using Tensors = std::vector<at::Tensor>;
   using TensorLists = std::vector<std::vector<at::Tensor>>;
@@ -83,13 +87,16 @@ class UnisonoBackend final : public c10d::Backend {
   WorkPointer allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
   WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
-  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) override;
   WorkPointer gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
   WorkPointer scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
   WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override;
   WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
-  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
-  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::ReduceScatterOptions& options) override;
+  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                            std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
   WorkPointer alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   WorkPointer send(Tensors& tensors, int to, int tag) override;
   WorkPointer recv(Tensors& tensors, int from, int tag) override;
@@ -97,11 +104,12 @@ class UnisonoBackend final : public c10d::Backend {
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
 
-  // The sum, or average, of an fp32 tensor in place with a codec and error feedback: `error`, of the same size, is added first, and has afterwards what encoding
-  // lost at this rank (CallOptions::error_feedback).
+  // The sum, or average, of an fp32 tensor in place with a codec and error feedback: `error`, of the same size, is added first,
+  // and has afterwards what encoding lost at this rank (CallOptions::error_feedback).
   WorkPointer all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average);
   // The same of a reduce-scatter; `error` has the size of `input`.
-  WorkPointer reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average);
+  WorkPointer reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec,
+                                           bool average);
 
   // The group behind it, for what torch's interface has no words for.
   Group group() const;

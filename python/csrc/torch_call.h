@@ -14,10 +14,13 @@ namespace unisono::torch_backend {
 using c10d::OpType;
 using WorkPointer = UnisonoBackend::WorkPointer;
 
-[[noreturn]] inline void fail(const Status& status, const std::string& what) { std::rethrow_exception(exception_of(status, what)); }
+[[noreturn]] inline void fail(const Status& status, const std::string& what) {
+  std::rethrow_exception(exception_of(status, what));
+}
 uint64_t mixed(uint64_t a, uint64_t b);
 
-// The options of a sum, or average, that adds to the input what earlier ones left in `error`, and leaves there what it loses itself.
+// The options of a sum, or average, that adds to the input what earlier ones left in `error`, and leaves there what it loses
+// itself.
 inline CallOptions with_feedback(CallOptions o, const at::Tensor& error, const Codec& codec, bool average) {
   o.op = average ? unisono::ReduceOp::avg : unisono::ReduceOp::sum;
   o.codec = codec;

@@ -7,13 +7,13 @@
 
 namespace unisono::torch_backend {
 
-
 namespace {
 
 constexpr uint32_t arrival_tag = 32766, departure_tag = 32767;  // of monitored barriers; users have those below
 
 uint32_t checked_tag(int tag) {
-  TORCH_CHECK_VALUE(tag >= 0 && static_cast<uint32_t>(tag) < arrival_tag, "unisono: tag ", tag, "; 0 to ", arrival_tag - 1, " are possible");
+  TORCH_CHECK_VALUE(tag >= 0 && static_cast<uint32_t>(tag) < arrival_tag, "unisono: tag ", tag, "; 0 to ", arrival_tag - 1,
+                    " are possible");
   return static_cast<uint32_t>(tag);
 }
 }  // namespace
@@ -32,7 +32,10 @@ WorkPointer UnisonoBackend::send(Tensors& tensors, int to, int tag) {
 
 WorkPointer UnisonoBackend::recv(Tensors& tensors, int from, int tag) {
   auto& tensor = only(tensors, "recv");
-  Call call{.type = OpType::RECV, .title = "unisono:recv", .inputs = tensors, .outputs = tensors};  // profilers show what is received into
+  Call call{.type = OpType::RECV,
+            .title = "unisono:recv",
+            .inputs = tensors,
+            .outputs = tensors};  // profilers show what is received into
   const auto dense = dense_output(tensor, false, call.copies);
   call.kept = {dense};
   const auto number = checked_tag(tag);
@@ -57,7 +60,9 @@ WorkPointer UnisonoBackend::recvAnysource(Tensors& tensors, int tag) {
 
 WorkPointer UnisonoBackend::barrier(const c10d::BarrierOptions& options) {
   Call call{.type = OpType::BARRIER, .title = "unisono:barrier", .async = options.asyncOp, .timeout = options.timeout};
-  return run(std::move(call), [](Group& g, const CallOptions& o) { return g.barrier_async(o); }, [](Group& g, const CallOptions& o) { return g.barrier(o); });
+  return run(
+      std::move(call), [](Group& g, const CallOptions& o) { return g.barrier_async(o); },
+      [](Group& g, const CallOptions& o) { return g.barrier(o); });
 }
 
 // "1, 2"; and who they are: "rank 1: host a, pid 41; rank 2: host b, pid 7"
@@ -66,7 +71,9 @@ std::pair<std::string, std::string> UnisonoBackend::names_of(const std::vector<u
   const auto members = checked_group().members();
   for (const auto rank : ranks) {
     numbers += (numbers.empty() ? "" : ", ") + std::to_string(rank);
-    if (rank < members.size()) processes += (processes.empty() ? "" : "; ") + std::string("rank ") + std::to_string(rank) + ": host " + members[rank].host + ", pid " + std::to_string(members[rank].pid);
+    if (rank < members.size())
+      processes += (processes.empty() ? "" : "; ") + std::string("rank ") + std::to_string(rank) + ": host " +
+                   members[rank].host + ", pid " + std::to_string(members[rank].pid);
   }
   return {numbers, processes};
 }
@@ -84,7 +91,8 @@ void UnisonoBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool 
     auto status = group.send(std::span(&here, 1), 0, arrival_tag, with).status();
     with.timeout *= 2;  // rank 0 waits for others as long, and then tells
     if (status.ok()) status = group.recv(bytes, 0, departure_tag, with).status();
-    if (!status.ok()) fail(status, "monitored_barrier: rank " + std::to_string(rank_) + " reached it, but has no answer from rank 0");
+    if (!status.ok())
+      fail(status, "monitored_barrier: rank " + std::to_string(rank_) + " reached it, but has no answer from rank 0");
   } else {
     const auto arrived = std::make_shared<std::vector<uint8_t>>(size_);
     std::vector<unisono::Work> works;
@@ -110,7 +118,9 @@ void UnisonoBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool 
   if (who.empty()) return;
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - started).count();
   const auto [numbers, processes] = names_of(who);
-  fail({Code::late, "rank" + std::string(who.size() > 1 ? "s " : " ") + numbers + " did not reach it in " + std::to_string(waited) + " ms (" + processes + ")"}, "monitored_barrier");
+  fail({Code::late, "rank" + std::string(who.size() > 1 ? "s " : " ") + numbers + " did not reach it in " +
+                        std::to_string(waited) + " ms (" + processes + ")"},
+       "monitored_barrier");
 }
 
 }  // namespace unisono::torch_backend

@@ -19,13 +19,20 @@ T parsed(Result<T> result) {
 }
 
 ScheduleKind schedule_of(const std::string& name) {
-  const std::pair<const char*, ScheduleKind> all[] = {{"", ScheduleKind::automatic}, {"auto", ScheduleKind::automatic}, {"ring", ScheduleKind::ring}, {"two_step", ScheduleKind::two_step},
-                                                      {"halving_doubling", ScheduleKind::halving_doubling}, {"hierarchical", ScheduleKind::hierarchical}, {"one_shot", ScheduleKind::one_shot},
-                                                      {"direct", ScheduleKind::direct}, {"tree", ScheduleKind::tree}};
+  const std::pair<const char*, ScheduleKind> all[] = {{"", ScheduleKind::automatic},
+                                                      {"auto", ScheduleKind::automatic},
+                                                      {"ring", ScheduleKind::ring},
+                                                      {"two_step", ScheduleKind::two_step},
+                                                      {"halving_doubling", ScheduleKind::halving_doubling},
+                                                      {"hierarchical", ScheduleKind::hierarchical},
+                                                      {"one_shot", ScheduleKind::one_shot},
+                                                      {"direct", ScheduleKind::direct},
+                                                      {"tree", ScheduleKind::tree}};
   for (const auto& [text, kind] : all) {
     if (name == text) return kind;
   }
-  throw py::value_error("schedule \"" + name + "\": auto, ring, two_step, halving_doubling, hierarchical, one_shot, direct or tree");
+  throw py::value_error("schedule \"" + name +
+                        "\": auto, ring, two_step, halving_doubling, hierarchical, one_shot, direct or tree");
 }
 
 Order order_of(const std::string& name) {
@@ -59,16 +66,20 @@ void read(const std::string& given, const char* variable, Read&& to) {
 }
 
 // Of a group: what neither these nor the environment name is the default.
-CallSettings group_settings_of(const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) {
+CallSettings group_settings_of(const std::string& codec, const std::string& schedule, const std::string& order,
+                               const std::string& delivery) {
   CallSettings settings;
-  read(codec, "UNISONO_CODEC", [&](const std::string& text) { if (!text.empty()) settings.codec = parsed(Codec::parse(text)); });
+  read(codec, "UNISONO_CODEC", [&](const std::string& text) {
+    if (!text.empty()) settings.codec = parsed(Codec::parse(text));
+  });
   read(schedule, "UNISONO_SCHEDULE", [&](const std::string& text) { settings.schedule = schedule_of(text); });
   read(order, "UNISONO_ORDER", [&](const std::string& text) { settings.order = order_of(text); });
   read(delivery, "UNISONO_DELIVERY", [&](const std::string& text) { set_delivery(settings, text); });
   return settings;
 }
 
-CallSettings settings_of(const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) {
+CallSettings settings_of(const std::string& codec, const std::string& schedule, const std::string& order,
+                         const std::string& delivery) {
   CallSettings settings;
   if (!codec.empty()) settings.codec = parsed(Codec::parse(codec));
   settings.schedule = schedule_of(schedule);
@@ -133,13 +144,17 @@ template <typename AnyWork>
 void define_work(py::module_& m, const char* name) {
   py::class_<AnyWork, c10::intrusive_ptr<AnyWork>, c10d::Work>(m, name)
       .def("get_future", &future_of<AnyWork>)
-      .def("report", [](AnyWork& work) { return dict_of(work.report()); }, "What the operation did: a dictionary, complete once it has ended.");
+      .def(
+          "report", [](AnyWork& work) { return dict_of(work.report()); },
+          "What the operation did: a dictionary, complete once it has ended.");
 }
 
 void add_functions(py::module_& m) {
-  m.def("_join", &StagedBackend::join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
+  m.def("_join", &StagedBackend::join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
+        py::call_guard<py::gil_scoped_release>());
   // What a callback returned, or what went wrong, becomes that of its caller's future: exceptions as such, not as values.
-  m.def("_pass_on", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& from, const std::shared_ptr<torch::jit::PythonFutureWrapper>& to) {
+  m.def("_pass_on", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& from,
+                       const std::shared_ptr<torch::jit::PythonFutureWrapper>& to) {
     const py::gil_scoped_release release;
     from->fut->addCallback([to = to->fut](c10::ivalue::Future& future) {
       if (future.hasError()) to->setError(future.exception_ptr());
@@ -155,7 +170,10 @@ void add_functions(py::module_& m) {
     const py::gil_scoped_release release;
     future->fut->setErrorIfNeeded(pointer);
   });
-  m.def("_set_call_settings", [](const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) { call_context().settings = settings_of(codec, schedule, order, delivery); });
+  m.def("_set_call_settings",
+        [](const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) {
+          call_context().settings = settings_of(codec, schedule, order, delivery);
+        });
   m.def("_clear_call_settings", [] { call_context().settings.reset(); });
   // Returns what was there before, for _leave_place.
   m.def("_enter_place", [](uint64_t place) {
@@ -165,7 +183,9 @@ void add_functions(py::module_& m) {
     context.calls = 0;
     return before;
   });
-  m.def("_leave_place", [](const std::pair<uint64_t, uint64_t>& before) { call_context().place = before.first, call_context().calls = before.second; });
+  m.def("_leave_place", [](const std::pair<uint64_t, uint64_t>& before) {
+    call_context().place = before.first, call_context().calls = before.second;
+  });
 }
 
 }  // namespace
@@ -187,8 +207,10 @@ PYBIND11_MODULE(_torch, m) {
   m.def("_set_timed_out_class", [](py::object type) { timed_out_class = new py::object(std::move(type)); });
 
   py::class_<BackendOptions, c10::intrusive_ptr<BackendOptions>, c10d::Backend::Options>(m, "Options")
-      .def(py::init([](std::chrono::milliseconds timeout, const std::string& transport, const std::string& interface, const std::string& codec, const std::string& schedule,
-                       const std::string& order, const std::string& delivery, const std::string& tuning, uint32_t streams_per_link, uint32_t compute_threads, uint32_t rate_limit_mbps, bool payload_checksum) {
+      .def(py::init([](std::chrono::milliseconds timeout, const std::string& transport, const std::string& interface,
+                       const std::string& codec, const std::string& schedule, const std::string& order,
+                       const std::string& delivery, const std::string& tuning, uint32_t streams_per_link,
+                       uint32_t compute_threads, uint32_t rate_limit_mbps, bool payload_checksum) {
              auto options = c10::make_intrusive<BackendOptions>(timeout);
              options->join.transport = transport;
              options->join.interface = interface;
@@ -201,10 +223,14 @@ PYBIND11_MODULE(_torch, m) {
              options->calls = group_settings_of(codec, schedule, order, delivery);
              return options;
            }),
-           py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "", py::arg("interface") = "", py::arg("codec") = "", py::arg("schedule") = "", py::arg("order") = "",
-           py::arg("delivery") = "", py::arg("tuning") = "", py::arg("streams_per_link") = 0, py::arg("compute_threads") = 0, py::arg("rate_limit_mbps") = 0, py::arg("payload_checksum") = false)
+           py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "", py::arg("interface") = "",
+           py::arg("codec") = "", py::arg("schedule") = "", py::arg("order") = "", py::arg("delivery") = "",
+           py::arg("tuning") = "", py::arg("streams_per_link") = 0, py::arg("compute_threads") = 0,
+           py::arg("rate_limit_mbps") = 0, py::arg("payload_checksum") = false)
       .def("_copy", [](const BackendOptions& options) { return c10::make_intrusive<BackendOptions>(options); })
-      .def_property("_timeout", [](const BackendOptions& options) { return options.timeout; }, [](BackendOptions& options, std::chrono::milliseconds timeout) { options.timeout = timeout; });
+      .def_property(
+          "_timeout", [](const BackendOptions& options) { return options.timeout; },
+          [](BackendOptions& options, std::chrono::milliseconds timeout) { options.timeout = timeout; });
 
   define_work<TorchWork>(m, "Work");
   define_work<StagedWork>(m, "StagedWork");
@@ -214,17 +240,26 @@ PYBIND11_MODULE(_torch, m) {
       .def("_abandon", [](c10::intrusive_ptr<StagedBackend> backend) { (void)backend.release(); })
       .def_property_readonly("_over", &StagedBackend::over)
       .def("last_report", [](StagedBackend& backend) { return dict_of(backend.last_report()); })
-      .def("_group_capsule", [](StagedBackend& backend) {
-        auto group = std::make_unique<Group>(backend.group());
-        return py::capsule(group.release(), "unisono.Group", [](PyObject* capsule) {
-          auto* group = static_cast<Group*>(PyCapsule_GetPointer(capsule, "unisono.Group"));
-          without_gil([group] { delete group; });  // the last one takes leave of the others
-        });
-      })
-      .def("_all_reduce_with_feedback", [](StagedBackend& backend, at::Tensor tensor, at::Tensor error, const std::string& codec, bool average) { return backend.all_reduce_with_feedback(tensor, error, parsed(Codec::parse(codec)), average); },
-           py::call_guard<py::gil_scoped_release>())
-      .def("_reduce_scatter_with_feedback", [](StagedBackend& backend, at::Tensor output, at::Tensor input, at::Tensor error, const std::string& codec, bool average) {
-        return backend.reduce_scatter_with_feedback(output, input, error, parsed(Codec::parse(codec)), average);
-      }, py::call_guard<py::gil_scoped_release>());
+      .def("_group_capsule",
+           [](StagedBackend& backend) {
+             auto group = std::make_unique<Group>(backend.group());
+             return py::capsule(group.release(), "unisono.Group", [](PyObject* capsule) {
+               auto* group = static_cast<Group*>(PyCapsule_GetPointer(capsule, "unisono.Group"));
+               without_gil([group] { delete group; });  // the last one takes leave of the others
+             });
+           })
+      .def(
+          "_all_reduce_with_feedback",
+          [](StagedBackend& backend, at::Tensor tensor, at::Tensor error, const std::string& codec, bool average) {
+            return backend.all_reduce_with_feedback(tensor, error, parsed(Codec::parse(codec)), average);
+          },
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "_reduce_scatter_with_feedback",
+          [](StagedBackend& backend, at::Tensor output, at::Tensor input, at::Tensor error, const std::string& codec,
+             bool average) {
+            return backend.reduce_scatter_with_feedback(output, input, error, parsed(Codec::parse(codec)), average);
+          },
+          py::call_guard<py::gil_scoped_release>());
   add_functions(m);
 }

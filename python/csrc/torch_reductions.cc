@@ -6,47 +6,74 @@
 
 namespace unisono::torch_backend {
 
-
 WorkPointer UnisonoBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   auto& tensor = only(tensors, "broadcast");
-  Call call{.type = OpType::BROADCAST, .title = "unisono:broadcast", .async = options.asyncOp, .timeout = options.timeout, .inputs = tensors, .outputs = tensors};
+  Call call{.type = OpType::BROADCAST,
+            .title = "unisono:broadcast",
+            .async = options.asyncOp,
+            .timeout = options.timeout,
+            .inputs = tensors,
+            .outputs = tensors};
   const auto dense = dense_output(tensor, true, call.copies);
   call.kept = {dense};
   const auto inout = moved_into(dense);
   const auto root = static_cast<uint32_t>(options.rootRank);
-  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.broadcast_async(inout, root, o); }, [&](Group& g, const CallOptions& o) { return g.broadcast(inout, root, o); });
+  return run(
+      std::move(call), [&](Group& g, const CallOptions& o) { return g.broadcast_async(inout, root, o); },
+      [&](Group& g, const CallOptions& o) { return g.broadcast(inout, root, o); });
 }
 
 WorkPointer UnisonoBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (tensors.size() == 1 && tensors.front().layout() == at::kSparse) return allreduce_sparse(tensors, options);
   auto& tensor = only(tensors, "allreduce");
-  Call call{.type = OpType::ALLREDUCE, .title = "unisono:all_reduce", .async = options.asyncOp, .timeout = options.timeout, .inputs = tensors, .outputs = tensors};
+  Call call{.type = OpType::ALLREDUCE,
+            .title = "unisono:all_reduce",
+            .async = options.asyncOp,
+            .timeout = options.timeout,
+            .inputs = tensors,
+            .outputs = tensors};
   const auto dense = dense_output(tensor, true, call.copies);
   const auto reduction = reduction_of(dense, options.reduceOp);
   call.kept = {dense};
   const auto with = [&](CallOptions o) {
     o.op = reduction.op;
     const auto& settings = call_context().settings ? *call_context().settings : options_->calls;
-    const bool may_be_lossy = reduction.op <= unisono::ReduceOp::avg && is_floating(reduction.tensor.dtype) && reduction.tensor.dtype != DType::f64 && o.id == 0;
+    const bool may_be_lossy = reduction.op <= unisono::ReduceOp::avg && is_floating(reduction.tensor.dtype) &&
+                              reduction.tensor.dtype != DType::f64 && o.id == 0;
     if (may_be_lossy) o.delivery = settings.delivery, o.lossy = settings.lossy;
     return o;
   };
-  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(reduction.tensor, with(o)); }, [&](Group& g, const CallOptions& o) { return g.all_reduce(reduction.tensor, with(o)); });
+  return run(
+      std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(reduction.tensor, with(o)); },
+      [&](Group& g, const CallOptions& o) { return g.all_reduce(reduction.tensor, with(o)); });
 }
 
 WorkPointer UnisonoBackend::all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average) {
   check_cpu(tensor, "all_reduce_with_feedback"), check_cpu(error, "all_reduce_with_feedback");
-  TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && error.scalar_type() == at::kFloat && tensor.is_contiguous() && error.is_contiguous() && tensor.numel() == error.numel(),
+  TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && error.scalar_type() == at::kFloat && tensor.is_contiguous() &&
+                        error.is_contiguous() && tensor.numel() == error.numel(),
                     "unisono: all_reduce_with_feedback takes two dense fp32 tensors of one size");
-  Call call{.type = OpType::ALLREDUCE, .title = "unisono:all_reduce", .async = true, .inputs = {tensor}, .outputs = {tensor}, .kept = {tensor, error}};
+  Call call{.type = OpType::ALLREDUCE,
+            .title = "unisono:all_reduce",
+            .async = true,
+            .inputs = {tensor},
+            .outputs = {tensor},
+            .kept = {tensor, error}};
   const auto with = [&](const CallOptions& o) { return with_feedback(o, error, codec, average); };
   const auto inout = moved_into(tensor);
-  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(inout, with(o)); }, [&](Group& g, const CallOptions& o) { return g.all_reduce(inout, with(o)); });
+  return run(
+      std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(inout, with(o)); },
+      [&](Group& g, const CallOptions& o) { return g.all_reduce(inout, with(o)); });
 }
 
 WorkPointer UnisonoBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK_VALUE(!tensors.empty(), "unisono: allreduce_coalesced takes one tensor at least");
-  Call call{.type = OpType::ALLREDUCE_COALESCED, .title = "unisono:all_reduce_coalesced", .async = true, .timeout = options.timeout, .inputs = tensors, .outputs = tensors};
+  Call call{.type = OpType::ALLREDUCE_COALESCED,
+            .title = "unisono:all_reduce_coalesced",
+            .async = true,
+            .timeout = options.timeout,
+            .inputs = tensors,
+            .outputs = tensors};
   // One sum for all tensors of a type.
   std::map<at::ScalarType, Tensors> by_type;
   for (const auto& tensor : tensors) check_cpu(tensor, "allreduce_coalesced"), by_type[tensor.scalar_type()].push_back(tensor);
@@ -66,7 +93,12 @@ WorkPointer UnisonoBackend::allreduce_coalesced(Tensors& tensors, const c10d::Al
 
 WorkPointer UnisonoBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   auto& tensor = only(tensors, "reduce");
-  Call call{.type = OpType::REDUCE, .title = "unisono:reduce", .async = options.asyncOp, .timeout = options.timeout, .inputs = tensors, .outputs = tensors};
+  Call call{.type = OpType::REDUCE,
+            .title = "unisono:reduce",
+            .async = options.asyncOp,
+            .timeout = options.timeout,
+            .inputs = tensors,
+            .outputs = tensors};
   const auto root = static_cast<uint32_t>(options.rootRank);
   const bool here = static_cast<int>(root) == rank_;
   const bool scaled = static_cast<c10d::ReduceOp::RedOpType>(options.reduceOp) == c10d::ReduceOp::PREMUL_SUM;
@@ -76,15 +108,22 @@ WorkPointer UnisonoBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& 
   call.kept = {dense};
   const auto with = [&](CallOptions o) { return o.op = reduction.op, o; };
   const auto& t = reduction.tensor;
-  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.reduce_async(t, here ? t : Tensor(nullptr, 0, t.dtype), root, with(o)); },
-             [&](Group& g, const CallOptions& o) { return g.reduce(t, here ? t : Tensor(nullptr, 0, t.dtype), root, with(o)); });
+  return run(
+      std::move(call),
+      [&](Group& g, const CallOptions& o) { return g.reduce_async(t, here ? t : Tensor(nullptr, 0, t.dtype), root, with(o)); },
+      [&](Group& g, const CallOptions& o) { return g.reduce(t, here ? t : Tensor(nullptr, 0, t.dtype), root, with(o)); });
 }
 
 WorkPointer UnisonoBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   auto& input = only(inputs, "allgather");
   TORCH_CHECK_VALUE(outputs.size() == 1, "unisono: allgather takes one list of outputs");
   check_list(outputs.front(), input, size_, "allgather");
-  Call call{.type = OpType::ALLGATHER, .title = "unisono:all_gather", .async = options.asyncOp, .timeout = options.timeout, .inputs = inputs, .outputs = outputs.front()};
+  Call call{.type = OpType::ALLGATHER,
+            .title = "unisono:all_gather",
+            .async = options.asyncOp,
+            .timeout = options.timeout,
+            .inputs = inputs,
+            .outputs = outputs.front()};
   const auto flat = flat_output(outputs.front(), call.copies), dense = dense_input(input);
   const auto counts = counts_of(outputs.front());
   call.kept = {flat, dense};
@@ -94,48 +133,75 @@ WorkPointer UnisonoBackend::allgather(TensorLists& outputs, Tensors& inputs, con
     sizes.insert(sizes.begin(), size_);
     call.outputs = {flat.view(sizes)};
   }
-  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_gather_async(moved(dense), moved_into(flat), counts, o); },
-             [&](Group& g, const CallOptions& o) { return g.all_gather(moved(dense), moved_into(flat), counts, o); });
+  return run(
+      std::move(call),
+      [&](Group& g, const CallOptions& o) { return g.all_gather_async(moved(dense), moved_into(flat), counts, o); },
+      [&](Group& g, const CallOptions& o) { return g.all_gather(moved(dense), moved_into(flat), counts, o); });
 }
 
 WorkPointer UnisonoBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  check_cpu(output, "all_gather_into_tensor"), check_cpu(input, "all_gather_into_tensor"), check_same_type(output, input, "all_gather_into_tensor");
-  TORCH_CHECK_VALUE(output.numel() == input.numel() * size_, "unisono: all_gather_into_tensor: an output of ", output.numel(), " elements for ", size_, " inputs of ", input.numel());
-  Call call{.type = OpType::_ALLGATHER_BASE, .title = "unisono:all_gather_into_tensor", .async = options.asyncOp, .timeout = options.timeout, .inputs = {input}, .outputs = {output}};
+  check_cpu(output, "all_gather_into_tensor"), check_cpu(input, "all_gather_into_tensor"),
+      check_same_type(output, input, "all_gather_into_tensor");
+  TORCH_CHECK_VALUE(output.numel() == input.numel() * size_, "unisono: all_gather_into_tensor: an output of ", output.numel(),
+                    " elements for ", size_, " inputs of ", input.numel());
+  Call call{.type = OpType::_ALLGATHER_BASE,
+            .title = "unisono:all_gather_into_tensor",
+            .async = options.asyncOp,
+            .timeout = options.timeout,
+            .inputs = {input},
+            .outputs = {output}};
   const auto flat = dense_output(output, false, call.copies), dense = dense_input(input);
   call.kept = {flat, dense};
-  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_gather_async(moved(dense), moved_into(flat), {}, o); },
-             [&](Group& g, const CallOptions& o) { return g.all_gather(moved(dense), moved_into(flat), {}, o); });
+  return run(
+      std::move(call),
+      [&](Group& g, const CallOptions& o) { return g.all_gather_async(moved(dense), moved_into(flat), {}, o); },
+      [&](Group& g, const CallOptions& o) { return g.all_gather(moved(dense), moved_into(flat), {}, o); });
 }
 
 WorkPointer UnisonoBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == static_cast<size_t>(size_), "unisono: allgather_coalesced takes one list of outputs per rank, ", size_, "; ", outputs.size(), " were given");
-  Call call{.type = OpType::ALLGATHER_COALESCED, .title = "unisono:all_gather_coalesced", .timeout = options.timeout, .inputs = inputs};
+  TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == static_cast<size_t>(size_),
+                    "unisono: allgather_coalesced takes one list of outputs per rank, ", size_, "; ", outputs.size(),
+                    " were given");
+  Call call{.type = OpType::ALLGATHER_COALESCED,
+            .title = "unisono:all_gather_coalesced",
+            .timeout = options.timeout,
+            .inputs = inputs};
   std::vector<Part> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
     Tensors of_ranks;
     for (auto& list : outputs) {
-      TORCH_CHECK_VALUE(list.size() == inputs.size(), "unisono: allgather_coalesced: ", list.size(), " outputs for ", inputs.size(), " inputs");
+      TORCH_CHECK_VALUE(list.size() == inputs.size(), "unisono: allgather_coalesced: ", list.size(), " outputs for ",
+                        inputs.size(), " inputs");
       of_ranks.push_back(list[i]);
     }
     check_list(of_ranks, inputs[i], size_, "allgather_coalesced");
     const auto flat = flat_output(of_ranks, call.copies), dense = dense_input(inputs[i]);
     call.kept.insert(call.kept.end(), {flat, dense});
     call.outputs.insert(call.outputs.end(), of_ranks.begin(), of_ranks.end());
-    parts.emplace_back([from = moved(dense), to = moved_into(flat), counts = counts_of(of_ranks)](Group& g, const CallOptions& o) { return g.all_gather_async(from, to, counts, o); });
+    parts.emplace_back([from = moved(dense), to = moved_into(flat), counts = counts_of(of_ranks)](
+                           Group& g, const CallOptions& o) { return g.all_gather_async(from, to, counts, o); });
   }
   return run_all(std::move(call), parts);
 }
 
-WorkPointer UnisonoBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == inputs.size(), "unisono: allgather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
-  Call call{.type = OpType::ALLGATHER_COALESCED, .title = "unisono:all_gather_into_tensor_coalesced", .timeout = options.timeout, .inputs = inputs, .outputs = outputs};
+WorkPointer UnisonoBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                            const c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == inputs.size(),
+                    "unisono: allgather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
+  Call call{.type = OpType::ALLGATHER_COALESCED,
+            .title = "unisono:all_gather_into_tensor_coalesced",
+            .timeout = options.timeout,
+            .inputs = inputs,
+            .outputs = outputs};
   std::vector<Part> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    check_cpu(inputs[i], "allgather_into_tensor_coalesced"), check_same_type(outputs[i], inputs[i], "allgather_into_tensor_coalesced");
+    check_cpu(inputs[i], "allgather_into_tensor_coalesced"),
+        check_same_type(outputs[i], inputs[i], "allgather_into_tensor_coalesced");
     const auto flat = dense_output(outputs[i], false, call.copies), dense = dense_input(inputs[i]);
     call.kept.insert(call.kept.end(), {flat, dense});
-    parts.emplace_back([from = moved(dense), to = moved_into(flat)](Group& g, const CallOptions& o) { return g.all_gather_async(from, to, {}, o); });
+    parts.emplace_back([from = moved(dense), to = moved_into(flat)](Group& g, const CallOptions& o) {
+      return g.all_gather_async(from, to, {}, o);
+    });
   }
   return run_all(std::move(call), parts);
 }

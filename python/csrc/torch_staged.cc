@@ -10,11 +10,15 @@
 
 namespace unisono::torch_backend {
 
-c10::intrusive_ptr<StagedBackend> StagedBackend::join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const c10::intrusive_ptr<BackendOptions>& options) {
+c10::intrusive_ptr<StagedBackend> StagedBackend::join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                      const c10::intrusive_ptr<BackendOptions>& options) {
   return c10::make_intrusive<StagedBackend>(UnisonoBackend::join(store, rank, size, options));
 }
 
-StagedBackend::StagedBackend(c10::intrusive_ptr<UnisonoBackend> inner) : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)) { init(); }
+StagedBackend::StagedBackend(c10::intrusive_ptr<UnisonoBackend> inner)
+    : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)) {
+  init();
+}
 
 StagedBackend::~StagedBackend() {
   without_gil([this] { shutdown(); });
@@ -27,7 +31,8 @@ void StagedBackend::shutdown() {
 
 // Calls -------------------------------------------------------------------------------------------------------------
 
-// Where it stands among calls, and among those of a callback: there by a place of its own, as what it takes of numbers is known only when it is made.
+// Where it stands among calls, and among those of a callback: there by a place of its own, as what it takes of numbers is known
+// only when it is made.
 void StagedBackend::place(StagedSetup& setup, CallContext& carried) {
   if (lane_->idle()) sequence_ = inner_->getSequenceNumberForGroup();
   auto& context = call_context();
@@ -73,7 +78,11 @@ WorkPointer StagedBackend::begin(StagedSetup setup, const std::shared_ptr<Stagin
       work->complete(error, operation, ready);
     };
     auto ended = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    ended->addCallback([lane, end](c10::ivalue::Future& future) { lane->run_off([end, error = future.hasError() ? future.exception_ptr() : nullptr] { end(error); }); }, false);
+    ended->addCallback(
+        [lane, end](c10::ivalue::Future& future) {
+          lane->run_off([end, error = future.hasError() ? future.exception_ptr() : nullptr] { end(error); });
+        },
+        false);
     operation->adopt(ended);
   });
   if (coalescing_) coalesced_.push_back(work);
@@ -89,7 +98,8 @@ WorkPointer StagedBackend::barrier(const c10d::BarrierOptions& options) {
   const auto kind = at::accelerator::getAccelerator(false);
   if (options.device_ids.empty() || !kind || *kind == at::kCPU) return host().barrier(options);
   // A tensor stands for what was enqueued before.
-  const Staging::Tensors mark{at::zeros({1}, at::TensorOptions().dtype(at::kByte).device(*kind, static_cast<c10::DeviceIndex>(options.device_ids.front())))};
+  const Staging::Tensors mark{at::zeros(
+      {1}, at::TensorOptions().dtype(at::kByte).device(*kind, static_cast<c10::DeviceIndex>(options.device_ids.front())))};
   const auto staging = std::make_shared<Staging>("barrier", std::vector{&mark});
   staging->in(mark);
   return begin({.type = OpType::BARRIER, .title = "unisono:barrier"}, staging, [options](UnisonoBackend& inner) {
@@ -157,11 +167,14 @@ c10::intrusive_ptr<c10d::Backend> staged(const c10::intrusive_ptr<c10d::Backend>
 }
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> StagedBackend::split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks, const c10::intrusive_ptr<Options>& options) {
+c10::intrusive_ptr<c10d::Backend> StagedBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                       const std::vector<int>& ranks,
+                                                       const c10::intrusive_ptr<Options>& options) {
   return staged(host().split(store, ranks, options));
 }
 
-c10::intrusive_ptr<c10d::Backend> StagedBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags, const c10::intrusive_ptr<Options>& options) {
+c10::intrusive_ptr<c10d::Backend> StagedBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
+                                                        const c10::intrusive_ptr<Options>& options) {
   return staged(host().shrink(ranks_to_exclude, flags, options));
 }
 

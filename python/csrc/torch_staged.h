@@ -1,8 +1,9 @@
-// What torch.distributed gets as the backend `unisono`: a UnisonoBackend for CPU tensors, and the same one, by way of pinned memory, for tensors of
-// an accelerator (torch_staging.h).
+// What torch.distributed gets as the backend `unisono`: a UnisonoBackend for CPU tensors, and the same one, by way of pinned
+// memory, for tensors of an accelerator (torch_staging.h).
 //
-// torch registers one object for all kinds of devices, so calls are told apart by their tensors. All go to one group in the order in which they were
-// made: a call with CPU tensors first waits until those that were made before with tensors of a device have begun.
+// torch registers one object for all kinds of devices, so calls are told apart by their tensors. All go to one group in the
+// order in which they were made: a call with CPU tensors first waits until those that were made before with tensors of a device
+// have begun.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,8 @@ namespace unisono::torch_backend {
 
 class StagedBackend final : public c10d::Backend {
  public:
-  static c10::intrusive_ptr<StagedBackend> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const c10::intrusive_ptr<BackendOptions>& options);
+  static c10::intrusive_ptr<StagedBackend> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                const c10::intrusive_ptr<BackendOptions>& options);
   explicit StagedBackend(c10::intrusive_ptr<UnisonoBackend> inner);
   ~StagedBackend() override;
 
@@ -34,37 +36,47 @@ class StagedBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
   void enableCollectivesTiming() override {}
-  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks, const c10::intrusive_ptr<Options>& options) override;
-  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags, const c10::intrusive_ptr<Options>& options) override;
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& options) override;
+  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
+                                     const c10::intrusive_ptr<Options>& options) override;
 
   using Tensors = std::vector<at::Tensor>;
   using TensorLists = std::vector<std::vector<at::Tensor>>;
   using WorkPointer = c10::intrusive_ptr<c10d::Work>;
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override { return host().allreduce_sparse(tensors, options); }
+  WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return host().allreduce_sparse(tensors, options);
+  }
   WorkPointer allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
   WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPointer allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
   WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
-  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) override;
   WorkPointer gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
   WorkPointer scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
   WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override;
   WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
-  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
-  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::ReduceScatterOptions& options) override;
+  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                            std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
   WorkPointer alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   WorkPointer send(Tensors& tensors, int to, int tag) override;
   WorkPointer recv(Tensors& tensors, int from, int tag) override;
   WorkPointer recvAnysource(Tensors& tensors, int tag) override;
   // With device_ids: what was enqueued on the current stream of that device is done first.
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override { host().monitoredBarrier(options, wait_for_all); }
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override {
+    host().monitoredBarrier(options, wait_for_all);
+  }
 
   WorkPointer all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average);
-  WorkPointer reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average);
+  WorkPointer reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec,
+                                           bool average);
   Group group() const { return inner_->group(); }
   bool over() const { return inner_->over(); }
   Report last_report() const { return inner_->last_report(); }

@@ -14,12 +14,15 @@ Options later(Options options) {
   options.asyncOp = true;
   if constexpr (requires { options.reduceOp; }) {
     const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(options.reduceOp.supplement_.get());
-    if (factor != nullptr && factor->tensor_factor.defined()) options.reduceOp = c10d::makePreMulSum(factor->tensor_factor.cpu());
+    if (factor != nullptr && factor->tensor_factor.defined())
+      options.reduceOp = c10d::makePreMulSum(factor->tensor_factor.cpu());
   }
   return options;
 }
 
-std::shared_ptr<Staging> staging_of(const char* what, const std::vector<const StagedBackend::Tensors*>& all) { return std::make_shared<Staging>(what, all); }
+std::shared_ptr<Staging> staging_of(const char* what, const std::vector<const StagedBackend::Tensors*>& all) {
+  return std::make_shared<Staging>(what, all);
+}
 
 StagedBackend::Tensors flat(const StagedBackend::TensorLists& lists) {
   StagedBackend::Tensors all;
@@ -51,24 +54,30 @@ WorkPointer StagedBackend::all_reduce_with_feedback(at::Tensor& tensor, at::Tens
   const auto staging = staging_of("all_reduce_with_feedback", {&both});
   auto copies = staging->in_and_out(both);
   return begin({.type = OpType::ALLREDUCE, .title = "unisono:all_reduce", .inputs = one, .outputs = one}, staging,
-               [copies, codec, average](UnisonoBackend& inner) mutable { return inner.all_reduce_with_feedback(copies[0], copies[1], codec, average); });
+               [copies, codec, average](UnisonoBackend& inner) mutable {
+                 return inner.all_reduce_with_feedback(copies[0], copies[1], codec, average);
+               });
 }
 
-WorkPointer StagedBackend::reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average) {
+WorkPointer StagedBackend::reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error,
+                                                        const Codec& codec, bool average) {
   if (torch_backend::on_host(input)) return host().reduce_scatter_with_feedback(output, input, error, codec, average);
   const Tensors to{output}, from{input}, lost{error};
   const auto staging = staging_of("reduce_scatter_with_feedback", {&to, &from, &lost});
   const auto read = staging->in(from), kept = staging->in_and_out(lost), made = staging->out(to);
-  return begin({.type = OpType::_REDUCE_SCATTER_BASE, .title = "unisono:reduce_scatter_tensor", .inputs = from, .outputs = to}, staging,
-               [result = made[0], values = read[0], loss = kept[0], codec, average](UnisonoBackend& inner) mutable { return inner.reduce_scatter_with_feedback(result, values, loss, codec, average); });
+  return begin({.type = OpType::_REDUCE_SCATTER_BASE, .title = "unisono:reduce_scatter_tensor", .inputs = from, .outputs = to},
+               staging, [result = made[0], values = read[0], loss = kept[0], codec, average](UnisonoBackend& inner) mutable {
+                 return inner.reduce_scatter_with_feedback(result, values, loss, codec, average);
+               });
 }
 
 WorkPointer StagedBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   if (on_host(tensors)) return host().allreduce_coalesced(tensors, options);
   const auto staging = staging_of("allreduce_coalesced", {&tensors});
   auto copies = staging->in_and_out(tensors);
-  return begin({.type = OpType::ALLREDUCE_COALESCED, .title = "unisono:all_reduce_coalesced", .inputs = tensors, .outputs = tensors}, staging,
-               [copies, o = later(options)](UnisonoBackend& inner) mutable { return inner.allreduce_coalesced(copies, o); });
+  return begin(
+      {.type = OpType::ALLREDUCE_COALESCED, .title = "unisono:all_reduce_coalesced", .inputs = tensors, .outputs = tensors},
+      staging, [copies, o = later(options)](UnisonoBackend& inner) mutable { return inner.allreduce_coalesced(copies, o); });
 }
 
 WorkPointer StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -86,8 +95,8 @@ WorkPointer StagedBackend::allgather(TensorLists& outputs, Tensors& inputs, cons
   auto from = staging->in(inputs);
   TensorLists to;
   for (const auto& list : outputs) to.push_back(staging->out(list));
-  return begin({.type = OpType::ALLGATHER, .title = "unisono:all_gather", .inputs = inputs, .outputs = all, .by_rank = true}, staging,
-               [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner.allgather(to, from, o); });
+  return begin({.type = OpType::ALLGATHER, .title = "unisono:all_gather", .inputs = inputs, .outputs = all, .by_rank = true},
+               staging, [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner.allgather(to, from, o); });
 }
 
 WorkPointer StagedBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
@@ -95,8 +104,10 @@ WorkPointer StagedBackend::_allgather_base(at::Tensor& output, at::Tensor& input
   const Tensors inputs{input}, outputs{output};
   const auto staging = staging_of("all_gather_into_tensor", {&inputs, &outputs});
   auto from = staging->in(inputs), to = staging->out(outputs);
-  return begin({.type = OpType::_ALLGATHER_BASE, .title = "unisono:all_gather_into_tensor", .inputs = inputs, .outputs = outputs}, staging,
-               [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner._allgather_base(to[0], from[0], o); });
+  return begin(
+      {.type = OpType::_ALLGATHER_BASE, .title = "unisono:all_gather_into_tensor", .inputs = inputs, .outputs = outputs},
+      staging,
+      [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner._allgather_base(to[0], from[0], o); });
 }
 
 WorkPointer StagedBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
@@ -106,16 +117,23 @@ WorkPointer StagedBackend::allgather_coalesced(TensorLists& outputs, Tensors& in
   auto from = staging->in(inputs);
   TensorLists to;
   for (const auto& list : outputs) to.push_back(staging->out(list));
-  return begin({.type = OpType::ALLGATHER_COALESCED, .title = "unisono:all_gather_coalesced", .inputs = inputs, .outputs = all}, staging,
-               [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner.allgather_coalesced(to, from, o); });
+  return begin(
+      {.type = OpType::ALLGATHER_COALESCED, .title = "unisono:all_gather_coalesced", .inputs = inputs, .outputs = all}, staging,
+      [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner.allgather_coalesced(to, from, o); });
 }
 
-WorkPointer StagedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+WorkPointer StagedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                           const c10d::AllgatherOptions& options) {
   if (on_host(inputs)) return host().allgather_into_tensor_coalesced(outputs, inputs, options);
   const auto staging = staging_of("allgather_into_tensor_coalesced", {&inputs, &outputs});
   auto from = staging->in(inputs), to = staging->out(outputs);
-  return begin({.type = OpType::ALLGATHER_COALESCED, .title = "unisono:all_gather_into_tensor_coalesced", .inputs = inputs, .outputs = outputs}, staging,
-               [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner.allgather_into_tensor_coalesced(to, from, o); });
+  return begin({.type = OpType::ALLGATHER_COALESCED,
+                .title = "unisono:all_gather_into_tensor_coalesced",
+                .inputs = inputs,
+                .outputs = outputs},
+               staging, [from, to, o = later(options)](UnisonoBackend& inner) mutable {
+                 return inner.allgather_into_tensor_coalesced(to, from, o);
+               });
 }
 
 WorkPointer StagedBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
@@ -151,30 +169,42 @@ WorkPointer StagedBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner.reduce_scatter(to, from, o); });
 }
 
-WorkPointer StagedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+WorkPointer StagedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                const c10d::ReduceScatterOptions& options) {
   if (torch_backend::on_host(input)) return host()._reduce_scatter_base(output, input, options);
   const Tensors inputs{input}, outputs{output};
   const auto staging = staging_of("reduce_scatter_tensor", {&inputs, &outputs});
   auto from = staging->in(inputs), to = staging->out(outputs);
-  return begin({.type = OpType::_REDUCE_SCATTER_BASE, .title = "unisono:reduce_scatter_tensor", .inputs = inputs, .outputs = outputs}, staging,
-               [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner._reduce_scatter_base(to[0], from[0], o); });
+  return begin(
+      {.type = OpType::_REDUCE_SCATTER_BASE, .title = "unisono:reduce_scatter_tensor", .inputs = inputs, .outputs = outputs},
+      staging,
+      [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner._reduce_scatter_base(to[0], from[0], o); });
 }
 
-WorkPointer StagedBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+WorkPointer StagedBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                           const c10d::ReduceScatterOptions& options) {
   if (on_host(inputs)) return host().reduce_scatter_tensor_coalesced(outputs, inputs, options);
   const auto staging = staging_of("reduce_scatter_tensor_coalesced", {&inputs, &outputs});
   auto from = staging->in(inputs), to = staging->out(outputs);
-  return begin({.type = OpType::REDUCE_SCATTER_TENSOR_COALESCED, .title = "unisono:reduce_scatter_tensor_coalesced", .inputs = inputs, .outputs = outputs}, staging,
-               [from, to, o = later(options)](UnisonoBackend& inner) mutable { return inner.reduce_scatter_tensor_coalesced(to, from, o); });
+  return begin({.type = OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+                .title = "unisono:reduce_scatter_tensor_coalesced",
+                .inputs = inputs,
+                .outputs = outputs},
+               staging, [from, to, o = later(options)](UnisonoBackend& inner) mutable {
+                 return inner.reduce_scatter_tensor_coalesced(to, from, o);
+               });
 }
 
-WorkPointer StagedBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+WorkPointer StagedBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                         std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
   if (torch_backend::on_host(input)) return host().alltoall_base(output, input, output_splits, input_splits, options);
   const Tensors inputs{input}, outputs{output};
   const auto staging = staging_of("all_to_all_single", {&inputs, &outputs});
   auto from = staging->in(inputs), to = staging->out(outputs);
-  return begin({.type = OpType::ALLTOALL_BASE, .title = "unisono:all_to_all_single", .inputs = inputs, .outputs = outputs}, staging,
-               [from, to, output_splits, input_splits, o = later(options)](UnisonoBackend& inner) mutable { return inner.alltoall_base(to[0], from[0], output_splits, input_splits, o); });
+  return begin({.type = OpType::ALLTOALL_BASE, .title = "unisono:all_to_all_single", .inputs = inputs, .outputs = outputs},
+               staging, [from, to, output_splits, input_splits, o = later(options)](UnisonoBackend& inner) mutable {
+                 return inner.alltoall_base(to[0], from[0], output_splits, input_splits, o);
+               });
 }
 
 WorkPointer StagedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
@@ -188,21 +218,24 @@ WorkPointer StagedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10
 WorkPointer StagedBackend::send(Tensors& tensors, int to, int tag) {
   if (on_host(tensors)) return host().send(tensors, to, tag);
   const auto staging = staging_of("send", {&tensors});
-  return begin({.type = OpType::SEND, .title = "unisono:send", .inputs = tensors}, staging, [copies = staging->in(tensors), to, tag](UnisonoBackend& inner) mutable { return inner.send(copies, to, tag); });
+  return begin({.type = OpType::SEND, .title = "unisono:send", .inputs = tensors}, staging,
+               [copies = staging->in(tensors), to, tag](UnisonoBackend& inner) mutable { return inner.send(copies, to, tag); });
 }
 
 WorkPointer StagedBackend::recv(Tensors& tensors, int from, int tag) {
   if (on_host(tensors)) return host().recv(tensors, from, tag);
   const auto staging = staging_of("recv", {&tensors});
-  return begin({.type = OpType::RECV, .title = "unisono:recv", .inputs = tensors, .outputs = tensors}, staging,
-               [copies = staging->out(tensors), from, tag](UnisonoBackend& inner) mutable { return inner.recv(copies, from, tag); });
+  return begin(
+      {.type = OpType::RECV, .title = "unisono:recv", .inputs = tensors, .outputs = tensors}, staging,
+      [copies = staging->out(tensors), from, tag](UnisonoBackend& inner) mutable { return inner.recv(copies, from, tag); });
 }
 
 WorkPointer StagedBackend::recvAnysource(Tensors& tensors, int tag) {
   if (on_host(tensors)) return host().recvAnysource(tensors, tag);
   const auto staging = staging_of("recv", {&tensors});
-  return begin({.type = OpType::RECVANYSOURCE, .title = "unisono:recvAnySource", .inputs = tensors, .outputs = tensors}, staging,
-               [copies = staging->out(tensors), tag](UnisonoBackend& inner) mutable { return inner.recvAnysource(copies, tag); });
+  return begin(
+      {.type = OpType::RECVANYSOURCE, .title = "unisono:recvAnySource", .inputs = tensors, .outputs = tensors}, staging,
+      [copies = staging->out(tensors), tag](UnisonoBackend& inner) mutable { return inner.recvAnysource(copies, tag); });
 }
 
 }  // namespace unisono::torch_backend

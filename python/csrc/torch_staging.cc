@@ -129,7 +129,8 @@ at::Device device_of(const char* what, const std::vector<const Staging::Tensors*
     for (const auto& tensor : *list) {
       if (first == nullptr) first = &tensor;
       TORCH_CHECK_TYPE(tensor.defined() && tensor.layout() == at::kStrided, "unisono: ", what, " takes dense tensors");
-      TORCH_CHECK_TYPE(tensor.device() == first->device(), "unisono: ", what, " got tensors on ", first->device(), " and on ", tensor.device());
+      TORCH_CHECK_TYPE(tensor.device() == first->device(), "unisono: ", what, " got tensors on ", first->device(), " and on ",
+                       tensor.device());
     }
   }
   TORCH_CHECK_VALUE(first != nullptr, "unisono: ", what, " takes one tensor at least");
@@ -154,12 +155,17 @@ struct PlainMemory {
 
 }  // namespace
 
-bool on_host(const at::Tensor& tensor) { return !tensor.defined() || tensor.is_cpu() || tensor.is_meta() || tensor.layout() != at::kStrided; }
+bool on_host(const at::Tensor& tensor) {
+  return !tensor.defined() || tensor.is_cpu() || tensor.is_meta() || tensor.layout() != at::kStrided;
+}
 
 Staging::Staging(const char* what, const std::vector<const Tensors*>& all)
-    : device_(device_of(what, all)), stream_(c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_, true)), pinned_(has_pinned_memory(device_.type())) {
+    : device_(device_of(what, all)),
+      stream_(c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_, true)),
+      pinned_(has_pinned_memory(device_.type())) {
   const auto current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
-  TORCH_CHECK(!c10::impl::VirtualGuardImpl(device_.type()).isStreamCapturing(current), "unisono: ", what, " cannot be captured in a graph");
+  TORCH_CHECK(!c10::impl::VirtualGuardImpl(device_.type()).isStreamCapturing(current), "unisono: ", what,
+              " cannot be captured in a graph");
   c10::Event called(device_.type());
   called.record(current);
   called.block(stream_);
@@ -167,14 +173,18 @@ Staging::Staging(const char* what, const std::vector<const Tensors*>& all)
 
 // In a row where they are of one type: then the operation needs no copy of its own.
 Staging::Tensors Staging::memory_for(const Tensors& tensors) const {
-  const auto options = [this](const at::Tensor& like) { return at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU).pinned_memory(pinned_); };
+  const auto options = [this](const at::Tensor& like) {
+    return at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU).pinned_memory(pinned_);
+  };
   Tensors hosts;
-  const bool one_type = std::ranges::all_of(tensors, [&](const auto& tensor) { return tensor.scalar_type() == tensors.front().scalar_type(); });
+  const bool one_type =
+      std::ranges::all_of(tensors, [&](const auto& tensor) { return tensor.scalar_type() == tensors.front().scalar_type(); });
   if (!one_type || tensors.size() == 1) {
     for (const auto& tensor : tensors) hosts.push_back(at::empty(tensor.sizes(), options(tensor)));
     return hosts;
   }
-  const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
+  const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0},
+                                        [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
   const auto whole = at::empty({elements}, options(tensors.front()));
   int64_t at = 0;
   for (const auto& tensor : tensors) {
@@ -239,7 +249,8 @@ std::shared_ptr<c10::Event> Staging::copy_back() {
 
 // StagedWork --------------------------------------------------------------------------------------------------------
 
-StagedWork::StagedWork(StagedSetup setup, c10::Stream stream) : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs), setup_(std::move(setup)), stream_(stream) {}
+StagedWork::StagedWork(StagedSetup setup, c10::Stream stream)
+    : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs), setup_(std::move(setup)), stream_(stream) {}
 
 void StagedWork::end_record() {
   if (!recorded_.exchange(true)) finish(exception());
@@ -283,7 +294,8 @@ bool StagedWork::wait(std::chrono::milliseconds timeout) {
   if (timeout == kNoTimeout) {
     completed_one_.wait(lock, done);  // the operation has a deadline of its own
   } else if (!completed_one_.wait_for(lock, timeout, done)) {
-    std::rethrow_exception(exception_of({Code::late, "not done in " + std::to_string(timeout.count()) + " ms"}, setup_.title == nullptr ? "" : setup_.title));
+    std::rethrow_exception(exception_of({Code::late, "not done in " + std::to_string(timeout.count()) + " ms"},
+                                        setup_.title == nullptr ? "" : setup_.title));
   }
   const auto error = error_;
   const auto ready = ready_;
@@ -295,7 +307,8 @@ bool StagedWork::wait(std::chrono::milliseconds timeout) {
 
 void StagedWork::abort() { TORCH_CHECK(false, "one operation cannot be aborted: abort its process group"); }
 
-void StagedWork::complete(std::exception_ptr error, c10::intrusive_ptr<TorchWork> operation, std::shared_ptr<c10::Event> ready) {
+void StagedWork::complete(std::exception_ptr error, c10::intrusive_ptr<TorchWork> operation,
+                          std::shared_ptr<c10::Event> ready) {
   {
     const std::lock_guard lock(state_);
     done_ = true;
@@ -328,7 +341,9 @@ void StagedWork::adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
 c10::IValue StagedWork::value() const {
   const PlainMemory plain;
   const auto& outputs = setup_.outputs;
-  const bool alike = setup_.by_rank && std::ranges::all_of(outputs, [&](const auto& output) { return output.sizes() == outputs.front().sizes(); });
+  const bool alike = setup_.by_rank && std::ranges::all_of(outputs, [&](const auto& output) {
+                       return output.sizes() == outputs.front().sizes();
+                     });
   return c10::IValue(alike ? std::vector<at::Tensor>{at::stack(outputs)} : outputs);
 }
 

@@ -1,8 +1,8 @@
-// Calls with tensors of an accelerator: they are copied to pinned memory of the host on a stream of their own, the call is made with the copies, and
-// what it gives is copied back on that stream.
+// Calls with tensors of an accelerator: they are copied to pinned memory of the host on a stream of their own, the call is made
+// with the copies, and what it gives is copied back on that stream.
 //
-// The caller is not blocked: its current stream is waited for by that stream, which the lane's thread waits for before it makes the call. Nothing here
-// names a kind of device: streams and events are those of torch's device guards.
+// The caller is not blocked: its current stream is waited for by that stream, which the lane's thread waits for before it makes
+// the call. Nothing here names a kind of device: streams and events are those of torch's device guards.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -62,7 +62,8 @@ class Staging {
   // TypeError: they are not dense tensors on one device.
   Staging(const char* what, const std::vector<const Tensors*>& all);
 
-  // Copies with the values that are there when the caller's stream comes to this point; memory for what is to be copied back; both.
+  // Copies with the values that are there when the caller's stream comes to this point; memory for what is to be copied back;
+  // both.
   Tensors in(const Tensors& tensors);
   Tensors out(const Tensors& tensors);
   Tensors in_and_out(const Tensors& tensors);

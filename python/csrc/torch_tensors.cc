@@ -78,7 +78,8 @@ Reduction reduction_of(const at::Tensor& dense, const c10d::ReduceOp& op) {
   }
   all.op = op_of(kind);
   if (dense.is_complex()) {
-    TORCH_CHECK_VALUE(all.op == unisono::ReduceOp::sum || all.op == unisono::ReduceOp::avg, "unisono: complex tensors are summed or averaged only");
+    TORCH_CHECK_VALUE(all.op == unisono::ReduceOp::sum || all.op == unisono::ReduceOp::avg,
+                      "unisono: complex tensors are summed or averaged only");
     all.memory = at::view_as_real(dense);
   }
   const auto type = dtype_of(all.memory.scalar_type());
@@ -112,7 +113,8 @@ void check_cpu(const at::Tensor& tensor, const char* what) {
 }
 
 void check_same_type(const at::Tensor& a, const at::Tensor& b, const char* what) {
-  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "unisono: ", what, " got tensors of ", a.scalar_type(), " and of ", b.scalar_type());
+  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "unisono: ", what, " got tensors of ", a.scalar_type(), " and of ",
+                   b.scalar_type());
 }
 
 // One after the other in one memory, as a list of views of one tensor is.
@@ -141,8 +143,10 @@ std::vector<size_t> counts_of(const std::vector<at::Tensor>& tensors) {
 // All values in one memory: their own, or a copy.
 at::Tensor flat_input(const std::vector<at::Tensor>& tensors) {
   if (lie_in_a_row(tensors)) {
-    const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
-    if (tensors.front().storage_offset() + elements <= static_cast<int64_t>(tensors.front().storage().nbytes() / tensors.front().element_size()))
+    const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0},
+                                          [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
+    if (tensors.front().storage_offset() + elements <=
+        static_cast<int64_t>(tensors.front().storage().nbytes() / tensors.front().element_size()))
       return tensors.front().as_strided({elements}, {1});
   }
   std::vector<at::Tensor> rows;
@@ -151,8 +155,10 @@ at::Tensor flat_input(const std::vector<at::Tensor>& tensors) {
 }
 
 at::Tensor flat_output(const std::vector<at::Tensor>& tensors, std::vector<std::function<void()>>& copies) {
-  const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
-  const bool one_storage = std::ranges::all_of(tensors, [&](const auto& tensor) { return tensor.is_alias_of(tensors.front()) || tensor.numel() == 0; });
+  const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0},
+                                        [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
+  const bool one_storage = std::ranges::all_of(
+      tensors, [&](const auto& tensor) { return tensor.is_alias_of(tensors.front()) || tensor.numel() == 0; });
   if (one_storage && lie_in_a_row(tensors)) return tensors.front().as_strided({elements}, {1});
   auto flat = at::empty({elements}, tensors.front().options());
   copies.emplace_back([tensors, flat] {
@@ -167,7 +173,8 @@ at::Tensor flat_output(const std::vector<at::Tensor>& tensors, std::vector<std::
 }
 
 void check_list(const std::vector<at::Tensor>& tensors, const at::Tensor& like, size_t count, const char* what) {
-  TORCH_CHECK_VALUE(tensors.size() == count, "unisono: ", what, " takes one tensor per rank, ", count, "; ", tensors.size(), " were given");
+  TORCH_CHECK_VALUE(tensors.size() == count, "unisono: ", what, " takes one tensor per rank, ", count, "; ", tensors.size(),
+                    " were given");
   for (const auto& tensor : tensors) check_cpu(tensor, what), check_same_type(tensor, like, what);
 }
 

@@ -130,7 +130,8 @@ Status Outcome::wait(std::chrono::milliseconds timeout) {
       (void)part.wait();
       continue;
     }
-    const auto left = std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()));
+    const auto left = std::max(std::chrono::milliseconds(1),
+                               std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()));
     const auto outcome = part.wait_for(left);
     if (!outcome.ok() && !part.done()) return outcome.status();
   }
@@ -187,7 +188,8 @@ void Outcome::fulfil() {
 // TorchWork ---------------------------------------------------------------------------------------------------------
 
 TorchWork::TorchWork(WorkSetup setup, std::vector<unisono::Work> parts)
-    : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs), outcome_(std::make_shared<Outcome>(std::move(setup), std::move(parts))) {}
+    : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs),
+      outcome_(std::make_shared<Outcome>(std::move(setup), std::move(parts))) {}
 
 TorchWork::TorchWork(WorkSetup setup, Result<Report> result)
     : c10d::Work(setup.rank, setup.type), outcome_(std::make_shared<Outcome>(std::move(setup), std::vector<unisono::Work>{})) {
@@ -221,7 +223,8 @@ int TorchWork::sourceRank() const {
 
 bool TorchWork::wait(std::chrono::milliseconds timeout) {
   const auto waited = outcome_->wait(timeout);
-  if (!waited.ok()) std::rethrow_exception(exception_of(waited, outcome_->setup().title == nullptr ? "" : outcome_->setup().title));
+  if (!waited.ok())
+    std::rethrow_exception(exception_of(waited, outcome_->setup().title == nullptr ? "" : outcome_->setup().title));
   end_record();
   if (const auto error = outcome_->error(); error != nullptr) std::rethrow_exception(error);
   return true;
@@ -236,7 +239,8 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFuture() {
 }
 
 void TorchWork::adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
-  outcome_->promise(future, [self = c10::intrusive_ptr<TorchWork>::unsafe_reclaim_from_nonowning(this)] { self->end_record(); });
+  outcome_->promise(future,
+                    [self = c10::intrusive_ptr<TorchWork>::unsafe_reclaim_from_nonowning(this)] { self->end_record(); });
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFutureResult() { return result_of(getFuture()); }
@@ -251,8 +255,7 @@ c10::intrusive_ptr<c10::ivalue::Future> result_of(const c10::intrusive_ptr<c10::
         std::rethrow_exception(ended.exception_ptr());
       } catch (const TimedOut&) {
         outcome = c10d::WorkResult::TIMEOUT;
-      } catch (...) {
-      }
+      } catch (...) {}
     }
     result->markCompleted(c10::IValue(static_cast<int64_t>(outcome)));
   });

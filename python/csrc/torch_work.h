@@ -1,7 +1,8 @@
 // One operation as torch sees it (c10d::Work), and the threads that complete futures.
 //
-// Whoever waits drives the operation and finishes it on its own thread; only where a future was asked for, a thread of the pool is woken when the
-// operation has ended, and runs what hangs on the future. Such a callback may wait for another future: the pool grows.
+// Whoever waits drives the operation and finishes it on its own thread; only where a future was asked for, a thread of the pool
+// is woken when the operation has ended, and runs what hangs on the future. Such a callback may wait for another future: the
+// pool grows.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -23,7 +24,8 @@ namespace unisono::torch_backend {
 // Runs it without Python's global lock, if this thread has that.
 void without_gil(const std::function<void()>& task);
 
-// Threads that run what may take long. Ends when its last owner lets go of it, after all that it was given; if that is a task, before its thread does.
+// Threads that run what may take long. Ends when its last owner lets go of it, after all that it was given; if that is a task,
+// before its thread does.
 class CallbackPool {
  public:
   ~CallbackPool();
@@ -65,17 +67,17 @@ class Listener {
 struct WorkSetup {
   int rank = 0;
   c10d::OpType type = c10d::OpType::UNKNOWN;
-  const char* title = nullptr;               // for profilers: "unisono:all_reduce"
+  const char* title = nullptr;                  // for profilers: "unisono:all_reduce"
   std::vector<at::Tensor> inputs{}, outputs{};  // inputs: for profilers; outputs are the future's value
-  std::vector<at::Tensor> kept{};            // what the engine reads and writes until the operation is done
+  std::vector<at::Tensor> kept{};               // what the engine reads and writes until the operation is done
   std::vector<std::function<void()>> copies{};  // bring results to where they belong, after all parts have ended well
   uint64_t sequence = 0, identity = 0;
   std::shared_ptr<CallbackPool> pool{};
   std::shared_ptr<Listener> listener{};
 };
 
-// An operation's outcome, made once by whoever is first to see that it has ended. It lives, with all memory that the operation uses, until then, whoever
-// lets go of it before.
+// An operation's outcome, made once by whoever is first to see that it has ended. It lives, with all memory that the operation
+// uses, until then, whoever lets go of it before.
 class Outcome : public std::enable_shared_from_this<Outcome> {
  public:
   Outcome(WorkSetup setup, std::vector<unisono::Work> parts) : setup_(std::move(setup)), parts_(std::move(parts)) {}

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define UNISONO_CHECK(condition)                                                                       \
-  do {                                                                                                 \
-    if (!(condition)) [[unlikely]] {                                                                   \
+#define UNISONO_CHECK(condition)                                                                             \
+  do {                                                                                                       \
+    if (!(condition)) [[unlikely]] {                                                                         \
       std::fprintf(stderr, "unisono: internal check failed at %s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                                    \
-    }                                                                                                  \
+      std::abort();                                                                                          \
+    }                                                                                                        \
   } while (0)

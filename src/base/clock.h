@@ -1,5 +1,6 @@
 // Time as an argument: nanoseconds on some monotonic clock, or the simulator's virtual one.
-// State machines receive it; only node/, cli/, training/drop_compute/dropper.cc and transports/udp/udp_socket.cc read a real clock.
+// State machines receive it; only node/, cli/, training/drop_compute/dropper.cc and transports/udp/udp_socket.cc read a real
+// clock.
 #pragma once
 
 #include <cstdint>

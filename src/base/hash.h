@@ -1,4 +1,5 @@
-// A 64-bit hash of bytes, the same everywhere. Not a cryptographic one: it tells apart what honest programs and failing disks make.
+// A 64-bit hash of bytes, the same everywhere. Not a cryptographic one: it tells apart what honest programs and failing disks
+// make.
 #pragma once
 
 #include <algorithm>

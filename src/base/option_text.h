@@ -1,4 +1,5 @@
-// Options as people write them: "method:key=value,key=value". What the texts of Compression, DropOptions and DeliveryOptions have in common.
+// Options as people write them: "method:key=value,key=value". What the texts of Compression, DropOptions and DeliveryOptions
+// have in common.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,8 @@
 
 namespace unisono {
 
-// Table has `target`, Highway's bit for its instruction set; 0: it is of no use. compiled: best first, null where there is none.
+// Table has `target`, Highway's bit for its instruction set; 0: it is of no use. compiled: best first, null where there is
+// none.
 template <typename Table, size_t most>
 class RunnableTables {
  public:

@@ -1,5 +1,6 @@
 // Bytes that several owners hold at once, and that nobody changes once a second one has them: a message, or a chunk's values
-// inside of one. Made uninitialised, because whoever makes one fills all of it; never grows. A slice holds the memory of the whole.
+// inside of one. Made uninitialised, because whoever makes one fills all of it; never grows. A slice holds the memory of the
+// whole.
 #pragma once
 
 #include <cstddef>

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "cli/launch/agent.h"
-#include "cli/launch/launch_links.h"
 #include "cli/common/text.h"
 #include "cli/common/verdict.h"
 #include "cli/common/version.h"
+#include "cli/launch/agent.h"
+#include "cli/launch/launch_links.h"
 
 namespace unisono::cli {
 namespace {
@@ -23,11 +23,15 @@ constexpr Command table[] = {
     {"metrics", "print the counters of all groups as OpenMetrics text", run_metrics, metrics_syntax},
     {"simulate", "run the engine over virtual links with faults, by seed", run_simulate, simulate_syntax},
     {"simulate arc", "train with compressed gradients, beside what is specified", run_simulate_arc, simulate_arc_syntax},
-    {"simulate averaging", "how many rounds until all hold the mean, if peers are absent", run_simulate_averaging, simulate_averaging_syntax},
+    {"simulate averaging", "how many rounds until all hold the mean, if peers are absent", run_simulate_averaging,
+     simulate_averaging_syntax},
     {"simulate loss", "train over links that lose, beside what the formulae say", run_simulate_loss, simulate_loss_syntax},
-    {"simulate elastic", "peers that come and go in virtual time, every round of them checked", run_simulate_elastic, simulate_elastic_syntax},
-    {"simulate churn-trace", "write when peers come and go, as machines that can be taken away do", run_simulate_churn, simulate_churn_syntax},
-    {"drop-compute", "bound how long a step waits for its slowest worker: is it worth it?", run_drop_compute, drop_compute_syntax},
+    {"simulate elastic", "peers that come and go in virtual time, every round of them checked", run_simulate_elastic,
+     simulate_elastic_syntax},
+    {"simulate churn-trace", "write when peers come and go, as machines that can be taken away do", run_simulate_churn,
+     simulate_churn_syntax},
+    {"drop-compute", "bound how long a step waits for its slowest worker: is it worth it?", run_drop_compute,
+     drop_compute_syntax},
     {"drop-compute plan", "by closed forms, before anything has run", run_drop_plan, drop_plan_syntax},
     {"drop-compute search", "by recorded times: the best threshold of each stop rule", run_drop_search, drop_search_syntax},
     {"drop-compute simulate", "under simulated delays, beside other remedies", run_drop_simulate, drop_simulate_syntax},
@@ -36,7 +40,7 @@ constexpr Command table[] = {
     {"completion", "print what makes bash, zsh or fish complete words of this tool", run_completion, completion_syntax},
     {"man", "print the manual page", run_manual, manual_syntax},
     {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // what launch starts on each host
-    {"seat", "", run_emulated_rank, nullptr},                                      // and, with --rate, as each rank
+    {"seat", "", run_emulated_rank, nullptr},                              // and, with --rate, as each rank
 };
 
 constexpr std::string_view first_steps = R"(
@@ -54,8 +58,9 @@ see 'unisono launch --help'. Standard output carries data, standard error everyt
 )";
 
 std::string overview() {
-  std::string text = "Unisono: all-reduce for clusters that straggle, drop packets and change.\n\n"
-                     "Usage: unisono COMMAND [OPTIONS]\n\nCommands:\n";
+  std::string text =
+      "Unisono: all-reduce for clusters that straggle, drop packets and change.\n\n"
+      "Usage: unisono COMMAND [OPTIONS]\n\nCommands:\n";
   for (const auto& command : table) {
     if (!command.summary.empty()) text += fmt::format("  {:<22} {}\n", command.name, command.summary);
   }
@@ -85,7 +90,8 @@ int unknown_command(const std::string& name) {
     if (!command.summary.empty()) names.emplace_back(command.name);
   }
   const auto meant = nearest_name(name, names);
-  fmt::print(stderr, "unisono: there is no command '{}'.{}\n", name, meant.empty() ? "" : fmt::format(" Did you mean '{}'?", meant));
+  fmt::print(stderr, "unisono: there is no command '{}'.{}\n", name,
+             meant.empty() ? "" : fmt::format(" Did you mean '{}'?", meant));
   fmt::print(stderr, "Try 'unisono --help'.\n");
   return exit_code_usage;
 }

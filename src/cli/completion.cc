@@ -57,7 +57,8 @@ int run_completion(const Arguments& arguments) {
     fmt::print("{}", shell.script(command_syntaxes()));
     return 0;
   }
-  return usage_error(completion_text.name, fmt::format("there is no completion for '{}'; there is for {}", options.shell, fmt::join(shell_names(), ", ")));
+  return usage_error(completion_text.name, fmt::format("there is no completion for '{}'; there is for {}", options.shell,
+                                                       fmt::join(shell_names(), ", ")));
 }
 
 }  // namespace unisono::cli

@@ -1,5 +1,5 @@
-// Scripts that complete the words of this tool: commands, options, the values of options that have a few, file names, and behind
-// `launch` the program's own words. Pure functions of the commands' syntax.
+// Scripts that complete the words of this tool: commands, options, the values of options that have a few, file names, and
+// behind `launch` the program's own words. Pure functions of the commands' syntax.
 #pragma once
 
 #include <span>

@@ -58,7 +58,8 @@ std::string names_of(const CommandSyntax& command, bool with_value_only) {
 
 // "bench compress" is a command of two words: from the third on, it is the one that is completed.
 std::string subcommand_case(const CommandSyntax& command) {
-  return fmt::format("  if [ \"$COMP_CWORD\" -gt 2 ] && [ \"$command ${{COMP_WORDS[2]}}\" = '{0}' ]; then command='{0}'; fi\n", command.name);
+  return fmt::format("  if [ \"$COMP_CWORD\" -gt 2 ] && [ \"$command ${{COMP_WORDS[2]}}\" = '{0}' ]; then command='{0}'; fi\n",
+                     command.name);
 }
 
 // Patterns "launch --transport" | "launch -t" of one option.
@@ -80,7 +81,8 @@ std::string value_cases(const CommandSyntax& command) {
   return text;
 }
 
-// What to offer for a word without a dash: the values of the first positional; files, where one takes them, for it or behind those.
+// What to offer for a word without a dash: the values of the first positional; files, where one takes them, for it or behind
+// those.
 std::string positional_branches(const CommandSyntax& command) {
   std::string words;
   bool files = false;
@@ -111,9 +113,9 @@ std::string bash_completion(std::span<const CommandSyntax> commands) {
     else names += command.name + " ";
     values += value_cases(command);
     if (command.runs_program) programs += program_case(command);
-    options += fmt::format("      '{}') if [[ $word == -* ]]; then words='{}'; {} ;;\n", command.name, names_of(command, false),
-                           command.runs_program ? "else _unisono_program \"$COMP_CWORD\"; return; fi"
-                                                : positional_branches(command));
+    options +=
+        fmt::format("      '{}') if [[ $word == -* ]]; then words='{}'; {} ;;\n", command.name, names_of(command, false),
+                    command.runs_program ? "else _unisono_program \"$COMP_CWORD\"; return; fi" : positional_branches(command));
   }
   std::string text(head);
   text += subcommands;

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
-#include "cli/completion.h"
 #include "cli/common/text.h"
+#include "cli/completion.h"
 
 namespace unisono::cli {
 namespace {
@@ -70,7 +70,8 @@ std::string fish_completion(std::span<const CommandSyntax> commands) {
   for (const auto& command : commands) {
     if (command.is_subcommand()) continue;
     text += fmt::format("complete -c unisono -n __unisono_has_no_command -a {} -d {}\n", command.name, quote(command.summary));
-    text += fmt::format("complete -c unisono -n '__unisono_command_is help' -a {} -d {}\n", command.name, quote(command.summary));
+    text +=
+        fmt::format("complete -c unisono -n '__unisono_command_is help' -a {} -d {}\n", command.name, quote(command.summary));
   }
   text += "complete -c unisono -n __unisono_has_no_command -a help -d 'explain a command'\n";
   text += "complete -c unisono -n __unisono_has_no_command -l version -d 'the version'\n";
@@ -78,7 +79,8 @@ std::string fish_completion(std::span<const CommandSyntax> commands) {
     for (const auto& option : command.options) text += option_line(command, option);
     if (!command.runs_program) continue;
     text += fmt::format("complete -c unisono -n '__unisono_command_is {}' -F -a '(__fish_complete_command)'\n", command.name);
-    text += fmt::format("complete -c unisono -n '__unisono_program_of {}' -F -a '(__unisono_complete_program)'\n", command.name);
+    text +=
+        fmt::format("complete -c unisono -n '__unisono_program_of {}' -F -a '(__unisono_complete_program)'\n", command.name);
   }
   return text;
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "cli/completion.h"
 #include "cli/common/text.h"
+#include "cli/completion.h"
 
 namespace unisono::cli {
 namespace {
@@ -37,7 +37,9 @@ std::string specification(const OptionSyntax& option, const std::string& place) 
   for (const auto& name : option.names) {
     const auto others = repeated ? std::string("*") : fmt::format("({})", fmt::join(option.names, " "));
     const auto mark = !option.takes_value() ? "" : name.starts_with("--") ? "=" : "+";
-    lines += "      " + shell_quote(fmt::format("{}{}{}[{}]{}", others, name, mark, escape(option.meaning, "[]\\"), value_of(option))) + " \\\n";
+    lines += "      " +
+             shell_quote(fmt::format("{}{}{}[{}]{}", others, name, mark, escape(option.meaning, "[]\\"), value_of(option))) +
+             " \\\n";
   }
   return lines;
 }
@@ -47,12 +49,18 @@ std::string specification(const OptionSyntax& option, const std::string& place) 
 std::string zsh_completion(std::span<const CommandSyntax> commands) {
   std::string list, cases, subcommands;
   for (const auto& command : commands) {
-    if (command.is_subcommand()) subcommands += fmt::format("  if (( CURRENT > 3 )) && [[ \"$words[2] $words[3]\" == '{0}' ]]; then command='{0}'; shift words; (( CURRENT-- )); fi\n", command.name);
+    if (command.is_subcommand())
+      subcommands += fmt::format(
+          "  if (( CURRENT > 3 )) && [[ \"$words[2] $words[3]\" == '{0}' ]]; then command='{0}'; shift words; (( CURRENT-- )); "
+          "fi\n",
+          command.name);
     else list += "    " + shell_quote(escape(command.name, ":\\") + ":" + escape(command.summary, ":\\")) + "\n";
     cases += fmt::format("    '{}') _arguments -S \\\n", command.name);
-    const auto positionals = std::count_if(command.options.begin(), command.options.end(), [](const OptionSyntax& option) { return option.positional(); });
+    const auto positionals = std::count_if(command.options.begin(), command.options.end(),
+                                           [](const OptionSyntax& option) { return option.positional(); });
     size_t place = 0;  // each has its own if there are several
-    for (const auto& option : command.options) cases += specification(option, positionals == 1 ? "*" : std::to_string(place += option.positional()));
+    for (const auto& option : command.options)
+      cases += specification(option, positionals == 1 ? "*" : std::to_string(place += option.positional()));
     if (command.runs_program) cases += "      '(-):program:_command_names -e' '*::arguments:_normal' \\\n";
     cases += "      && return 0 ;;\n";
   }

@@ -11,31 +11,39 @@ namespace unisono::cli {
 namespace {
 
 constexpr Variable variable_table[] = {
-    {"RANK, WORLD_SIZE", "The place of this process and how many there are, as torchrun and unisono launch set them. Open MPI's, MPICH's and "
-                         "Slurm's own variables are understood, too."},
+    {"RANK, WORLD_SIZE",
+     "The place of this process and how many there are, as torchrun and unisono launch set them. Open MPI's, MPICH's and "
+     "Slurm's own variables are understood, too."},
     {"MASTER_ADDR, MASTER_PORT", "Where rank 0 gathers the others."},
     {"UNISONO_RANK, UNISONO_WORLD_SIZE", "The same as RANK and WORLD_SIZE, and believed before them."},
-    {"UNISONO_RENDEZVOUS", "Where processes meet: tcp://host:port or file:///path. Believed before MASTER_ADDR and MASTER_PORT."},
+    {"UNISONO_RENDEZVOUS",
+     "Where processes meet: tcp://host:port or file:///path. Believed before MASTER_ADDR and MASTER_PORT."},
     {"UNISONO_JOB", "The job's name: tells jobs apart that meet at one address."},
     {"UNISONO_JOIN_RUNNING", "1: wait to be taken in at the next re-forming of a running group."},
     {"UNISONO_TRANSPORT", "auto, shm, tcp or udp."},
     {"UNISONO_RATE_LIMIT_MBPS", "With udp: what a process sends at most, in Mbit/s; 0: as the network is found to carry."},
-    {"UNISONO_DATAGRAM_CHECKSUM", "With udp: 1: a checksum in each datagram instead of an authentication, where both ends ask for it."},
-    {"UNISONO_LOSE_PER_MILLE", "For trying out losses: the transport udp loses so many of 1000 datagrams that arrive, at random; 0 to 999."},
+    {"UNISONO_DATAGRAM_CHECKSUM",
+     "With udp: 1: a checksum in each datagram instead of an authentication, where both ends ask for it."},
+    {"UNISONO_LOSE_PER_MILLE",
+     "For trying out losses: the transport udp loses so many of 1000 datagrams that arrive, at random; 0 to 999."},
     {"UNISONO_INTERFACE", "Name or address of the network interface to listen on."},
     {"UNISONO_STREAMS_PER_LINK", "TCP connections per pair of hosts; 0: automatic."},
     {"UNISONO_TUNING", "A file that unisono tune wrote, by which schedules and connections are chosen."},
     {"UNISONO_CODEC", "How elements travel where a call does not say: plain, int8, int8/int4:group=64, ...; plain by default."},
-    {"UNISONO_COMPUTE_THREADS", "Threads that encode and decode large tensors, the calling one included; 0: by the cores that a rank has."},
+    {"UNISONO_COMPUTE_THREADS",
+     "Threads that encode and decode large tensors, the calling one included; 0: by the cores that a rank has."},
     {"UNISONO_PAYLOAD_CHECKSUM", "1: checksums over payloads, not only over headers."},
     {"UNISONO_JOIN_TIMEOUT_MS", "Time for everyone to come together, in milliseconds [60000]."},
     {"UNISONO_TIMEOUT_MS", "Default deadline of an operation, in milliseconds [300000]."},
     {"UNISONO_REFORM_TIMEOUT_MS", "How long a silent process is waited for when a group is re-formed, in milliseconds [200]."},
     {"UNISONO_MIN_WORLD", "A group with fewer survivors than this ends when it is re-formed [1]."},
     {"UNISONO_REQUIRE_MAJORITY", "1: only a majority of the old members goes on when a group is re-formed."},
-    {"UNISONO_RECORD", "How many operations each group's record keeps, at least 64 and rounded up to a power of two; 0: no record [256]."},
-    {"UNISONO_RECORD_DIR", "A folder that records are written to, so that they outlive their process; else they are in memory."},
-    {"UNISONO_LISTEN_FD", "The number of a listening socket that rank 0 inherits from its launcher and serves the meeting point on."},
+    {"UNISONO_RECORD",
+     "How many operations each group's record keeps, at least 64 and rounded up to a power of two; 0: no record [256]."},
+    {"UNISONO_RECORD_DIR",
+     "A folder that records are written to, so that they outlive their process; else they are in memory."},
+    {"UNISONO_LISTEN_FD",
+     "The number of a listening socket that rank 0 inherits from its launcher and serves the meeting point on."},
     {"NO_COLOR", "Set to anything: unisono launch writes no colours."},
 };
 
@@ -98,7 +106,8 @@ std::string paragraphs(std::string_view text) {
 
 std::string option_entry(const OptionSyntax& option) {
   std::string names;
-  for (const auto& name : option.names) names += (names.empty() ? "" : ", ") + (option.positional() ? italic(name) : bold(name));
+  for (const auto& name : option.names)
+    names += (names.empty() ? "" : ", ") + (option.positional() ? italic(name) : bold(name));
   if (!option.positional() && option.takes_value()) names += " " + italic(option.value);
   auto text = option.meaning;
   if (option.positional() && !option.choices.empty()) text += fmt::format(": {}", fmt::join(option.choices, " "));
@@ -113,7 +122,9 @@ std::string command_section(const CommandSyntax& command) {
 }
 
 std::string environment_section() {
-  std::string text = ".SH ENVIRONMENT\nA variable that is set to nothing counts as not set. A value that makes no sense is an error that names the variable.\n";
+  std::string text =
+      ".SH ENVIRONMENT\nA variable that is set to nothing counts as not set. A value that makes no sense is an error that "
+      "names the variable.\n";
   for (const auto& variable : variable_table) text += ".TP\n" + bold(variable.name) + "\n" + plain(variable.meaning) + "\n";
   return text;
 }
@@ -156,8 +167,11 @@ std::string manual_page(std::span<const CommandSyntax> commands) {
   text += ".SH SYNOPSIS\n";
   for (const auto& command : commands) text += ".br\n" + plain(command.usage) + "\n";
   text += ".br\nunisono help [COMMAND]\n.br\nunisono \\-\\-version\n";
-  text += ".SH DESCRIPTION\nUnisono computes all-reduce and its relatives among processes, on one host or many. This tool starts such processes, "
-          "measures them, watches them, simulates them, and serves the point where they meet. Standard output carries data, standard error everything else.\n";
+  text +=
+      ".SH DESCRIPTION\nUnisono computes all-reduce and its relatives among processes, on one host or many. This tool starts "
+      "such processes, "
+      "measures them, watches them, simulates them, and serves the point where they meet. Standard output carries data, "
+      "standard error everything else.\n";
   text += ".SH COMMANDS\n";
   for (const auto& command : commands) text += ".TP\n" + bold(command.name) + "\n" + plain(command.summary) + "\n";
   text += ".SH OPTIONS\n";
@@ -165,16 +179,17 @@ std::string manual_page(std::span<const CommandSyntax> commands) {
   text += environment_section() + exit_section();
   text += ".SH EXAMPLES\n" + paragraphs(examples);
   text += ".SH SEE ALSO\n.BR ssh (1),\n.BR torchrun (1),\n.BR mpirun (1),\n.BR srun (1)\n";
-  return text + ".PP\nAmong the installed documents: docs/reference/errors.md explains each error code, docs/guides/troubleshooting.md what records tell, docs/guides/operations.md how processes find each other.\n";
+  return text +
+         ".PP\nAmong the installed documents: docs/reference/errors.md explains each error code, "
+         "docs/guides/troubleshooting.md what records tell, docs/guides/operations.md how processes find each other.\n";
 }
 
 namespace {
 
-const CommandLineText manual_text{
-    .name = "unisono man",
-    .usage = "unisono man",
-    .description = "Prints the manual page of this tool, in roff.",
-    .footer = R"(Examples:
+const CommandLineText manual_text{.name = "unisono man",
+                                  .usage = "unisono man",
+                                  .description = "Prints the manual page of this tool, in roff.",
+                                  .footer = R"(Examples:
   unisono man | man -l -
 
 Exit code: 0, or 2 for a wrong command line.)"};

@@ -31,8 +31,10 @@ const CommandLineText simulate_text{
         "result: values, errors, deadlines, memory. The same seed and the same build give the same bytes on every wire.\n\n"
         "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
         "one process errs), reform (processes die or stop, the others re-form the group and go on). 'unisono simulate arc',\n"
-        "'averaging', 'loss', 'elastic' and 'churn-trace' are other commands with help pages of their own: training with compressed\n"
-        "gradients, averaging in groups among peers that come and go, training over links that lose, whole elastic runs, and when their\n"
+        "'averaging', 'loss', 'elastic' and 'churn-trace' are other commands with help pages of their own: training with "
+        "compressed\n"
+        "gradients, averaging in groups among peers that come and go, training over links that lose, whole elastic runs, and "
+        "when their\n"
         "peers come and go.",
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
@@ -88,15 +90,40 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
   set_choices(*app.add_option("scenario", o.scenario, "what the processes do [all-reduce]")->type_name(""), scenarios);
   app.add_option("-s,--seeds", o.seeds, "one seed or a range [0-99]")->type_name("N|A-B");
   app.add_option("-n,--peers", o.peers, "virtual processes; 0: by seed, 2 to 9 [0]")->type_name("N");
-  add_choice(app, o.faults, {.names = "--faults", .value = "PROFILE", .meaning = "what goes wrong", .words = names_until(sim::FaultProfile::mixed), .fallback = "mixed"});
+  add_choice(app, o.faults,
+             {.names = "--faults",
+              .value = "PROFILE",
+              .meaning = "what goes wrong",
+              .words = names_until(sim::FaultProfile::mixed),
+              .fallback = "mixed"});
   app.add_option("-b,--bytes", o.bytes, "all-reduce: size of the tensor [64K]")->type_name("SIZE");
-  add_choice(app, o.dtype, {.names = "-d,--dtype", .value = "TYPE", .meaning = "element type of all-reduce", .words = dtype_names(), .fallback = "f32"});
-  add_choice(app, o.op, {.names = "-o,--op", .value = "OP", .meaning = "operation of all-reduce", .words = reduce_op_names(), .fallback = "sum"});
-  add_choice(app, o.order, {.names = "--order", .value = "ORDER", .meaning = "additions of all-reduce, strict is rank order", .words = order_names(), .fallback = "auto"});
-  add_choice(app, o.schedule, {.names = "--schedule", .value = "NAME", .meaning = "schedule of all-reduce", .words = all_reduce_schedules(), .fallback = "auto"});
+  add_choice(app, o.dtype,
+             {.names = "-d,--dtype",
+              .value = "TYPE",
+              .meaning = "element type of all-reduce",
+              .words = dtype_names(),
+              .fallback = "f32"});
+  add_choice(
+      app, o.op,
+      {.names = "-o,--op", .value = "OP", .meaning = "operation of all-reduce", .words = reduce_op_names(), .fallback = "sum"});
+  add_choice(app, o.order,
+             {.names = "--order",
+              .value = "ORDER",
+              .meaning = "additions of all-reduce, strict is rank order",
+              .words = order_names(),
+              .fallback = "auto"});
+  add_choice(app, o.schedule,
+             {.names = "--schedule",
+              .value = "NAME",
+              .meaning = "schedule of all-reduce",
+              .words = all_reduce_schedules(),
+              .fallback = "auto"});
   app.add_option("--slice", o.slice, "all-reduce: bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--ranks-per-host", o.ranks_per_host, "all-reduce: how many ranks share a host [1]")->type_name("N");
-  app.add_option("--message-us", o.message_us, "what handing a message over costs, for choosing schedules; dear messages of short sums are relayed [automatic]")->type_name("N");
+  app.add_option(
+         "--message-us", o.message_us,
+         "what handing a message over costs, for choosing schedules; dear messages of short sums are relayed [automatic]")
+      ->type_name("N");
   app.add_option("--fail-send", o.fail_send, "the N-th frame sent cuts its link [none]")->type_name("N");
   app.add_option("--fail-receive", o.fail_receive, "the N-th frame that arrives cuts its link [none]")->type_name("N");
   app.add_option("--fail-credit", o.fail_credit, "the N-th question for room is answered with no [none]")->type_name("N");
@@ -104,13 +131,17 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
   app.add_option("--trace", o.trace, "write every frame there; one seed only")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "seeds run at the same time [1]")->type_name("N");
   app.add_option("--max-failures", o.failures_max, "stop after so many failing seeds [20]")->type_name("N");
-  add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  add_choice(
+      app, o.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
   app.add_flag("--json", o.json, "JSON lines instead of the table");
 }
 
 Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
   for (const std::string command : second_commands) {
-    if (o.scenario == command) return Status(Code::invalid, fmt::format("{0} comes first, and takes options of its own: unisono simulate {0} [OPTIONS]", command));
+    if (o.scenario == command)
+      return Status(Code::invalid,
+                    fmt::format("{0} comes first, and takes options of its own: unisono simulate {0} [OPTIONS]", command));
   }
   sim::SettingsLine line;
   auto& s = line.settings;

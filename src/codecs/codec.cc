@@ -16,7 +16,8 @@ using kernels::BlockCounts;
 using kernels::BlockLayout;
 using kernels::Metadata;
 
-// What is worked on at a time: sums of so many elements and their codes stay in the first-level cache. Whole groups of any size.
+// What is worked on at a time: sums of so many elements and their codes stay in the first-level cache. Whole groups of any
+// size.
 constexpr size_t tile = part_unit;
 
 // version, bits, log2 of the group, flags (metadata, spikes), then the number of elements.
@@ -24,18 +25,23 @@ using Header = std::array<uint8_t, quantized_header_bytes>;
 constexpr uint8_t header_version = 1, spikes_flag = 4;
 
 Header header_of(const kernels::BlockFormat& f, size_t count) {
-  Header header{header_version, f.bits, static_cast<uint8_t>(std::countr_zero(f.group)), static_cast<uint8_t>(static_cast<uint8_t>(f.metadata) | (f.spikes ? spikes_flag : 0))};
+  Header header{header_version, f.bits, static_cast<uint8_t>(std::countr_zero(f.group)),
+                static_cast<uint8_t>(static_cast<uint8_t>(f.metadata) | (f.spikes ? spikes_flag : 0))};
   for (size_t i = 0; i < 4; ++i) header[4 + i] = static_cast<uint8_t>(count >> 8 * i);
   return header;
 }
 
 std::string text_of(const kernels::BlockFormat& f) {
   constexpr const char* types[] = {"f16", "bf16", "f32"};
-  return "int" + std::to_string(f.bits) + ":group=" + std::to_string(f.group) + ",metadata=" + types[static_cast<int>(f.metadata)] + (f.spikes ? ",spikes=on" : "");
+  return "int" + std::to_string(f.bits) + ":group=" + std::to_string(f.group) +
+         ",metadata=" + types[static_cast<int>(f.metadata)] + (f.spikes ? ",spikes=on" : "");
 }
 
 kernels::BlockFormat format_of(const Header& header) {
-  return {.bits = header[1], .group = static_cast<uint16_t>(header[2] < 16 ? 1u << header[2] : 0), .metadata = static_cast<Metadata>(header[3] & 3), .spikes = (header[3] & spikes_flag) != 0};
+  return {.bits = header[1],
+          .group = static_cast<uint16_t>(header[2] < 16 ? 1u << header[2] : 0),
+          .metadata = static_cast<Metadata>(header[3] & 3),
+          .spikes = (header[3] & spikes_flag) != 0};
 }
 
 uint32_t count_of(const Header& header) {
@@ -56,7 +62,9 @@ std::string text_of(const Header& header) {
   return strange.empty() ? text_of(format_of(header)) + ", " + std::to_string(count_of(header)) + " elements" : strange;
 }
 
-const std::byte* at(const void* elements, DType type, size_t i) { return static_cast<const std::byte*>(elements) + i * element_bytes(type); }
+const std::byte* at(const void* elements, DType type, size_t i) {
+  return static_cast<const std::byte*>(elements) + i * element_bytes(type);
+}
 std::byte* at(void* elements, DType type, size_t i) { return static_cast<std::byte*>(elements) + i * element_bytes(type); }
 
 void put(DType type, void* elements, const float* values, size_t count, bool poison, BlockCounts& counts) {
@@ -72,7 +80,8 @@ void add(float* sums, const float* values, size_t count) {
 
 // error = (exact - received)·scale, or added to what is there. The inner loop has a known length: compilers make vectors of it.
 template <bool adds>
-void leave(float* __restrict error, const float* __restrict exact, const float* __restrict received, size_t count, float scale = 1) {
+void leave(float* __restrict error, const float* __restrict exact, const float* __restrict received, size_t count,
+           float scale = 1) {
   constexpr size_t row = 16;
   size_t i = 0;
   for (; i + row <= count; i += row) {
@@ -103,7 +112,9 @@ class Message {
     if (codec.quantizes()) layout_ = kernels::layout_of(codec.block, count);
   }
   void encode(std::byte* message, size_t first, DType dtype, const void* elements, size_t count, BlockCounts& counts) const {
-    if (codec_.quantizes()) return kernels::encode_part(codec_.block, layout_, {first, count}, dtype, elements, message + quantized_header_bytes, counts);
+    if (codec_.quantizes())
+      return kernels::encode_part(codec_.block, layout_, {first, count}, dtype, elements, message + quantized_header_bytes,
+                                  counts);
     auto* const to = at(message, codec_.dtype, first);
     if (dtype == codec_.dtype) return static_cast<void>(std::memcpy(to, elements, count * element_bytes(dtype)));
     UNISONO_CHECK(dtype == DType::f32);
@@ -111,7 +122,9 @@ class Message {
     narrow(codec_.dtype, to, widened(dtype, elements, count, values), count, codec_.block.poison, counts);
   }
   void decode(const std::byte* message, size_t first, DType dtype, void* elements, size_t count, BlockCounts& counts) const {
-    if (codec_.quantizes()) return kernels::decode_part(codec_.block, layout_, {first, count}, message + quantized_header_bytes, dtype, elements, counts);
+    if (codec_.quantizes())
+      return kernels::decode_part(codec_.block, layout_, {first, count}, message + quantized_header_bytes, dtype, elements,
+                                  counts);
     const auto* const from = at(message, codec_.dtype, first);
     if (dtype == codec_.dtype) return static_cast<void>(std::memcpy(elements, from, count * element_bytes(dtype)));
     if (dtype == DType::f32) return kernels::convert(DType::f32, elements, codec_.dtype, from, count);
@@ -119,7 +132,8 @@ class Message {
     narrow(dtype, elements, widened(codec_.dtype, from, count, values), count, codec_.block.poison, counts);
   }
   void decode_add(const std::byte* message, size_t first, float* sums, size_t count) const {
-    if (codec_.quantizes()) return kernels::decode_add_part(codec_.block, layout_, {first, count}, message + quantized_header_bytes, sums);
+    if (codec_.quantizes())
+      return kernels::decode_add_part(codec_.block, layout_, {first, count}, message + quantized_header_bytes, sums);
     alignas(64) float values[tile];
     add(sums, widened(codec_.dtype, at(message, codec_.dtype, first), count, values), count);
   }
@@ -152,7 +166,8 @@ void pass_through(const WireCodec& codec, float* values, size_t count, Scratch& 
 void own_values(const FoldTask& task, size_t first, size_t count, float* values, Scratch& scratch, BlockCounts& counts) {
   alignas(64) float copy[tile];
   float* const error = task.error == nullptr ? nullptr : task.error + first;
-  const float* const exact = exact_elements(task.dtype, at(task.own, task.dtype, first), task.use == ErrorUse::carried ? error : nullptr, count, copy);
+  const float* const exact =
+      exact_elements(task.dtype, at(task.own, task.dtype, first), task.use == ErrorUse::carried ? error : nullptr, count, copy);
   std::memcpy(values, exact, count * sizeof(float));
   if (task.own_before != nullptr) pass_through(*task.own_before, values, count, scratch, counts);
   if (!task.own_exact) pass_through(task.from, values, count, scratch, counts);
@@ -200,7 +215,8 @@ void encode(const EncodeTask& task, BlockCounts& counts, TaskPart part) {
   alignas(64) float copy[tile], values[tile];
   Scratch scratch;
   // Where nothing is to be done in between, the kernels fetch ahead what they need next.
-  const size_t step = task.codec.quantizes() && task.before == nullptr && task.decoded == nullptr && task.error == nullptr ? end : tile;
+  const size_t step =
+      task.codec.quantizes() && task.before == nullptr && task.decoded == nullptr && task.error == nullptr ? end : tile;
   for (size_t first = part.first; first < end; first += step) {
     const size_t count = std::min(step, end - first);
     const void* elements = at(task.elements, task.dtype, first);
@@ -221,7 +237,8 @@ void encode(const EncodeTask& task, BlockCounts& counts, TaskPart part) {
       message.decode(task.message, first, DType::f32, values, count, counts);
       leave(task.use, error, exact, values, count);
     }
-    if (task.decoded != nullptr) message.decode(task.message, first, task.dtype, at(task.decoded, task.dtype, first), count, counts);
+    if (task.decoded != nullptr)
+      message.decode(task.message, first, task.dtype, at(task.decoded, task.dtype, first), count, counts);
   }
 }
 
@@ -269,7 +286,8 @@ void fold(const FoldTask& task, BlockCounts& counts, TaskPart part) {
     const void* const sources[] = {sums};
     if (task.divisor > 1) kernels::reduce({.sources = sources, .destination = sums, .count = count, .divisor = task.divisor});
     if (task.to == nullptr) {
-      if (task.output != nullptr) put(task.dtype, at(task.output, task.dtype, first), sums, count, task.from.block.poison, counts);
+      if (task.output != nullptr)
+        put(task.dtype, at(task.output, task.dtype, first), sums, count, task.from.block.poison, counts);
       continue;
     }
     // Somebody may ask for the decoded sum only.
@@ -282,13 +300,15 @@ void fold(const FoldTask& task, BlockCounts& counts, TaskPart part) {
       (kept ? to : alone).decode(message, place, DType::f32, own, count, counts);
       leave<true>(task.error + first, sums, own, count, static_cast<float>(task.divisor));
     }
-    if (task.output != nullptr) (kept ? to : alone).decode(message, place, task.dtype, at(task.output, task.dtype, first), count, counts);
+    if (task.output != nullptr)
+      (kept ? to : alone).decode(message, place, task.dtype, at(task.output, task.dtype, first), count, counts);
   }
 }
 
 Result<MessageHeader> read_message_header(std::span<const std::byte> message) {
   Header header;
-  if (message.size() < header.size()) return Status(Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header");
+  if (message.size() < header.size())
+    return Status(Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header");
   std::memcpy(header.data(), message.data(), header.size());
   if (const auto strange = strangeness_of(header); !strange.empty()) return Status(Code::corrupt, strange);
   return MessageHeader{.codec = {.kind = Kind::quantize, .block = format_of(header)}, .count = count_of(header)};
@@ -303,17 +323,21 @@ void write_message_header(const MessageHeader& header, std::span<std::byte, quan
 Status check_message(const WireCodec& codec, std::span<const std::byte> message, size_t count) {
   if (!codec.quantizes()) {
     if (message.size() == codec.message_bytes(count)) return {};
-    return {Code::corrupt, std::to_string(message.size()) + " bytes for " + std::to_string(count) + " elements of " + name(codec.dtype)};
+    return {Code::corrupt,
+            std::to_string(message.size()) + " bytes for " + std::to_string(count) + " elements of " + name(codec.dtype)};
   }
   if (count == 0 && message.empty()) return {};
   const auto expected = header_of(codec.block, count);
-  if (message.size() < expected.size()) return {Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header"};
+  if (message.size() < expected.size())
+    return {Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header"};
   if (std::memcmp(message.data(), expected.data(), expected.size()) != 0) {
-    return {Code::invalid, "sends " + describe_message(static_cast<uint8_t>(Kind::quantize), message) + "; this rank expects " + text_of(codec.block) + ", " + std::to_string(count) + " elements"};
+    return {Code::invalid, "sends " + describe_message(static_cast<uint8_t>(Kind::quantize), message) + "; this rank expects " +
+                               text_of(codec.block) + ", " + std::to_string(count) + " elements"};
   }
   const auto block = message.subspan(expected.size());
   if (kernels::is_block(codec.block, block.data(), block.size(), count)) return {};
-  return {Code::corrupt, "a damaged block of " + std::to_string(count) + " elements, " + std::to_string(message.size()) + " bytes, " + text_of(codec.block)};
+  return {Code::corrupt, "a damaged block of " + std::to_string(count) + " elements, " + std::to_string(message.size()) +
+                             " bytes, " + text_of(codec.block)};
 }
 
 std::string describe_message(uint8_t kind, std::span<const std::byte> message) {

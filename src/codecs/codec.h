@@ -1,7 +1,7 @@
 // What one step of a collective makes of elements: messages, and elements again; and the sum of messages.
 //
-// A WireCodec is a StepCodec with nothing left to choose. A message of no elements has no bytes. Messages of quantised elements begin with
-// eight bytes that say how they were made (docs/reference/wire_format.md); others are elements and nothing else.
+// A WireCodec is a StepCodec with nothing left to choose. A message of no elements has no bytes. Messages of quantised elements
+// begin with eight bytes that say how they were made (docs/reference/wire_format.md); others are elements and nothing else.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ WireCodec wire_codec(const StepCodec& step, DType tensor, DType working, bool po
 // "f32", "int4:group=128,metadata=bf16".
 std::string to_string(const WireCodec& codec);
 
-// A task may be done part by part, by several threads: elements [first, first + count), where first is a multiple of part_unit. Then each part
-// has counts of its own.
+// A task may be done part by part, by several threads: elements [first, first + count), where first is a multiple of part_unit.
+// Then each part has counts of its own.
 struct TaskPart {
   size_t first = 0, count = SIZE_MAX;
 };
@@ -52,13 +52,13 @@ enum class ErrorUse : uint8_t {
 
 struct EncodeTask {
   const WireCodec& codec;
-  DType dtype = DType::f32;       // f32, f16 or bf16
+  DType dtype = DType::f32;  // f32, f16 or bf16
   const void* elements = nullptr;
   size_t count = 0;
-  std::byte* message = nullptr;   // message_bytes(count)
+  std::byte* message = nullptr;       // message_bytes(count)
   const WireCodec* before = nullptr;  // not null: the elements go through this one first
-  void* decoded = nullptr;        // null, or where a receiver's elements go; may be the elements themselves
-  float* error = nullptr;         // null, or where it is written down what a receiver's elements lack
+  void* decoded = nullptr;            // null, or where a receiver's elements go; may be the elements themselves
+  float* error = nullptr;             // null, or where it is written down what a receiver's elements lack
   ErrorUse use = ErrorUse::added;
 };
 void encode(const EncodeTask& task, kernels::BlockCounts& counts, TaskPart part = {});
@@ -72,22 +72,24 @@ struct DecodeTask {
 };
 void decode(const DecodeTask& task, kernels::BlockCounts& counts, TaskPart part = {});
 
-// The sum of messages, in fp32, in the order given: then divided, encoded for others, and decoded again for this rank, so that all have the same.
+// The sum of messages, in fp32, in the order given: then divided, encoded for others, and decoded again for this rank, so that
+// all have the same.
 struct FoldTask {
   const WireCodec& from;
-  std::span<const void* const> messages;  // at least two of `count` elements; null: this rank's own elements stand here, which were not sent
+  std::span<const void* const>
+      messages;  // at least two of `count` elements; null: this rank's own elements stand here, which were not sent
   const void* own = nullptr;
   const WireCodec* own_before = nullptr;  // not null: the own ones go through this one first
   bool own_exact = false;                 // the own ones are added as they are, not as they would have been sent
   DType dtype = DType::f32;               // of own and output
   size_t count = 0;
   uint32_t divisor = 1;
-  const WireCodec* to = nullptr;          // null: the sum stays as it is
-  std::byte* message = nullptr;           // null, or `to`'s message of the sum
-  void* output = nullptr;                 // null, or decoded from that, or without `to` the sum; may be `own`
-  float* error = nullptr;                 // null, or where it is written down what the own ones lack
-  ErrorUse use = ErrorUse::added;         // another one only if the own ones were not sent
-  bool sum_error = true;                  // what the decoded sum lacks, times the divisor, is added to it
+  const WireCodec* to = nullptr;   // null: the sum stays as it is
+  std::byte* message = nullptr;    // null, or `to`'s message of the sum
+  void* output = nullptr;          // null, or decoded from that, or without `to` the sum; may be `own`
+  float* error = nullptr;          // null, or where it is written down what the own ones lack
+  ErrorUse use = ErrorUse::added;  // another one only if the own ones were not sent
+  bool sum_error = true;           // what the decoded sum lacks, times the divisor, is added to it
 };
 void fold(const FoldTask& task, kernels::BlockCounts& counts, TaskPart part = {});
 
@@ -101,7 +103,8 @@ Result<MessageHeader> read_message_header(std::span<const std::byte> message);
 // codec must quantise.
 void write_message_header(const MessageHeader& header, std::span<std::byte, quantized_header_bytes> to);
 
-// Whether a message of so many elements can be decoded. invalid: it was made by another codec, both are named; corrupt: it was damaged.
+// Whether a message of so many elements can be decoded. invalid: it was made by another codec, both are named; corrupt: it was
+// damaged.
 Status check_message(const WireCodec& codec, std::span<const std::byte> message, size_t count);
 // What the message's sender says that it does, for people: `kind` as its frame says.
 std::string describe_message(uint8_t kind, std::span<const std::byte> message);

@@ -1,5 +1,5 @@
-// Every codec through one suite: messages, sums of messages, what is lost and where it is written down, what must be refused; and codecs
-// as people write them.
+// Every codec through one suite: messages, sums of messages, what is lost and where it is written down, what must be refused;
+// and codecs as people write them.
 #include "codecs/codec.h"
 
 #include <gtest/gtest.h>
@@ -26,12 +26,15 @@ using kernels::BlockCounts;
 
 std::vector<WireCodec> all_codecs() {
   std::vector<WireCodec> codecs;
-  for (const auto kind : {Kind::plain, Kind::f16, Kind::bf16}) codecs.push_back(wire_codec({.kind = kind}, DType::f32, DType::f32, false));
+  for (const auto kind : {Kind::plain, Kind::f16, Kind::bf16})
+    codecs.push_back(wire_codec({.kind = kind}, DType::f32, DType::f32, false));
   for (uint8_t bits = 2; bits <= 8; ++bits) {
     for (const uint16_t group : {32, 128, 256}) {
       for (const auto metadata : {Metadata::f16, Metadata::bf16, Metadata::f32}) {
         for (const auto spikes : {Spikes::off, Spikes::on}) {
-          codecs.push_back(wire_codec({.kind = Kind::quantize, .bits = bits, .group = group, .metadata = metadata, .spikes = spikes}, DType::f32, DType::f32, false));
+          codecs.push_back(
+              wire_codec({.kind = Kind::quantize, .bits = bits, .group = group, .metadata = metadata, .spikes = spikes},
+                         DType::f32, DType::f32, false));
         }
       }
     }
@@ -61,7 +64,9 @@ Floats decoded(const WireCodec& codec, const Bytes& message, size_t count) {
   return values;
 }
 
-bool same(const Floats& a, const Floats& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0; }
+bool same(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 constexpr size_t counts_of_elements[] = {1, 31, 128, 700, 2047, 2048, 2049, 5000};
 
@@ -89,7 +94,13 @@ TEST(EveryCodec, what_a_receiver_has_and_lacks_is_what_encode_says) {
       Floats error(count, 1);
       Bytes message(codec.message_bytes(count));
       BlockCounts block_counts;
-      encode({.codec = codec, .elements = values.data(), .count = count, .message = message.data(), .decoded = values.data(), .error = error.data()}, block_counts);
+      encode({.codec = codec,
+              .elements = values.data(),
+              .count = count,
+              .message = message.data(),
+              .decoded = values.data(),
+              .error = error.data()},
+             block_counts);
       EXPECT_TRUE(same(values, wanted));
       for (size_t i = 0; i < count; ++i) ASSERT_EQ(error[i], 1 + (before[i] - wanted[i])) << i;
     }
@@ -124,14 +135,24 @@ TEST(EveryCodec, a_sum_is_that_of_what_was_decoded_in_the_order_given) {
       Bytes message(wanted_message.size());
       Floats output = values[own_at], error(count);  // in place
       BlockCounts block_counts;
-      fold({.from = from, .messages = sources, .own = output.data(), .own_exact = exact, .count = count, .divisor = divides ? 3u : 1u, .to = &to, .message = kept ? message.data() : nullptr, .output = output.data(), .error = error.data()},
+      fold({.from = from,
+            .messages = sources,
+            .own = output.data(),
+            .own_exact = exact,
+            .count = count,
+            .divisor = divides ? 3u : 1u,
+            .to = &to,
+            .message = kept ? message.data() : nullptr,
+            .output = output.data(),
+            .error = error.data()},
            block_counts);
       EXPECT_TRUE(same(output, wanted));
       if (kept) {
         EXPECT_EQ(message, wanted_message);
       }
       const auto own = exact ? values[own_at] : decoded(from, messages[own_at], count);
-      for (size_t i = 0; i < count; ++i) ASSERT_EQ(error[i], (values[own_at][i] - own[i]) + (sum[i] - wanted[i]) * (divides ? 3.0f : 1.0f)) << i;
+      for (size_t i = 0; i < count; ++i)
+        ASSERT_EQ(error[i], (values[own_at][i] - own[i]) + (sum[i] - wanted[i]) * (divides ? 3.0f : 1.0f)) << i;
     }
   }
 }
@@ -140,7 +161,8 @@ TEST(EveryCodec, takes_and_gives_16_bit_elements) {
   for (const auto dtype : {DType::f16, DType::bf16}) {
     for (const auto& step : {StepCodec{.kind = Kind::quantize, .bits = 5}, StepCodec{.kind = Kind::plain}}) {
       const auto codec = wire_codec(step, dtype, dtype, false);
-      EXPECT_EQ(codec.block.metadata, step.kind == Kind::plain || dtype == DType::f16 ? kernels::Metadata::f16 : kernels::Metadata::bf16);
+      EXPECT_EQ(codec.block.metadata,
+                step.kind == Kind::plain || dtype == DType::f16 ? kernels::Metadata::f16 : kernels::Metadata::bf16);
       const size_t count = 3001;
       auto wide = gold(count, 8);
       std::vector<uint16_t> bits(count), back(count), wanted(count);
@@ -150,7 +172,8 @@ TEST(EveryCodec, takes_and_gives_16_bit_elements) {
       BlockCounts counts;
       encode({.codec = codec, .dtype = dtype, .elements = bits.data(), .count = count, .message = message.data()}, counts);
       decode({.codec = codec, .message = message.data(), .dtype = dtype, .elements = back.data(), .count = count}, counts);
-      const auto as_wide = wire_codec({.kind = step.kind, .bits = 5, .metadata = static_cast<Metadata>(codec.block.metadata)}, DType::f32, DType::f32, false);
+      const auto as_wide = wire_codec({.kind = step.kind, .bits = 5, .metadata = static_cast<Metadata>(codec.block.metadata)},
+                                      DType::f32, DType::f32, false);
       kernels::convert(dtype, wanted.data(), DType::f32, decoded(as_wide, encoded(as_wide, wide), count).data(), count);
       EXPECT_EQ(back, wanted);
     }
@@ -179,7 +202,8 @@ TEST(EveryCodec, numbers_that_are_none_and_numbers_too_large) {
 
 TEST(EveryCodec, poison_makes_what_is_too_large_no_number) {
   BlockCounts counts;
-  for (const auto& step : {StepCodec{.kind = Kind::f16}, StepCodec{.kind = Kind::quantize, .bits = 8, .metadata = Metadata::f16}}) {
+  for (const auto& step :
+       {StepCodec{.kind = Kind::f16}, StepCodec{.kind = Kind::quantize, .bits = 8, .metadata = Metadata::f16}}) {
     const auto codec = wire_codec(step, DType::f32, DType::f32, true);
     const Floats values{1, 1e6f, 2};
     EXPECT_TRUE(std::isnan(decoded(codec, encoded(codec, values), 3)[1]));
@@ -203,7 +227,8 @@ TEST(EveryCodec, damaged_messages_are_refused_and_foreign_ones_named) {
       foreign[at] ^= std::byte{0x08};
       const auto status = check_message(codec, foreign, count);
       EXPECT_EQ(status.code(), Code::invalid);
-      EXPECT_NE(status.message().find("this rank expects " + to_string(codec) + ", 300 elements"), std::string::npos) << status.message();
+      EXPECT_NE(status.message().find("this rank expects " + to_string(codec) + ", 300 elements"), std::string::npos)
+          << status.message();
     }
     EXPECT_EQ(check_message(codec, message, count + 1).code(), Code::invalid);
   }
@@ -238,8 +263,14 @@ TEST(Codec, carries_errors_over_in_parts_as_in_one) {
     Bytes by_hand(codec.message_bytes(count)), message(by_hand.size());
     Floats left_by_hand(count), left = before;
     BlockCounts counts;
-    encode({.codec = codec, .elements = sums.data(), .count = count, .message = by_hand.data(), .error = left_by_hand.data()}, counts);
-    const EncodeTask task{.codec = codec, .elements = elements.data(), .count = count, .message = message.data(), .error = left.data(), .use = ErrorUse::carried};
+    encode({.codec = codec, .elements = sums.data(), .count = count, .message = by_hand.data(), .error = left_by_hand.data()},
+           counts);
+    const EncodeTask task{.codec = codec,
+                          .elements = elements.data(),
+                          .count = count,
+                          .message = message.data(),
+                          .error = left.data(),
+                          .use = ErrorUse::carried};
     for (const size_t part : {2, 0, 3, 1}) encode(task, counts, {part * part_unit, part_unit});
     ASSERT_EQ(message, by_hand) << to_string(codec);
     ASSERT_EQ(left, left_by_hand) << to_string(codec);
@@ -258,7 +289,8 @@ TEST(CodecText, is_read_and_written) {
   EXPECT_EQ(read_back("quantize:bits=4,group=128,spikes=on"), "int4:spikes=on");
   EXPECT_EQ(read_back("quantize:bits=8/4,group=32"), "int8/int4:group=32");
   EXPECT_EQ(read_back("quantize:bits=plain/4/8"), "plain/int4/int8");
-  EXPECT_EQ(read_back("int3:group=64/128,metadata=fp32,own_exact=on,on_overflow=poison"), "int3:group=64/128,metadata=f32,own_exact=on,on_overflow=poison");
+  EXPECT_EQ(read_back("int3:group=64/128,metadata=fp32,own_exact=on,on_overflow=poison"),
+            "int3:group=64/128,metadata=f32,own_exact=on,on_overflow=poison");
   EXPECT_EQ(Codec::parse("int4")->reduce, Codec::quantized(4).reduce);
   EXPECT_EQ(*Codec::parse("int6:group=64"), Codec::quantized(6, 64));
 }
@@ -282,7 +314,8 @@ TEST(CodecText, what_is_written_is_read_again) {
     const auto again = Codec::parse(text);
     ASSERT_TRUE(again.ok()) << text << ": " << again.status().message();
     EXPECT_EQ(again->to_string(), text);
-    for (const auto& [a, b] : {std::pair(&codec.reduce, &again->reduce), std::pair(&codec.across, &again->across), std::pair(&codec.gather, &again->gather)}) {
+    for (const auto& [a, b] : {std::pair(&codec.reduce, &again->reduce), std::pair(&codec.across, &again->across),
+                               std::pair(&codec.gather, &again->gather)}) {
       EXPECT_EQ(a->kind, b->kind) << text;
       EXPECT_TRUE(a->kind != Kind::quantize || *a == *b) << text;
     }
@@ -290,20 +323,21 @@ TEST(CodecText, what_is_written_is_read_again) {
 }
 
 TEST(CodecText, what_is_wrong_is_named_with_what_is_allowed) {
-  const std::pair<const char*, const char*> cases[] = {{"int9", "name \"int9\" is none of plain, f16, bf16, int2 … int8"},
-                                                       {"", "name \"\" is none of"},
-                                                       {"int4/", "name \"\""},
-                                                       {"int4/int5/int6/int7", "more than three steps"},
-                                                       {"int4:group=100", "group \"100\" is none of 32, 64, 128, 256"},
-                                                       {"int4:bits=1", "bits \"1\" is none of 2 … 8"},
-                                                       {"int4:bits=", "bits \"\""},
-                                                       {"int4:", "is no option"},
-                                                       {"int4:spikes", "is no option"},
-                                                       {"int4:spikes=maybe", "spikes \"maybe\" is none of on, off, auto"},
-                                                       {"int4:metadata=f64", "metadata \"f64\" is none of f16, bf16, f32, auto"},
-                                                       {"int4:own_exact=1", "own_exact \"1\" is none of on, off"},
-                                                       {"int4:on_overflow=x", "on_overflow \"x\" is none of saturate, poison"},
-                                                       {"int4:colour=red", "option \"colour\" is none of bits, group"}};
+  const std::pair<const char*, const char*> cases[] = {
+      {"int9", "name \"int9\" is none of plain, f16, bf16, int2 … int8"},
+      {"", "name \"\" is none of"},
+      {"int4/", "name \"\""},
+      {"int4/int5/int6/int7", "more than three steps"},
+      {"int4:group=100", "group \"100\" is none of 32, 64, 128, 256"},
+      {"int4:bits=1", "bits \"1\" is none of 2 … 8"},
+      {"int4:bits=", "bits \"\""},
+      {"int4:", "is no option"},
+      {"int4:spikes", "is no option"},
+      {"int4:spikes=maybe", "spikes \"maybe\" is none of on, off, auto"},
+      {"int4:metadata=f64", "metadata \"f64\" is none of f16, bf16, f32, auto"},
+      {"int4:own_exact=1", "own_exact \"1\" is none of on, off"},
+      {"int4:on_overflow=x", "on_overflow \"x\" is none of saturate, poison"},
+      {"int4:colour=red", "option \"colour\" is none of bits, group"}};
   for (const auto& [text, why] : cases) {
     const auto codec = Codec::parse(text);
     ASSERT_FALSE(codec.ok()) << text;

@@ -50,7 +50,9 @@ std::string_view usual(std::string_view text) {
 using SetStep = std::function<Status(StepCodec& step, std::string_view value)>;
 Status for_each_step(Codec& codec, std::string_view what, std::string_view text, const SetStep& set) {
   const auto values = split(text, '/');
-  if (values.size() > 3) return {Code::invalid, "codec: " + std::string(what) + " \"" + std::string(text) + "\" has more than three steps: reduce/across/gather"};
+  if (values.size() > 3)
+    return {Code::invalid,
+            "codec: " + std::string(what) + " \"" + std::string(text) + "\" has more than three steps: reduce/across/gather"};
   const auto steps = steps_of(codec);
   for (size_t i = 0; i < steps.size(); ++i) {
     const size_t at = values.size() == 3 ? i : values.size() == 2 ? i / 2 : 0;
@@ -106,7 +108,8 @@ Status set_spikes(StepCodec& step, std::string_view value) {
 
 Status set_option(Codec& codec, std::string_view option) {
   const auto equals = option.find('=');
-  if (equals == option.npos) return {Code::invalid, "codec: \"" + std::string(option) + "\" is no option: they look like bits=4"};
+  if (equals == option.npos)
+    return {Code::invalid, "codec: \"" + std::string(option) + "\" is no option: they look like bits=4"};
   const auto key = option.substr(0, equals), value = option.substr(equals + 1);
   if (key == "bits") return for_each_step(codec, key, value, set_bits);
   if (key == "group") return for_each_step(codec, key, value, set_group);
@@ -125,14 +128,17 @@ Status set_option(Codec& codec, std::string_view option) {
   return wrong("option", key, "bits, group, metadata, spikes, own_exact, on_overflow");
 }
 
-std::string name_of(const StepCodec& step) { return step.kind == Kind::quantize ? "int" + std::to_string(step.bits) : kind_names[static_cast<int>(step.kind)]; }
+std::string name_of(const StepCodec& step) {
+  return step.kind == Kind::quantize ? "int" + std::to_string(step.bits) : kind_names[static_cast<int>(step.kind)];
+}
 
 // ",group=128/32": of the steps that are quantised; nothing if all have the usual value.
 template <typename Value>
 std::string list(const Codec& codec, std::string_view key, std::string_view usual, const Value& value) {
   const auto steps = steps_of(codec);
   std::array<std::string, 3> values;
-  for (size_t i = 0; i < steps.size(); ++i) values[i] = steps[i]->kind == Kind::quantize ? value(*steps[i]) : std::string(usual);
+  for (size_t i = 0; i < steps.size(); ++i)
+    values[i] = steps[i]->kind == Kind::quantize ? value(*steps[i]) : std::string(usual);
   if (values[0] == usual && values[1] == usual && values[2] == usual) return {};
   std::string text = "," + std::string(key) + "=" + values[0];
   if (values[1] != values[0]) text += "/" + values[1] + "/" + values[2];
@@ -158,8 +164,10 @@ std::string Codec::to_string() const {
   if (name_of(across) != text) text += "/" + name_of(across) + "/" + name_of(gather);
   else if (name_of(gather) != text) text += "/" + name_of(gather);
   std::string options = list(*this, "group", "128", [](const StepCodec& s) { return std::to_string(s.group); });
-  options += list(*this, "metadata", "auto", [](const StepCodec& s) { return std::string(metadata_names[static_cast<int>(s.metadata)]); });
-  options += list(*this, "spikes", "auto", [](const StepCodec& s) { return std::string(spikes_names[static_cast<int>(s.spikes)]); });
+  options += list(*this, "metadata", "auto",
+                  [](const StepCodec& s) { return std::string(metadata_names[static_cast<int>(s.metadata)]); });
+  options +=
+      list(*this, "spikes", "auto", [](const StepCodec& s) { return std::string(spikes_names[static_cast<int>(s.spikes)]); });
   if (own_exact) options += ",own_exact=on";
   if (poison) options += ",on_overflow=poison";
   if (!options.empty()) options[0] = ':';

@@ -15,8 +15,14 @@ namespace {
 
 class ArcTopK final : public Compressor {
  public:
-  ArcTopK(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions, uint32_t notes)
-      : options_(options), group_(group), tensors_(std::move(tensors)), decisions_(std::move(decisions)), rows_(tensors_.size()), exact_scores_(tensors_.size()) {
+  ArcTopK(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions,
+          uint32_t notes)
+      : options_(options),
+        group_(group),
+        tensors_(std::move(tensors)),
+        decisions_(std::move(decisions)),
+        rows_(tensors_.size()),
+        exact_scores_(tensors_.size()) {
     size_t sketched = 0, sent = 0, columns = 0, rows = 0;
     for (size_t i = 0; i < decisions_.size(); ++i) {
       const auto& decision = decisions_[i];
@@ -34,7 +40,8 @@ class ArcTopK final : public Compressor {
     notes_ = needs_sketch ? notes : 0;
     zeros_.resize(columns);
     // Steps allocate nothing.
-    if (needs_sketch) normals_.resize(columns * options.rule.rank), directions_.resize(kernels::direction_stride(columns) * options.rule.rank);
+    if (needs_sketch)
+      normals_.resize(columns * options.rule.rank), directions_.resize(kernels::direction_stride(columns) * options.rule.rank);
     if (needs_sketch) scores_.reserve(rows);
     flagged_ = sketched > 0 && !needs_sketch;
     sent_.resize(sent + (flagged_ ? 1 : 0));
@@ -47,10 +54,16 @@ class ArcTopK final : public Compressor {
   std::span<float> pack(std::span<const float* const> values) override;
   Status accept() override;
   void unpack(std::span<float* const> outputs) const override;
-  double captured() const override { return !compresses() ? 1 : options_.random ? -1 : all_scores_ > 0 ? chosen_scores_ / all_scores_ : 1; }
+  double captured() const override {
+    return !compresses() ? 1 : options_.random ? -1 : all_scores_ > 0 ? chosen_scores_ / all_scores_ : 1;
+  }
   uint64_t fingerprint() const override { return fingerprint_; }
   std::span<const uint32_t> rows(size_t i) const override { return rows_[i]; }
-  size_t buffer_bytes() const override { return sizeof(float) * (sketch_.capacity() + sent_.capacity() + normals_.capacity() + directions_.capacity() + zeros_.capacity()) + sizeof(double) * scores_.capacity(); }
+  size_t buffer_bytes() const override {
+    return sizeof(float) *
+               (sketch_.capacity() + sent_.capacity() + normals_.capacity() + directions_.capacity() + zeros_.capacity()) +
+           sizeof(double) * scores_.capacity();
+  }
   std::span<const Decision> decisions() const override { return decisions_; }
 
  private:
@@ -72,9 +85,10 @@ class ArcTopK final : public Compressor {
   double chosen_scores_ = 0, all_scores_ = 0;
   uint64_t fingerprint_ = 0;
   std::vector<std::vector<uint32_t>> rows_;
-  std::vector<float> sketch_, sent_;            // as the all-reduces have them
-  std::vector<float> normals_, directions_;     // of one tensor, as they are numbered and as the kernel wants them; room for the widest
-  std::vector<float> zeros_;                    // of the widest tensor that is compressed
+  std::vector<float> sketch_, sent_;  // as the all-reduces have them
+  std::vector<float> normals_,
+      directions_;            // of one tensor, as they are numbered and as the kernel wants them; room for the widest
+  std::vector<float> zeros_;  // of the widest tensor that is compressed
   std::vector<double> scores_;
   std::vector<std::vector<double>> exact_scores_;  // by tensor
 };
@@ -82,7 +96,8 @@ class ArcTopK final : public Compressor {
 // Direction j has number c * rank + j for column c.
 void ArcTopK::make_directions(uint32_t tensor, size_t columns) {
   const size_t rank = options_.rule.rank, stride = kernels::direction_stride(columns);
-  RandomStream{.seed = options_.seed, .step = step_, .tensor = tensor, .purpose = RandomStream::Purpose::sketch}.normals(0, std::span(normals_).first(columns * rank));
+  RandomStream{.seed = options_.seed, .step = step_, .tensor = tensor, .purpose = RandomStream::Purpose::sketch}.normals(
+      0, std::span(normals_).first(columns * rank));
   for (size_t c = 0; c < columns; ++c) {
     for (size_t j = 0; j < rank; ++j) directions_[j * stride + c] = normals_[c * rank + j];
   }
@@ -96,7 +111,15 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
   float* out = sketch_.data();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto& [rows, columns] = decisions_[i].matrix;
-    kernels::SketchTask task{.values = inputs[i].values, .residual = inputs[i].residual, .difference = inputs[i].difference, .moved = inputs[i].moved, .far = inputs[i].far, .cleared = inputs[i].cleared, .zeros = zeros_.data(), .rows = rows, .columns = columns};
+    kernels::SketchTask task{.values = inputs[i].values,
+                             .residual = inputs[i].residual,
+                             .difference = inputs[i].difference,
+                             .moved = inputs[i].moved,
+                             .far = inputs[i].far,
+                             .cleared = inputs[i].cleared,
+                             .zeros = zeros_.data(),
+                             .rows = rows,
+                             .columns = columns};
     if (decisions_[i].treatment == Treatment::compressed && !sketch_.empty()) {
       make_directions(tensors_[i].number, columns);
       task.directions = directions_.data();
@@ -109,7 +132,8 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
       finite_ = finite_ && all_finite({out, rows * task.rank});
       out += rows * task.rank;
     } else if (decisions_[i].treatment != Treatment::skipped) {
-      if (task.moved != nullptr || (task.residual != nullptr && !task.difference)) residual_energy_ += kernels::sketch(task);  // in no direction: only compensated
+      if (task.moved != nullptr || (task.residual != nullptr && !task.difference))
+        residual_energy_ += kernels::sketch(task);  // in no direction: only compensated
       finite_ = finite_ && all_finite({task.moved != nullptr ? task.moved : task.values, rows * columns});
       if (options_.exact && decisions_[i].treatment == Treatment::compressed) score_exactly(i, inputs[i]);
     }
@@ -126,7 +150,8 @@ void ArcTopK::score_exactly(size_t i, const CompressorInput& input) {
   std::vector<float> row(columns);
   exact_scores_[i].resize(rows);
   for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < columns; ++c) row[c] = values[r * columns + c] - (input.difference && input.residual != nullptr ? input.residual[r * columns + c] : 0);
+    for (size_t c = 0; c < columns; ++c)
+      row[c] = values[r * columns + c] - (input.difference && input.residual != nullptr ? input.residual[r * columns + c] : 0);
     score_rows(row.data(), static_cast<uint32_t>(columns), std::span(exact_scores_[i]).subspan(r, 1));
   }
 }
@@ -135,7 +160,8 @@ void ArcTopK::choose(size_t i, const float* sketch) {
   const auto& decision = decisions_[i];
   const auto count = static_cast<uint32_t>(decision.matrix.rows), kept = static_cast<uint32_t>(decision.kept);
   if (options_.random) {
-    const RandomStream stream{.seed = options_.seed, .step = step_, .tensor = tensors_[i].number, .purpose = RandomStream::Purpose::random_k};
+    const RandomStream stream{
+        .seed = options_.seed, .step = step_, .tensor = tensors_[i].number, .purpose = RandomStream::Purpose::random_k};
     return random_rows(stream, count, kept, rows_[i]);
   }
   scores_.resize(count);
@@ -205,18 +231,22 @@ void ArcTopK::unpack(std::span<float* const> outputs) const {
 
 }  // namespace
 
-Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, uint32_t notes) {
+Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors,
+                                                   uint32_t notes) {
   if (auto status = check(options.rule); !status.ok()) return status;
   std::vector<Decision> decisions;
   for (const auto& tensor : tensors) {
     const auto& decision = decisions.emplace_back(decide(options.rule, tensor.shape));
     const auto& [rows, columns] = decision.matrix;
-    if (decision.treatment == Treatment::compressed && (rows > UINT32_MAX || columns > UINT32_MAX || columns * options.rule.rank > uint64_t{1} << 34)) {
-      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " of " + std::to_string(rows) + " x " + std::to_string(columns) + " is too large for a sketch of rank " +
+    if (decision.treatment == Treatment::compressed &&
+        (rows > UINT32_MAX || columns > UINT32_MAX || columns * options.rule.rank > uint64_t{1} << 34)) {
+      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " of " + std::to_string(rows) +
+                                       " x " + std::to_string(columns) + " is too large for a sketch of rank " +
                                        std::to_string(options.rule.rank));
     }
   }
-  return std::unique_ptr<Compressor>(std::make_unique<ArcTopK>(options, group, std::move(tensors), std::move(decisions), notes));
+  return std::unique_ptr<Compressor>(
+      std::make_unique<ArcTopK>(options, group, std::move(tensors), std::move(decisions), notes));
 }
 
 }  // namespace unisono

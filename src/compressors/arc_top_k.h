@@ -1,7 +1,9 @@
-// ARC-Top-K: the average of a shared random sketch says which rows of the average are longest; these are sent, whole, and no indices.
+// ARC-Top-K: the average of a shared random sketch says which rows of the average are longest; these are sent, whole, and no
+// indices.
 //
-// Source: C. Chen, C. Ma, Z. Li, Y. He, Y. Dong, K. Yuan, "An All-Reduce Compatible Top-K Compressor for Communication-Efficient
-// Distributed Learning", arXiv:2510.26709. Random-K, which draws the rows instead, is the same without the sketch.
+// Source: C. Chen, C. Ma, Z. Li, Y. He, Y. Dong, K. Yuan, "An All-Reduce Compatible Top-K Compressor for
+// Communication-Efficient Distributed Learning", arXiv:2510.26709. Random-K, which draws the rows instead, is the same without
+// the sketch.
 #pragma once
 
 #include <memory>
@@ -20,6 +22,7 @@ struct ArcOptions {
 
 // invalid: options that check() refuses, or a tensor of more rows than 2^32 - 1 or of a sketch of more numbers than there are.
 // notes: so many numbers of the caller's travel beside the sketch, where there is one.
-Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, uint32_t notes = 0);
+Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors,
+                                                   uint32_t notes = 0);
 
 }  // namespace unisono

@@ -19,7 +19,8 @@ using Rows = std::vector<uint32_t>;
 // 4 and 5.
 TEST(ArcTopK, chooses_the_documented_rows) {
   const auto x = normals(42, 0, 7, 72);
-  Alone four(arc_options(250'000, 4, 42), 5, 12, 6), one(arc_options(250'000, 1, 42), 5, 12, 6), other(arc_options(250'000, 4, 42), 6, 12, 6);
+  Alone four(arc_options(250'000, 4, 42), 5, 12, 6), one(arc_options(250'000, 1, 42), 5, 12, 6),
+      other(arc_options(250'000, 4, 42), 6, 12, 6);
   EXPECT_EQ(four.chosen(3, x), (Rows{1, 3, 10}));
   EXPECT_EQ(four.compressor().fingerprint(), 0x5278A13BA99B7128u);
   EXPECT_EQ(four.chosen(4, x), (Rows{3, 4, 10}));
@@ -112,7 +113,8 @@ TEST(LongArcTopK, loses_of_four_matrices_what_the_table_says) {
   const auto z = normals(11, 0, 1, rows * columns), u = normals(11, 0, 2, rows), v = normals(11, 0, 3, columns);
   const auto scaled = [&](double power) {
     Values x(z);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(x[i] * std::pow(static_cast<double>(i / columns + 1), power));
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<float>(x[i] * std::pow(static_cast<double>(i / columns + 1), power));
     return x;
   };
   Values product(rows * columns);
@@ -134,7 +136,9 @@ TEST(LongArcTopK, loses_of_four_matrices_what_the_table_says) {
     double captured = 0;
     for (const auto i : largest) captured += double{x[i]} * x[i];
     EXPECT_NEAR(1 - captured / squared(x), entries, .0001);
-    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(Alone(arc_options(200'000, 1u << i, 11), 9, rows, columns).mean_error(1000, x), by_rank[i], .0005) << "rank " << (1u << i) << ", exact " << exact;
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_NEAR(Alone(arc_options(200'000, 1u << i, 11), 9, rows, columns).mean_error(1000, x), by_rank[i], .0005)
+          << "rank " << (1u << i) << ", exact " << exact;
   }
 }
 
@@ -147,7 +151,8 @@ TEST(ArcTopK, loses_no_more_than_the_bound) {
     auto options = arc_options(share, rank, i);
     const double part = static_cast<double>(kept_rows(options.rule, rows)) / static_cast<double>(rows);
     auto x = normals(15, i, 0, rows * columns);
-    for (size_t k = 0; k < x.size(); ++k) x[k] *= static_cast<float>(std::pow(static_cast<double>(k / columns + 1), -.25 * (i % 4)));
+    for (size_t k = 0; k < x.size(); ++k)
+      x[k] *= static_cast<float>(std::pow(static_cast<double>(k / columns + 1), -.25 * (i % 4)));
     Alone arc(options, 0, rows, columns);
     double sum = 0, squares = 0;
     for (uint64_t step = 0; step < draws; ++step) {
@@ -156,7 +161,8 @@ TEST(ArcTopK, loses_no_more_than_the_bound) {
       squares += error * error;
     }
     const double mean = sum / draws, deviation = std::sqrt(std::max(0.0, squares / draws - mean * mean) / draws);
-    EXPECT_LE(mean, 1 - part * part * rank / (rank + 2.0) + 4 * deviation + 1e-12) << rows << " x " << columns << ", rank " << rank;
+    EXPECT_LE(mean, 1 - part * part * rank / (rank + 2.0) + 4 * deviation + 1e-12)
+        << rows << " x " << columns << ", rank " << rank;
     options.exact = true;
     EXPECT_LE(Alone(options, 0, rows, columns).error(0, x), 1 - part + 1e-6);
   }
@@ -169,7 +175,8 @@ struct Ranks {
   Ranks(const ArcOptions& options, size_t count, const std::vector<GroupTensor>& group) : tensors(count) {
     for (size_t r = 0; r < count; ++r) {
       compressors.push_back(*make_arc_top_k(options, 3, group));
-      for (const auto& tensor : group) tensors[r].push_back(normals(100 + r, 0, tensor.number, matrix_of(tensor.shape).elements()));
+      for (const auto& tensor : group)
+        tensors[r].push_back(normals(100 + r, 0, tensor.number, matrix_of(tensor.shape).elements()));
     }
   }
   // What choose() says, and then accept(), of each rank; ok or "choose: ..." or "accept: ...".
@@ -177,7 +184,9 @@ struct Ranks {
     std::vector<std::span<float>> buffers;
     for (size_t r = 0; r < tensors.size(); ++r) {
       std::vector<CompressorInput> inputs;
-      for (size_t i = 0; i < tensors[r].size(); ++i) inputs.push_back({.values = tensors[r][i].data(), .residual = residuals != nullptr ? (*residuals)[r][i].data() : nullptr});
+      for (size_t i = 0; i < tensors[r].size(); ++i)
+        inputs.push_back(
+            {.values = tensors[r][i].data(), .residual = residuals != nullptr ? (*residuals)[r][i].data() : nullptr});
       buffers.push_back(compressors[r]->begin(step, inputs));
     }
     average(buffers);
@@ -199,7 +208,8 @@ struct Ranks {
       says[r] = status.ok() ? "ok" : "accept: " + status.message();
       if (!status.ok()) continue;
       for (size_t i = 0; i < tensors[r].size(); ++i) {
-        if (compressors[r]->decisions()[i].treatment == Treatment::compressed) std::fill(tensors[r][i].begin(), tensors[r][i].end(), 0.0f);
+        if (compressors[r]->decisions()[i].treatment == Treatment::compressed)
+          std::fill(tensors[r][i].begin(), tensors[r][i].end(), 0.0f);
       }
       compressors[r]->unpack(outputs);
     }
@@ -207,7 +217,10 @@ struct Ranks {
   }
 };
 
-const std::vector<GroupTensor> mixed{{.number = 4, .shape = {40, 50}}, {.number = 1, .shape = {33}}, {.number = 7, .shape = {0, 5}}, {.number = 2, .shape = {31, 5, 13}}};
+const std::vector<GroupTensor> mixed{{.number = 4, .shape = {40, 50}},
+                                     {.number = 1, .shape = {33}},
+                                     {.number = 7, .shape = {0, 5}},
+                                     {.number = 2, .shape = {31, 5, 13}}};
 
 TEST(ArcTopK, a_group_gives_all_ranks_the_mean_of_the_rows_that_all_chose) {
   for (const bool random : {false, true}) {
@@ -225,7 +238,8 @@ TEST(ArcTopK, a_group_gives_all_ranks_the_mean_of_the_rows_that_all_chose) {
       const auto rows = ranks.compressors[0]->rows(i);
       EXPECT_EQ(rows.size(), decision.kept);
       for (size_t k = 0; k < before[0][i].size(); ++k) {
-        const bool sent = decision.treatment == Treatment::dense || std::binary_search(rows.begin(), rows.end(), static_cast<uint32_t>(k / decision.matrix.columns));
+        const bool sent = decision.treatment == Treatment::dense ||
+                          std::binary_search(rows.begin(), rows.end(), static_cast<uint32_t>(k / decision.matrix.columns));
         const float mean = (before[0][i][k] + before[1][i][k] + before[2][i][k]) / 3;
         EXPECT_EQ(ranks.tensors[0][i][k], sent ? mean : 0) << "tensor " << i << ", element " << k;
       }
@@ -239,7 +253,8 @@ TEST(ArcTopK, chooses_by_the_mean_of_compensated_tensors) {
   std::vector<std::vector<Values>> residuals(2, {Values(80)});
   for (auto& tensors : ranks.tensors) std::fill(tensors[0].begin(), tensors[0].end(), 0.0f);
   for (size_t c = 0; c < 8; ++c) {
-    ranks.tensors[0][0][3 * 8 + c] = 100, ranks.tensors[1][0][3 * 8 + c] = -100;  // the longest on each rank, and nothing together
+    ranks.tensors[0][0][3 * 8 + c] = 100,
+                                ranks.tensors[1][0][3 * 8 + c] = -100;  // the longest on each rank, and nothing together
     residuals[0][0][6 * 8 + c] = residuals[1][0][6 * 8 + c] = 1;
   }
   for (const auto& said : ranks.run(0, &residuals)) EXPECT_EQ(said, "ok");

@@ -33,7 +33,10 @@ inline double squared(const Values& values) {
 // One tensor on one rank.
 class Alone {
  public:
-  Alone(const ArcOptions& options, uint32_t number, uint64_t rows, uint64_t columns) : made_(make_arc_top_k(options, 0, {{.number = number, .shape = {rows, columns}}})) { EXPECT_TRUE(made_.ok()) << made_.status().to_string(); }
+  Alone(const ArcOptions& options, uint32_t number, uint64_t rows, uint64_t columns)
+      : made_(make_arc_top_k(options, 0, {{.number = number, .shape = {rows, columns}}})) {
+    EXPECT_TRUE(made_.ok()) << made_.status().to_string();
+  }
 
   // What comes out.
   Values run(uint64_t step, const Values& in) {

@@ -24,7 +24,8 @@ std::array<float, 2> normal_pair(uint32_t a, uint32_t b) {
 PhiloxWords philox(PhiloxWords counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < rounds; ++round) {
     const uint64_t a = uint64_t{multipliers[0]} * counter[0], b = uint64_t{multipliers[1]} * counter[2];
-    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b), static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
+    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
+               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
     for (size_t i = 0; i < key.size(); ++i) key[i] += increments[i];
   }
   return counter;
@@ -32,7 +33,8 @@ PhiloxWords philox(PhiloxWords counter, std::array<uint32_t, 2> key) {
 
 PhiloxWords RandomStream::block(uint32_t index) const {
   const auto high = static_cast<uint32_t>(step >> 32) & 0xFFFFFF;
-  return philox({index, tensor, static_cast<uint32_t>(step), uint32_t{static_cast<uint8_t>(purpose)} << 24 | high}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return philox({index, tensor, static_cast<uint32_t>(step), uint32_t{static_cast<uint8_t>(purpose)} << 24 | high},
+                {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }
 
 void RandomStream::normals(uint64_t first, std::span<float> out) const {

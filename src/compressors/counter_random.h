@@ -1,7 +1,7 @@
 // Numbers that all ranks make alike without a message: each is a pure function of a seed, a step, a tensor and a place.
 //
-// Philox4x32-10 of J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). No
-// generator of the process is read or written.
+// Philox4x32-10 of J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+// No generator of the process is read or written.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ struct RandomStream {
   Purpose purpose = Purpose::sketch;
 
   PhiloxWords block(uint32_t index) const;
-  // Independent standard normal numbers [first, first + out.size()) of this stream, in fp32. Computed in double: two machines may
-  // differ in the last bit, as their mathematical libraries do. At most 2^34 numbers.
+  // Independent standard normal numbers [first, first + out.size()) of this stream, in fp32. Computed in double: two machines
+  // may differ in the last bit, as their mathematical libraries do. At most 2^34 numbers.
   void normals(uint64_t first, std::span<float> out) const;
 };
 

@@ -20,6 +20,8 @@ inline bool all_finite(std::span<const float> values) {
   return std::all_of(std::begin(sum), std::end(sum), [](float s) { return s == 0; });
 }
 
-inline Status not_finite(const char* where) { return {Code::corrupt, std::string("nonfinite: ") + where + " has an infinity or no number"}; }
+inline Status not_finite(const char* where) {
+  return {Code::corrupt, std::string("nonfinite: ") + where + " has an infinity or no number"};
+}
 
 }  // namespace unisono

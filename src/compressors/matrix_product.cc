@@ -7,7 +7,8 @@ namespace unisono {
 namespace {
 
 constexpr size_t tile_rows = 4, tile_columns = 16;
-constexpr size_t block_inner = 256, block_columns = 512;  // of b, packed tile by tile: it stays in a near cache while all rows pass
+constexpr size_t block_inner = 256,
+                 block_columns = 512;  // of b, packed tile by tile: it stays in a near cache while all rows pass
 
 // The sums of one row of a tile: four of them fit into registers.
 struct Sums {
@@ -26,7 +27,7 @@ struct Tile {
   float* c = nullptr;
   size_t c_stride = 0;
   size_t inner = 0, width = 0;
-  bool begins = false;       // else c has sums already
+  bool begins = false;  // else c has sums already
 };
 
 template <size_t rows>
@@ -35,7 +36,8 @@ void add_tile(const Tile& tile) {
   Sums s0, s1, s2, s3;  // plain variables: compilers keep arrays of them in memory
   Sums* const all[] = {&s0, &s1, &s2, &s3};
   for (size_t r = 0; !tile.begins && r < rows; ++r) std::copy_n(tile.c + r * tile.c_stride, tile.width, all[r]->at);
-  const float *const a0 = tile.a, *const a1 = a0 + (rows > 1 ? tile.a_stride : 0), *const a2 = a1 + (rows > 1 ? tile.a_stride : 0), *const a3 = a2 + (rows > 1 ? tile.a_stride : 0);
+  const float *const a0 = tile.a, *const a1 = a0 + (rows > 1 ? tile.a_stride : 0),
+                     *const a2 = a1 + (rows > 1 ? tile.a_stride : 0), *const a3 = a2 + (rows > 1 ? tile.a_stride : 0);
   Sums t0 = s0, t1 = s1, t2 = s2, t3 = s3;
   for (size_t k = 0; k < tile.inner; ++k) {
     const float* const b = tile.b + k * tile_columns;
@@ -57,13 +59,21 @@ void multiply(const MatrixProduct& product) {
     for (size_t first = 0; first < inner; first += block_inner) {
       const size_t depth = std::min(block_inner, inner - first);
       for (size_t k = 0; k < depth; ++k) {
-        for (size_t j = left; j < right; j += tile_columns) std::copy_n(b + (first + k) * columns + j, std::min(tile_columns, right - j), packed.data() + (j - left) * depth + k * tile_columns);
+        for (size_t j = left; j < right; j += tile_columns)
+          std::copy_n(b + (first + k) * columns + j, std::min(tile_columns, right - j),
+                      packed.data() + (j - left) * depth + k * tile_columns);
       }
       for (size_t row = 0; row < rows;) {
         const bool whole = row + tile_rows <= rows;
         for (size_t j = left; j < right; j += tile_columns) {
-          const Tile tile{.a = a + row * inner + first, .a_stride = inner, .b = packed.data() + (j - left) * depth, .c = c + row * columns + j, .c_stride = columns,
-                          .inner = depth, .width = std::min(tile_columns, right - j), .begins = first == 0};
+          const Tile tile{.a = a + row * inner + first,
+                          .a_stride = inner,
+                          .b = packed.data() + (j - left) * depth,
+                          .c = c + row * columns + j,
+                          .c_stride = columns,
+                          .inner = depth,
+                          .width = std::min(tile_columns, right - j),
+                          .begins = first == 0};
           whole ? add_tile<tile_rows>(tile) : add_tile<1>(tile);
         }
         row += whole ? tile_rows : 1;

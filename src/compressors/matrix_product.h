@@ -1,5 +1,5 @@
-// A product of matrices whose bits are the same on every processor: each sum goes up along the inner dimension, and each product is rounded
-// before it is added. Plain C++: compilers make vectors of it, since no sum is split.
+// A product of matrices whose bits are the same on every processor: each sum goes up along the inner dimension, and each
+// product is rounded before it is added. Plain C++: compilers make vectors of it, since no sum is split.
 #pragma once
 
 #include <cstddef>

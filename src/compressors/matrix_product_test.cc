@@ -25,7 +25,8 @@ TEST(MatrixProduct, is_that_of_the_definition_to_the_bit) {
         const auto a = test::normals(1, 0, 0, rows * inner), b = test::normals(1, 0, 1, inner * columns);
         Values c(rows * columns, 77);
         multiply({.a = a.data(), .b = b.data(), .c = c.data(), .rows = rows, .inner = inner, .columns = columns});
-        ASSERT_EQ(c, by_definition(a, b, rows, inner, columns)) << rows << " x " << inner << " times " << inner << " x " << columns;
+        ASSERT_EQ(c, by_definition(a, b, rows, inner, columns))
+            << rows << " x " << inner << " times " << inner << " x " << columns;
       }
     }
   }

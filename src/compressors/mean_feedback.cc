@@ -6,13 +6,15 @@
 
 namespace unisono {
 
-MeanFeedback::MeanFeedback(std::unique_ptr<Compressor> compressor, bool keeps) : compressor_(std::move(compressor)), keeps_(keeps), residuals_(compressor_->decisions().size()) {}
+MeanFeedback::MeanFeedback(std::unique_ptr<Compressor> compressor, bool keeps)
+    : compressor_(std::move(compressor)), keeps_(keeps), residuals_(compressor_->decisions().size()) {}
 
 std::span<float> MeanFeedback::begin(uint64_t step, std::span<float* const> gradients) {
   UNISONO_CHECK(gradients.size() == residuals_.size());
   gradients_.assign(gradients.begin(), gradients.end());
   std::vector<CompressorInput> inputs;
-  for (size_t i = 0; i < gradients_.size(); ++i) inputs.push_back({.values = gradients_[i], .residual = residuals_[i].empty() ? nullptr : residuals_[i].data()});
+  for (size_t i = 0; i < gradients_.size(); ++i)
+    inputs.push_back({.values = gradients_[i], .residual = residuals_[i].empty() ? nullptr : residuals_[i].data()});
   return compressor_->begin(step, inputs);
 }
 
@@ -25,7 +27,8 @@ Status MeanFeedback::finish() {
   if (auto status = compressor_->accept(); !status.ok()) return status;
   const auto decisions = compressor_->decisions();
   for (size_t i = 0; keeps_ && i < gradients_.size(); ++i) {
-    if (decisions[i].treatment == Treatment::compressed) residuals_[i].assign(gradients_[i], gradients_[i] + decisions[i].matrix.elements());
+    if (decisions[i].treatment == Treatment::compressed)
+      residuals_[i].assign(gradients_[i], gradients_[i] + decisions[i].matrix.elements());
   }
   compressor_->unpack(gradients_);
   for (size_t i = 0; i < gradients_.size(); ++i) {

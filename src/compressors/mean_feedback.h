@@ -1,7 +1,8 @@
 // Error feedback of compressors that send no rows: what is kept is what went in less what came out of the mean, e = p - out.
 //
-// Source: PowerSGD (arXiv:1905.13727), algorithm 2. The same moments as ErrorFeedback (training/reducer/error_feedback.h), which keeps the rows
-// that were not sent: here all are sent, each in part. N times what comes out, and what all ranks keep, are together what they had.
+// Source: PowerSGD (arXiv:1905.13727), algorithm 2. The same moments as ErrorFeedback (training/reducer/error_feedback.h),
+// which keeps the rows that were not sent: here all are sent, each in part. N times what comes out, and what all ranks keep,
+// are together what they had.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,8 @@ class MeanFeedback {
   // keeps: false: nothing is kept from step to step.
   explicit MeanFeedback(std::unique_ptr<Compressor> compressor, bool keeps = true);
 
-  // Takes this rank's gradients, which belong to the step until it is over; what is kept is added to them. What is to be averaged first.
+  // Takes this rank's gradients, which belong to the step until it is over; what is kept is added to them. What is to be
+  // averaged first.
   std::span<float> begin(uint64_t step, std::span<float* const> gradients);
   // After that was averaged. corrupt (nonfinite): the step is over on all ranks, and what is kept is as before.
   Status choose() { return compressor_->choose(); }

@@ -6,9 +6,9 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "compressors/matrix_product.h"
 #include "compressors/counter_random.h"
 #include "compressors/finite.h"
+#include "compressors/matrix_product.h"
 #include "compressors/row_selection.h"
 #include "kernels/sketch.h"
 
@@ -27,16 +27,23 @@ Shape shape_of(const PowerOptions& options, const GroupTensor& tensor) {
   Decision decision{.treatment = Treatment::dense, .matrix = matrix_of(tensor.shape)};
   const auto [rows, columns] = decision.matrix;
   const auto elements = decision.matrix.elements();
-  if (elements == 0) return {{.treatment = Treatment::skipped, .matrix = decision.matrix, .kept = 0, .reason = "it has no elements"}};
-  const auto rank = std::min({options.rank == 0 ? rank_of_equal_bytes(options.rule, decision.matrix) : options.rank, rows, columns});
-  const bool large = static_cast<Wide>(rank) * (rows + columns) * million > static_cast<Wide>(options.rule.max_payload_ppm) * elements;
-  decision.reason = tensor.shape.size() < 2 ? "it has less than two dimensions" : elements < options.rule.min_elements ? "it is small" : large ? "its factors are nearly as large" : "";
+  if (elements == 0)
+    return {{.treatment = Treatment::skipped, .matrix = decision.matrix, .kept = 0, .reason = "it has no elements"}};
+  const auto rank =
+      std::min({options.rank == 0 ? rank_of_equal_bytes(options.rule, decision.matrix) : options.rank, rows, columns});
+  const bool large =
+      static_cast<Wide>(rank) * (rows + columns) * million > static_cast<Wide>(options.rule.max_payload_ppm) * elements;
+  decision.reason = tensor.shape.size() < 2                ? "it has less than two dimensions"
+                    : elements < options.rule.min_elements ? "it is small"
+                    : large                                ? "its factors are nearly as large"
+                                                           : "";
   if (*decision.reason != '\0') return {decision};
   decision.treatment = Treatment::compressed;
   return {decision, rank};
 }
 
-// Gram and Schmidt, column by column from the left, the sums in double from above: the same bits wherever the matrix is the same.
+// Gram and Schmidt, column by column from the left, the sums in double from above: the same bits wherever the matrix is the
+// same.
 void make_orthonormal(float* matrix, size_t rows, size_t columns) {
   std::vector<double> before(columns), along(columns);
   for (size_t i = 0; i < rows; ++i) {
@@ -61,7 +68,8 @@ void make_orthonormal(float* matrix, size_t rows, size_t columns) {
 
 class PowerSgd final : public Compressor {
  public:
-  PowerSgd(const PowerOptions& options, uint32_t group, std::vector<GroupTensor> tensors, const std::vector<Shape>& shapes) : options_(options), group_(group), tensors_(std::move(tensors)), start_(tensors_.size()) {
+  PowerSgd(const PowerOptions& options, uint32_t group, std::vector<GroupTensor> tensors, const std::vector<Shape>& shapes)
+      : options_(options), group_(group), tensors_(std::move(tensors)), start_(tensors_.size()) {
     size_t first = 0, second = 0;
     for (const auto& [decision, rank] : shapes) {
       decisions_.push_back(decision);
@@ -96,9 +104,10 @@ class PowerSgd final : public Compressor {
   std::vector<Decision> decisions_;
   std::vector<size_t> ranks_;
   uint64_t step_ = 0;
-  std::vector<std::vector<float>> start_;  // by tensor: Q', rank x columns, from which the next step begins; empty before the first
-  std::vector<float> directions_;          // Q' of the tensor in hand, with room between its rows
-  std::vector<float> first_, second_;      // as the all-reduces have them: P, rows x rank; then Q' of all, and dense tensors behind
+  std::vector<std::vector<float>>
+      start_;                          // by tensor: Q', rank x columns, from which the next step begins; empty before the first
+  std::vector<float> directions_;      // Q' of the tensor in hand, with room between its rows
+  std::vector<float> first_, second_;  // as the all-reduces have them: P, rows x rank; then Q' of all, and dense tensors behind
 };
 
 size_t PowerSgd::buffer_bytes() const {
@@ -109,7 +118,8 @@ size_t PowerSgd::buffer_bytes() const {
 
 void PowerSgd::draw(size_t i, size_t row) {
   const size_t columns = decisions_[i].matrix.columns;
-  const RandomStream stream{.seed = options_.seed, .step = step_, .tensor = tensors_[i].number, .purpose = RandomStream::Purpose::sketch};
+  const RandomStream stream{
+      .seed = options_.seed, .step = step_, .tensor = tensors_[i].number, .purpose = RandomStream::Purpose::sketch};
   stream.normals(row * columns, std::span(start_[i]).subspan(row * columns, columns));
 }
 
@@ -128,7 +138,9 @@ std::span<float> PowerSgd::begin(uint64_t step, std::span<const CompressorInput>
     // As ARC-Top-K lays its directions (kernels/sketch.h).
     task.stride = kernels::direction_stride(columns);
     directions_.resize(std::max(directions_.size(), task.stride * ranks_[i]));
-    for (size_t row = 0; row < ranks_[i]; ++row) std::copy_n(start_[i].begin() + static_cast<ptrdiff_t>(row * columns), columns, directions_.begin() + static_cast<ptrdiff_t>(row * task.stride));
+    for (size_t row = 0; row < ranks_[i]; ++row)
+      std::copy_n(start_[i].begin() + static_cast<ptrdiff_t>(row * columns), columns,
+                  directions_.begin() + static_cast<ptrdiff_t>(row * task.stride));
     task.directions = directions_.data();
     task.rank = static_cast<uint32_t>(ranks_[i]);  // 0 of tensors that are sent whole: only compensated
     task.sketch = out;
@@ -188,7 +200,8 @@ void PowerSgd::unpack(std::span<float* const> outputs) const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const auto [rows, columns] = decisions_[i].matrix;
     if (!compressed(i)) continue;
-    if (outputs[i] != nullptr) multiply({.a = left, .b = right, .c = outputs[i], .rows = rows, .inner = ranks_[i], .columns = columns});
+    if (outputs[i] != nullptr)
+      multiply({.a = left, .b = right, .c = outputs[i], .rows = rows, .inner = ranks_[i], .columns = columns});
     left += rows * ranks_[i];
     right += ranks_[i] * columns;
   }
@@ -220,13 +233,16 @@ uint64_t rank_of_equal_bytes(const RowRule& rule, Matrix matrix) {
   return std::max<uint64_t>(1, static_cast<uint64_t>(payload / (rows + columns)));
 }
 
-Result<std::unique_ptr<Compressor>> make_power_sgd(const PowerOptions& options, uint32_t group, std::vector<GroupTensor> tensors) {
+Result<std::unique_ptr<Compressor>> make_power_sgd(const PowerOptions& options, uint32_t group,
+                                                   std::vector<GroupTensor> tensors) {
   if (auto status = check(options.rule); !status.ok()) return status;
   std::vector<Shape> shapes;
   for (const auto& tensor : tensors) {
     const auto& [decision, rank] = shapes.emplace_back(shape_of(options, tensor));
     if (static_cast<Wide>(rank) * decision.matrix.columns > normals_max) {
-      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " has " + std::to_string(decision.matrix.columns) + " columns, too many for factors of rank " + std::to_string(rank));
+      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " has " +
+                                       std::to_string(decision.matrix.columns) + " columns, too many for factors of rank " +
+                                       std::to_string(rank));
     }
   }
   return std::unique_ptr<Compressor>(std::make_unique<PowerSgd>(options, group, std::move(tensors), shapes));

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "compressors/mean_feedback.h"
 #include "compressors/compressor_test_support.h"
+#include "compressors/mean_feedback.h"
 
 namespace unisono {
 namespace {
@@ -15,7 +15,9 @@ using namespace test;
 using Shapes = std::vector<std::vector<uint64_t>>;
 
 // Everything is compressed.
-PowerOptions power_options(uint32_t rank) { return {.rule = {.max_payload_ppm = UINT32_MAX, .min_elements = 0}, .rank = rank, .seed = 5}; }
+PowerOptions power_options(uint32_t rank) {
+  return {.rule = {.max_payload_ppm = UINT32_MAX, .min_elements = 0}, .rank = rank, .seed = 5};
+}
 
 // Ranks in one process, each with all tensors; all-reduces are sums here.
 class PowerRanks {
@@ -105,7 +107,8 @@ TEST(PowerSgd, of_a_mean_of_rank_one_is_exact_with_one_column_and_with_more) {
     PowerRanks ranks(4, power_options(rank), {{29, 37}}, false);
     const auto u = normals(3, 0, 0, 29), v = normals(3, 0, 1, 37), apart = normals(3, 0, 2, 29 * 37);
     for (size_t r = 0; r < 4; ++r) {
-      for (size_t k = 0; k < apart.size(); ++k) ranks.gradients[r][0].push_back(u[k / 37] * v[k % 37] + (r % 2 == 0 ? apart[k] : -apart[k]));  // the mean is u v'
+      for (size_t k = 0; k < apart.size(); ++k)
+        ranks.gradients[r][0].push_back(u[k / 37] * v[k % 37] + (r % 2 == 0 ? apart[k] : -apart[k]));  // the mean is u v'
     }
     const auto mean = mean_of(ranks, 0);
     ASSERT_TRUE(ranks.step(0));
@@ -141,7 +144,8 @@ TEST(PowerSgd, begins_alike_for_one_seed_and_otherwise_for_another) {
   EXPECT_NE(outcome(1), outcome(2));
 }
 
-// Every rank of every step holds the same bits, and nothing is lost: N times what came out and what is left over are what went in.
+// Every rank of every step holds the same bits, and nothing is lost: N times what came out and what is left over are what went
+// in.
 TEST(PowerSgd, with_feedback_conserves_the_sum_of_all_gradients) {
   for (const size_t count : {1u, 2u, 3u, 5u}) {
     const Shapes shapes{{23, 19}, {7}, {1, 31}, {5, 3, 7}};
@@ -238,9 +242,15 @@ TEST(PowerSgd, of_equal_bytes_is_as_large_as_rows_and_sketch) {
 }
 
 TEST(PowerSgd, sends_whole_what_is_small_or_nearly_as_large_as_its_factors) {
-  const auto made = make_power_sgd({.rule = {}, .rank = 4}, 0, {{.number = 0, .shape = {64, 64}}, {.number = 1, .shape = {5000}}, {.number = 2, .shape = {31, 33}}, {.number = 3, .shape = {0, 7}}, {.number = 4, .shape = {4, 4000}}});
+  const auto made = make_power_sgd({.rule = {}, .rank = 4}, 0,
+                                   {{.number = 0, .shape = {64, 64}},
+                                    {.number = 1, .shape = {5000}},
+                                    {.number = 2, .shape = {31, 33}},
+                                    {.number = 3, .shape = {0, 7}},
+                                    {.number = 4, .shape = {4, 4000}}});
   ASSERT_TRUE(made.ok());
-  const Treatment expected[] = {Treatment::compressed, Treatment::dense, Treatment::dense, Treatment::skipped, Treatment::dense};
+  const Treatment expected[] = {Treatment::compressed, Treatment::dense, Treatment::dense, Treatment::skipped,
+                                Treatment::dense};
   for (size_t i = 0; i < std::size(expected); ++i) {
     EXPECT_EQ((*made)->decisions()[i].treatment, expected[i]) << i;
     EXPECT_EQ(*(*made)->decisions()[i].reason == '\0', expected[i] == Treatment::compressed);
@@ -249,7 +259,11 @@ TEST(PowerSgd, sends_whole_what_is_small_or_nearly_as_large_as_its_factors) {
 
 TEST(PowerSgd, refuses_a_rule_that_is_none) {
   EXPECT_EQ(make_power_sgd({.rule = {.ratio_ppm = 0}}, 0, {}).status().code(), Code::invalid);
-  EXPECT_EQ(make_power_sgd({.rule = {.max_payload_ppm = UINT32_MAX}, .rank = 4'000'000'000}, 0, {{.number = 0, .shape = {1u << 31, 1u << 31}}}).status().code(), Code::invalid);
+  EXPECT_EQ(make_power_sgd({.rule = {.max_payload_ppm = UINT32_MAX}, .rank = 4'000'000'000}, 0,
+                           {{.number = 0, .shape = {1u << 31, 1u << 31}}})
+                .status()
+                .code(),
+            Code::invalid);
 }
 
 TEST(PowerSgd, has_one_fingerprint_for_one_step_of_one_group) {

@@ -9,8 +9,9 @@
 namespace unisono {
 namespace {
 
-
-Decision dense(Matrix matrix, const char* reason) { return {.treatment = Treatment::dense, .matrix = matrix, .kept = 0, .reason = reason}; }
+Decision dense(Matrix matrix, const char* reason) {
+  return {.treatment = Treatment::dense, .matrix = matrix, .kept = 0, .reason = reason};
+}
 
 }  // namespace
 
@@ -21,7 +22,8 @@ Matrix matrix_of(std::span<const uint64_t> shape) {
 }
 
 Status check(const RowRule& rule) {
-  if (rule.ratio_ppm == 0 || rule.ratio_ppm > million) return {Code::invalid, "bad_option: a ratio of " + std::to_string(rule.ratio_ppm) + " millionths is not in (0, 1]"};
+  if (rule.ratio_ppm == 0 || rule.ratio_ppm > million)
+    return {Code::invalid, "bad_option: a ratio of " + std::to_string(rule.ratio_ppm) + " millionths is not in (0, 1]"};
   if (rule.rank == 0) return {Code::invalid, "bad_option: a sketch of rank 0"};
   return {};
 }
@@ -41,13 +43,15 @@ uint64_t kept_rows(const RowRule& rule, uint64_t rows) {
 
 Decision decide(const RowRule& rule, std::span<const uint64_t> shape) {
   const auto matrix = matrix_of(shape);
-  if (matrix.elements() == 0) return {.treatment = Treatment::skipped, .matrix = matrix, .kept = 0, .reason = "it has no elements"};
+  if (matrix.elements() == 0)
+    return {.treatment = Treatment::skipped, .matrix = matrix, .kept = 0, .reason = "it has no elements"};
   if (shape.size() < 2) return dense(matrix, "it has less than two dimensions");
   if (matrix.elements() < rule.min_elements) return dense(matrix, "it is small");
   const auto kept = kept_rows(rule, matrix.rows);
   if (kept == matrix.rows) return dense(matrix, "all rows would be kept");
   const auto payload = static_cast<Wide>(kept) * matrix.columns + static_cast<Wide>(matrix.rows) * rule.rank;
-  if (payload * million > static_cast<Wide>(rule.max_payload_ppm) * matrix.elements()) return dense(matrix, "its rows and their sketch are nearly as large");
+  if (payload * million > static_cast<Wide>(rule.max_payload_ppm) * matrix.elements())
+    return dense(matrix, "its rows and their sketch are nearly as large");
   return {.treatment = Treatment::compressed, .matrix = matrix, .kept = kept};
 }
 

@@ -39,12 +39,16 @@ enum class Treatment : uint8_t { skipped, dense, compressed };
 struct Decision {
   Treatment treatment = Treatment::skipped;
   Matrix matrix;
-  uint64_t kept = 0;         // rows, of a compressed tensor
-  const char* reason = "";   // why it is not compressed
+  uint64_t kept = 0;        // rows, of a compressed tensor
+  const char* reason = "";  // why it is not compressed
 
   // Elements that all-reduces average: of its sketch, and then of its rows or all of it.
-  uint64_t sketch_elements(const RowRule& rule) const { return treatment == Treatment::compressed ? matrix.rows * rule.rank : 0; }
-  uint64_t value_elements() const { return treatment == Treatment::compressed ? kept * matrix.columns : treatment == Treatment::dense ? matrix.elements() : 0; }
+  uint64_t sketch_elements(const RowRule& rule) const {
+    return treatment == Treatment::compressed ? matrix.rows * rule.rank : 0;
+  }
+  uint64_t value_elements() const {
+    return treatment == Treatment::compressed ? kept * matrix.columns : treatment == Treatment::dense ? matrix.elements() : 0;
+  }
 };
 Decision decide(const RowRule& rule, std::span<const uint64_t> shape);
 

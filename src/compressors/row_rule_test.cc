@@ -12,7 +12,9 @@ namespace {
 
 using Shape = std::vector<uint64_t>;
 
-uint64_t kept(double share, uint64_t rows, Rounding rounding = Rounding::up) { return kept_rows({.ratio_ppm = *parts_per_million(share), .rounding = rounding}, rows); }
+uint64_t kept(double share, uint64_t rows, Rounding rounding = Rounding::up) {
+  return kept_rows({.ratio_ppm = *parts_per_million(share), .rounding = rounding}, rows);
+}
 
 // Check 3 of docs/design/methods/arc_top_k.md.
 TEST(RowRule, counts_rows_in_integers) {
@@ -27,7 +29,8 @@ TEST(RowRule, counts_rows_in_integers) {
   EXPECT_EQ(kept(.001, 50, Rounding::down), 1u);
   EXPECT_EQ(kept(.5, 0), 0u);
   EXPECT_EQ(kept(.5, uint64_t{1} << 40), uint64_t{1} << 39);
-  for (const double share : {0.0, 1.01, -.5, 4e-7, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (const double share :
+       {0.0, 1.01, -.5, 4e-7, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     const auto refused = parts_per_million(share);
     ASSERT_FALSE(refused.ok()) << share;
     EXPECT_NE(refused.status().message().find("bad_option"), std::string::npos);
@@ -107,7 +110,9 @@ struct Layout {
 // Checks 20 and 21 of docs/design/methods/arc_top_k.md.
 TEST(RowRule, gives_the_payload_of_known_models) {
   EXPECT_EQ(payload({.ratio_ppm = 100'000}, {4096, 4096}), 1'695'744u);
-  const Layout layouts[] = {{llama(512, 1376, 8), 12'070'656, 58'073'600}, {llama(2048, 5461, 24), 270'394'096, 1'339'082'752}, {resnet18(), 2'280'209, 11'173'962}};
+  const Layout layouts[] = {{llama(512, 1376, 8), 12'070'656, 58'073'600},
+                            {llama(2048, 5461, 24), 270'394'096, 1'339'082'752},
+                            {resnet18(), 2'280'209, 11'173'962}};
   for (const auto& [shapes, expected, elements] : layouts) {
     uint64_t sent = 0, whole = 0;
     for (const auto& shape : shapes) {

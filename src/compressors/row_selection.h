@@ -1,6 +1,7 @@
 // Which rows of a tensor are sent: pure, and equal on all ranks that hold the same sketch.
 //
-// Source: ARC-Top-K (arXiv:2510.26709) keeps the rows whose sketches are longest. Order of ties, arithmetic and refreshing are ours.
+// Source: ARC-Top-K (arXiv:2510.26709) keeps the rows whose sketches are longest. Order of ties, arithmetic and refreshing are
+// ours.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace unisono {
 
-// The squared length of each row, `columns` wide, summed up in double from the left. Every product of two fp32 numbers is exact there,
-// so fused arithmetic changes nothing; numbers below 2^-126 count as 0, so flushed ones do not either.
+// The squared length of each row, `columns` wide, summed up in double from the left. Every product of two fp32 numbers is exact
+// there, so fused arithmetic changes nothing; numbers below 2^-126 count as 0, so flushed ones do not either.
 void score_rows(const float* rows, uint32_t columns, std::span<double> scores);
 
 // Some rows are taken whatever their scores, in turn: each at least once in as many steps.

@@ -40,7 +40,8 @@ TEST(RowSelection, scores_are_squared_lengths_in_double) {
 
 // Rows that nobody would choose come in turn.
 TEST(RowSelection, refreshing_sends_each_row_within_as_many_steps) {
-  for (const auto& [count, kept, every] : {std::array<uint32_t, 3>{64, 7, 32}, {10, 4, 3}, {7, 2, 100}, {5, 5, 1}, {1000, 3, 1}}) {
+  for (const auto& [count, kept, every] :
+       {std::array<uint32_t, 3>{64, 7, 32}, {10, 4, 3}, {7, 2, 100}, {5, 5, 1}, {1000, 3, 1}}) {
     std::vector<double> scores(count);
     for (uint32_t i = 0; i < count; ++i) scores[i] = count - i;
     const uint32_t due = std::min((count + every - 1) / every, kept / 2), steps = (count + due - 1) / due;

@@ -1,5 +1,5 @@
-// Local Top-K: each rank sends its own largest entries, and others elsewhere. What ARC-Top-K is compared with: ranks that choose for
-// themselves must send indices, too, and what comes out is no Top-K of the mean.
+// Local Top-K: each rank sends its own largest entries, and others elsewhere. What ARC-Top-K is compared with: ranks that
+// choose for themselves must send indices, too, and what comes out is no Top-K of the mean.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct TopKEntry {
 // As many as there are in the rows that the rule keeps.
 uint64_t kept_entries(const RowRule& rule, const Matrix& matrix);
 
-// Moves the `kept` entries that are largest in magnitude, of equal ones the lower, to `taken`, indices ascending. The values are what is
-// left over then: 0 there. No value is NaN; kept <= values.size() <= 2^32 - 1.
+// Moves the `kept` entries that are largest in magnitude, of equal ones the lower, to `taken`, indices ascending. The values
+// are what is left over then: 0 there. No value is NaN; kept <= values.size() <= 2^32 - 1.
 void take_largest(std::span<float> values, size_t kept, std::vector<TopKEntry>& taken);
 
 }  // namespace unisono

@@ -4,15 +4,16 @@
 #include <string>
 #include <utility>
 
-#include "executor/absence.h"
 #include "engine/engine_active.h"
+#include "executor/absence.h"
 
 namespace unisono {
 
 void AnySourceReceives::fail(AnySourceReceive& receive, const Status& why) {
   auto completion = std::move(receive.completion);
   completion->report.operation = name(receive.request.collective);
-  completion->status = Status(why.code(), std::string(name(receive.request.collective)) + " from any rank, tag " + std::to_string(receive.tag) + ": " + why.message());
+  completion->status = Status(why.code(), std::string(name(receive.request.collective)) + " from any rank, tag " +
+                                              std::to_string(receive.tag) + ": " + why.message());
   completion->done = true;
 }
 
@@ -23,7 +24,9 @@ Nanos AnySourceReceives::next_deadline() const {
 }
 
 std::shared_ptr<Completion> Engine::start_any_source(GroupCore& group, OperationRequest&& request, uint32_t tag, Nanos now) {
-  if (any_source_.size() >= AnySourceReceives::waiting_max) return refuse(request, {Code::unavailable, std::to_string(any_source_.size()) + " receives from any rank wait already, the limit"});
+  if (any_source_.size() >= AnySourceReceives::waiting_max)
+    return refuse(request,
+                  {Code::unavailable, std::to_string(any_source_.size()) + " receives from any rank wait already, the limit"});
   auto completion = take_completion();
   const auto deadline = now + request.timeout;
   any_source_.add({&group, std::move(request), tag, completion, now, deadline});
@@ -47,7 +50,8 @@ bool Engine::end_any_source(Nanos now) {
     }
     if (alone) return {lost ? Code::peer_lost : Code::unavailable, gone};
     if (now < receive.deadline) return {};
-    return {Code::late, "no rank has sent anything in " + std::to_string((now - receive.started) / millisecond) + " ms" + (gone.empty() ? "" : "; " + gone)};
+    return {Code::late, "no rank has sent anything in " + std::to_string((now - receive.started) / millisecond) + " ms" +
+                            (gone.empty() ? "" : "; " + gone)};
   });
 }
 
@@ -67,7 +71,8 @@ std::optional<Rank> Engine::sender_of_first(const GroupCore& group, uint32_t tag
 bool Engine::match_any_source(Nanos now) {
   bool progress = false;
   while (!any_source_.empty() && !unexpected_.empty()) {
-    auto found = any_source_.take_first([&](const AnySourceReceive& receive) { return sender_of_first(*receive.group, receive.tag); });
+    auto found =
+        any_source_.take_first([&](const AnySourceReceive& receive) { return sender_of_first(*receive.group, receive.tag); });
     if (!found) break;
     progress = true;
     auto& group = *found->group;
@@ -78,7 +83,8 @@ bool Engine::match_any_source(Nanos now) {
       continue;
     }
     const auto number = number_operation(group, found->request, found->tag);
-    launch(group, std::move(found->request), {.chosen = *chosen, .number = number, .completion = std::move(found->completion)}, found->started, now);
+    launch(group, std::move(found->request), {.chosen = *chosen, .number = number, .completion = std::move(found->completion)},
+           found->started, now);
   }
   return progress;
 }

@@ -1,5 +1,5 @@
-// Receives that take the first message with their tag, whoever sends it. They wait here, in the order of calls, until one is there; then they are ordinary
-// receives from its sender. Part of the engine: called by it, and under the same rules.
+// Receives that take the first message with their tag, whoever sends it. They wait here, in the order of calls, until one is
+// there; then they are ordinary receives from its sender. Part of the engine: called by it, and under the same rules.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "executor/request.h"
-#include "executor/completion.h"
 #include "engine/group_core.h"
+#include "executor/completion.h"
+#include "executor/request.h"
 #include "unisono/status.h"
 
 namespace unisono {
@@ -51,10 +51,10 @@ class AnySourceReceives {
   template <typename Why>
   bool end(Why&& why) {
     return std::erase_if(waiting_, [&](AnySourceReceive& receive) {
-      const Status status = why(receive);
-      if (!status.ok()) fail(receive, status);
-      return !status.ok();
-    }) > 0;
+             const Status status = why(receive);
+             if (!status.ok()) fail(receive, status);
+             return !status.ok();
+           }) > 0;
   }
   static void fail(AnySourceReceive& receive, const Status& why);
 

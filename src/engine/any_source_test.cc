@@ -20,10 +20,14 @@ class AnySource : public ::testing::Test {
  protected:
   std::shared_ptr<Completion> send(Rank from, Rank to, std::vector<int32_t> what, uint32_t with = tag) {
     const auto& values = sent_.emplace_back(std::move(what));
-    return cluster.submit(from, message_call(cluster.caller(from), Collective::send, ConstTensor(std::span<const int32_t>(values)), {}, to, with, {}), with);
+    return cluster.submit(
+        from,
+        message_call(cluster.caller(from), Collective::send, ConstTensor(std::span<const int32_t>(values)), {}, to, with, {}),
+        with);
   }
   std::shared_ptr<Completion> receive(Rank at, std::vector<int32_t>& values, Rank from = any_source, uint32_t with = tag) {
-    return cluster.submit(at, message_call(cluster.caller(at), Collective::recv, {}, Tensor(std::span(values)), from, with, {}), with);
+    return cluster.submit(at, message_call(cluster.caller(at), Collective::recv, {}, Tensor(std::span(values)), from, with, {}),
+                          with);
   }
 
   TestCluster cluster{4};
@@ -88,7 +92,8 @@ TEST_F(AnySource, other_tags_and_other_groups_are_left_alone) {
   const auto received = receive(0, got);
   const auto caller = Caller{1, 2, 10 * second};
   const auto values = numbers(4, 1), wanted = numbers(4, 50);
-  const auto in_pair = cluster.submit(1, pair_1, message_call(caller, Collective::send, ConstTensor(std::span<const int32_t>(values)), {}, 0, tag, {}), tag);
+  const auto in_pair = cluster.submit(
+      1, pair_1, message_call(caller, Collective::send, ConstTensor(std::span<const int32_t>(values)), {}, 0, tag, {}), tag);
   const auto other_tag = send(2, 0, values, tag + 1);
   cluster.settle();
   EXPECT_FALSE(received->done);
@@ -96,7 +101,8 @@ TEST_F(AnySource, other_tags_and_other_groups_are_left_alone) {
   cluster.finish({received, sent});
   EXPECT_EQ(got, wanted);
   EXPECT_EQ(received->report.last_rank, 3);
-  const auto pair_received = cluster.submit(0, pair_0, message_call({0, 2, 10 * second}, Collective::recv, {}, Tensor(std::span(other)), any_source, tag, {}), tag);
+  const auto pair_received = cluster.submit(
+      0, pair_0, message_call({0, 2, 10 * second}, Collective::recv, {}, Tensor(std::span(other)), any_source, tag, {}), tag);
   cluster.finish({pair_received, in_pair});
   EXPECT_EQ(pair_received->report.last_rank, 1);
   cluster.finish({receive(0, other, 2, tag + 1), other_tag});
@@ -107,7 +113,9 @@ TEST_F(AnySource, nothing_comes_and_the_deadline_ends_it) {
   const auto received = receive(0, got);
   cluster.finish({received});
   EXPECT_EQ(received->status.code(), Code::late);
-  EXPECT_NE(received->status.message().find("recv from any rank, tag 3: no rank has sent anything in 10000 ms"), std::string::npos) << received->status.to_string();
+  EXPECT_NE(received->status.message().find("recv from any rank, tag 3: no rank has sent anything in 10000 ms"),
+            std::string::npos)
+      << received->status.to_string();
 }
 
 TEST_F(AnySource, a_message_of_another_size_is_named) {
@@ -156,7 +164,8 @@ TEST_F(AnySource, a_group_that_is_aborted_ends_all_here_and_there_and_takes_noth
   std::vector<float> values(8, 1.0F), others(8, 1.0F);
   const auto received = receive(0, got);
   const auto sum = [&](Rank rank, std::vector<float>& tensor) {
-    return cluster.submit(rank, all_reduce_call(cluster.caller(rank), ConstTensor(std::span<const float>(tensor)), Tensor(std::span(tensor)), {}));
+    return cluster.submit(rank, all_reduce_call(cluster.caller(rank), ConstTensor(std::span<const float>(tensor)),
+                                                Tensor(std::span(tensor)), {}));
   };
   const auto mine = sum(0, values), theirs = sum(1, others);
   cluster.settle();

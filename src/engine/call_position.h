@@ -1,8 +1,10 @@
-// How far a rank of a group is in its calls: how many of each kind it has begun, lossy ones (and automatic ones of their kind) and those that are
-// numbered by order of calls. They have numbers of their own, but one order, which has to be the same on all ranks.
+// How far a rank of a group is in its calls: how many of each kind it has begun, lossy ones (and automatic ones of their kind)
+// and those that are numbered by order of calls. They have numbers of their own, but one order, which has to be the same on all
+// ranks.
 //
-// Seen as points (lossy, reliable), the calls of a rank are a path that goes up by one in one direction at a time. Any point of one rank's path must lie
-// on all others', or ahead of them; that can be judged from single points, whatever is in flight at once. Nothing else is: calls with an id, messages.
+// Seen as points (lossy, reliable), the calls of a rank are a path that goes up by one in one direction at a time. Any point of
+// one rank's path must lie on all others', or ahead of them; that can be judged from single points, whatever is in flight at
+// once. Nothing else is: calls with an id, messages.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,11 @@ namespace {
 
 CallPosition position() {
   const OperationRequest q{.count = 10};
-  return {.rank = 3, .lossy = 7, .reliable = uint64_t{1} << 40, .in_lossy = true, .call = describe(q, ScheduleKind::two_step, 1472, 4)};
+  return {.rank = 3,
+          .lossy = 7,
+          .reliable = uint64_t{1} << 40,
+          .in_lossy = true,
+          .call = describe(q, ScheduleKind::two_step, 1472, 4)};
 }
 
 TEST(CallPosition, is_read_as_it_was_written) {
@@ -24,7 +28,8 @@ TEST(CallPosition, is_read_as_it_was_written) {
 
 TEST(CallPosition, what_is_cut_too_long_or_something_else_is_corrupt) {
   auto bytes = position().encode();
-  for (size_t size = 0; size < bytes.size(); ++size) EXPECT_EQ(CallPosition::decode(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_EQ(CallPosition::decode(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;
   bytes.push_back(std::byte{0});
   EXPECT_EQ(CallPosition::decode(bytes).status().code(), Code::corrupt);
   bytes.pop_back();
@@ -34,9 +39,11 @@ TEST(CallPosition, what_is_cut_too_long_or_something_else_is_corrupt) {
 
 TEST(CallPosition, counts_the_calls_before_the_one_that_waits) {
   CallPosition ours{.lossy = 4, .reliable = 6, .in_lossy = true, .call = position().call};
-  EXPECT_EQ(ours.text(), "calls all_reduce(f32 sum, 10 elements, two_step) with lossy delivery, after 3 lossy and 6 other calls");
+  EXPECT_EQ(ours.text(),
+            "calls all_reduce(f32 sum, 10 elements, two_step) with lossy delivery, after 3 lossy and 6 other calls");
   ours.in_lossy = false;
-  EXPECT_EQ(ours.text(), "calls all_reduce(f32 sum, 10 elements, two_step) with reliable delivery, after 4 lossy and 5 other calls");
+  EXPECT_EQ(ours.text(),
+            "calls all_reduce(f32 sum, 10 elements, two_step) with reliable delivery, after 4 lossy and 5 other calls");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // How near encoded collectives come to exact ones, measured through the engine, against what the method's error model predicts:
-// encodings in series add their noise, whatever the world size; error feedback takes it out again (docs/design/methods/flash.md).
+// encodings in series add their noise, whatever the world size; error feedback takes it out again
+// (docs/design/methods/flash.md).
 //
 // The model also has a row for a ring that encodes sums on every hop. There is none here: the engine refuses such schedules
 // (EngineCodec.refuses_a_schedule_that_would_encode_sums_on_every_hop), for that row's noise grows with the ranks.
@@ -94,12 +95,10 @@ struct Expected {
 };
 
 TEST_F(CodecAccuracy, sums_are_as_near_as_their_encodings_in_series_allow) {
-  const Expected all[] = {{"one_shot", 2, one_shot, false, 44.6, 20.0},
-                          {"one_shot", 5, one_shot, false, 44.6, 20.0},
-                          {"two_step", 4, two_step, false, 41.6, 17.0},
-                          {"own_exact", 2, two_step, true, 42.9, 18.2},
-                          {"own_exact", 4, two_step, true, 42.2, 17.6},
-                          {"two host groups of two", 4, hierarchical, false, 39.9, 15.2}};
+  const Expected all[] = {
+      {"one_shot", 2, one_shot, false, 44.6, 20.0}, {"one_shot", 5, one_shot, false, 44.6, 20.0},
+      {"two_step", 4, two_step, false, 41.6, 17.0}, {"own_exact", 2, two_step, true, 42.9, 18.2},
+      {"own_exact", 4, two_step, true, 42.2, 17.6}, {"two host groups of two", 4, hierarchical, false, 39.9, 15.2}};
   for (const auto& e : all) {
     const auto inputs = independent(e.world);
     const double int8_db = snr_of_sum(inputs, e.schedule, codec_of(8, e.own_exact));

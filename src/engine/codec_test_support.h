@@ -1,5 +1,5 @@
-// For the tests of encoded collectives: codecs in few words, inputs, and all ranks of a cluster reducing at once. Every rank of a
-// collective with a codec must end with the same bits: digest() checks that of any outcome.
+// For the tests of encoded collectives: codecs in few words, inputs, and all ranks of a cluster reducing at once. Every rank of
+// a collective with a codec must end with the same bits: digest() checks that of any outcome.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/golden_test_support.h"
 #include "engine/test_cluster.h"
+#include "kernels/golden_test_support.h"
 
 namespace unisono::test {
 

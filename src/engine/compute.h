@@ -12,8 +12,8 @@
 namespace unisono {
 
 struct Computed {
-  bool done = true;   // false: Engine::computed(id) will be called; sources and destination stay valid until then
-  Nanos cost = 0;     // time spent, where known
+  bool done = true;  // false: Engine::computed(id) will be called; sources and destination stay valid until then
+  Nanos cost = 0;    // time spent, where known
 };
 
 class Compute {

@@ -22,8 +22,7 @@ template <typename F>
 void without_memory(F&& call) {
   try {
     call();
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
 }
 
 }  // namespace
@@ -48,7 +47,8 @@ void Engine::remove_peer(PeerIndex peer) {
   if (peers_[peer].lost.ok()) peers_[peer].lost = Status(Code::peer_lost, peers_[peer].label + " was removed from the group");
 }
 
-GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> host_groups) {
+GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members,
+                              std::vector<uint32_t> host_groups) {
   auto& group = groups_[number];
   group = std::make_unique<GroupCore>();
   group->number = number;
@@ -231,13 +231,18 @@ std::shared_ptr<Completion> Engine::refuse(const OperationRequest& request, Stat
 Result<Engine::Chosen> Engine::plan_for(GroupCore& group, const OperationRequest& q) {
   const auto bytes = schedule_bytes(q, group.world());
   for (const auto& c : group.chosen) {
-    if (c.plan == nullptr || c.collective != q.collective || c.dtype != q.dtype || c.order != q.order || c.schedule != q.schedule ||
-        c.root != q.root || c.bytes != bytes || c.slice_bytes != q.slice_bytes || c.op != q.op || c.codec != *q.codec) {
+    if (c.plan == nullptr || c.collective != q.collective || c.dtype != q.dtype || c.order != q.order ||
+        c.schedule != q.schedule || c.root != q.root || c.bytes != bytes || c.slice_bytes != q.slice_bytes || c.op != q.op ||
+        c.codec != *q.codec) {
       continue;
     }
     return Chosen{c.plan, c.chosen_slice_bytes, c.chosen_codec, c.codec_note};
   }
-  const PlanContext context{.self = group.self, .world = group.world(), .host_groups = group.host_groups, .topology = topology_, .uneven = group.uneven.get()};
+  const PlanContext context{.self = group.self,
+                            .world = group.world(),
+                            .host_groups = group.host_groups,
+                            .topology = topology_,
+                            .uneven = group.uneven.get()};
   auto choice = choose_plan(q, context);
   if (!choice) return choice.status();
   auto& plan = group.plans[choice->key];
@@ -247,18 +252,18 @@ Result<Engine::Chosen> Engine::plan_for(GroupCore& group, const OperationRequest
     plan = std::make_unique<Plan>(std::move(*made));
   }
   group.chosen[group.chosen_at++ % group.chosen.size()] = {.collective = q.collective,
-                                                             .dtype = q.dtype,
-                                                             .op = q.op,
-                                                             .order = q.order,
-                                                             .schedule = q.schedule,
-                                                             .root = q.root,
-                                                             .bytes = bytes,
-                                                             .slice_bytes = q.slice_bytes,
-                                                             .chosen_slice_bytes = choice->slice_bytes,
-                                                             .codec = *q.codec,
-                                                             .chosen_codec = choice->codec,
-                                                             .codec_note = choice->codec_note,
-                                                             .plan = plan.get()};
+                                                           .dtype = q.dtype,
+                                                           .op = q.op,
+                                                           .order = q.order,
+                                                           .schedule = q.schedule,
+                                                           .root = q.root,
+                                                           .bytes = bytes,
+                                                           .slice_bytes = q.slice_bytes,
+                                                           .chosen_slice_bytes = choice->slice_bytes,
+                                                           .codec = *q.codec,
+                                                           .chosen_codec = choice->codec,
+                                                           .codec_note = choice->codec_note,
+                                                           .plan = plan.get()};
   return Chosen{plan.get(), choice->slice_bytes, choice->codec, choice->codec_note};
 }
 
@@ -277,7 +282,8 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
     if (delivery == nullptr) return start_lossy(group, std::move(request), now);
   }
   if (active_.size() >= limits_.operations_max) {
-    return refuse(request, {Code::unavailable, std::to_string(active_.size()) + " operations are in flight already, the limit"});
+    return refuse(request,
+                  {Code::unavailable, std::to_string(active_.size()) + " operations are in flight already, the limit"});
   }
   const bool message = request.collective == Collective::send || request.collective == Collective::recv;
   if (message && request.root == any_source) return start_any_source(group, std::move(request), static_cast<uint32_t>(id), now);
@@ -287,7 +293,8 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
   if (id != 0 && !message && find(group.number, number, self_peer) != nullptr) {
     return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
   }
-  auto completion = launch(group, std::move(request), {.chosen = *chosen, .number = number, .delivery = std::move(delivery)}, now, now);
+  auto completion =
+      launch(group, std::move(request), {.chosen = *chosen, .number = number, .delivery = std::move(delivery)}, now, now);
   if (group.lossy != nullptr && !completion->done) {
     group.lossy->reliable_began(now);
     settle_all();
@@ -296,7 +303,8 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
   return completion;
 }
 
-std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now) {
+std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started,
+                                           Nanos now) {
   const bool message = (what.number & message_id_bit) != 0;
   auto& active = take_active();
   active.group = &group;
@@ -333,15 +341,16 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
   // Who has gone may have sent all it had to before: that is enough.
   for (Rank rank = 0; rank < group.world(); ++rank) {
-    if (const auto& why = absence(group, rank); !why.ok()) active.operation.peer_lost(rank, why, message ? Status() : group.first_abort, now);
+    if (const auto& why = absence(group, rank); !why.ok())
+      active.operation.peer_lost(rank, why, message ? Status() : group.first_abort, now);
   }
   settle(active);
   settle_all();
   return completion;
 }
 
-// There is no memory to go on with: everything ends, and the others find the links closed. Needs no memory, and is for good: what an
-// event left undone in the transports cannot be known. The process has to leave and to join again.
+// There is no memory to go on with: everything ends, and the others find the links closed. Needs no memory, and is for good:
+// what an event left undone in the transports cannot be known. The process has to leave and to join again.
 void Engine::give_up() {
   gave_up_ = true;
   for (auto& [number, group] : groups_) {
@@ -350,7 +359,11 @@ void Engine::give_up() {
   }
   for (auto* active : active_) {
     active->operation.fail(no_memory_left(), now_);
-    for (auto* transport : transports_) without_memory([&] { transport->cancel(event_id(active->slot, active->generation, 0), 0xFFFFFFFF00000000ull, active->group->number, active->number); });
+    for (auto* transport : transports_)
+      without_memory([&] {
+        transport->cancel(event_id(active->slot, active->generation, 0), 0xFFFFFFFF00000000ull, active->group->number,
+                          active->number);
+      });
     active->operation.cancelled();
     const auto completion = std::move(active->completion);
     if (completion == nullptr) continue;
@@ -371,7 +384,8 @@ void Engine::give_up() {
 
 // The first of the operations of the group that all ranks begin in the same order.
 Engine::Active* Engine::next_of(const GroupCore& group) const {
-  const auto next = std::ranges::find_if(active_, [&](const Active* active) { return active->group == &group && is_in_order(active->number); });
+  const auto next = std::ranges::find_if(
+      active_, [&](const Active* active) { return active->group == &group && is_in_order(active->number); });
   return next == active_.end() ? nullptr : *next;
 }
 
@@ -395,7 +409,8 @@ void Engine::settle(Active& active) {
   auto& op = active.operation;
   if (!op.status().ok()) {
     for (auto* transport : transports_) {
-      transport->cancel(event_id(active.slot, active.generation, 0), 0xFFFFFFFF00000000ull, active.group->number, active.number);
+      transport->cancel(event_id(active.slot, active.generation, 0), 0xFFFFFFFF00000000ull, active.group->number,
+                        active.number);
     }
     op.cancelled();
     if (op.failure_is_ours()) tell_members(active, failure_payload(op.status()));
@@ -435,8 +450,7 @@ bool Engine::poll(Nanos now) {
   try {
     const bool progress = poll_all(now);
     if (!must_give_up_) return progress;
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
   give_up();
   return true;
 }
@@ -475,7 +489,8 @@ Nanos Engine::next_deadline() const {
   if (gave_up_) return never;
   Nanos next = active_.empty() ? never : wind_down_by_;
   next = std::min(next, any_source_.next_deadline());
-  for (const auto* active : active_) next = std::min({next, active->operation.deadline_at(), active->operation.becomes_next_at()});
+  for (const auto* active : active_)
+    next = std::min({next, active->operation.deadline_at(), active->operation.becomes_next_at()});
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
   for (const auto& [number, group] : groups_) {
     if (group->lossy != nullptr) next = std::min(next, group->lossy->next_deadline());

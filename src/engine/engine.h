@@ -1,11 +1,12 @@
-// The engine of one rank: operations of all groups over all transports. Pure: `now` comes in, nothing sleeps, no thread, no clock.
+// The engine of one rank: operations of all groups over all transports. Pure: `now` comes in, nothing sleeps, no thread, no
+// clock.
 //
 // It owns the operations and groups, routes frames between them and the transports, keeps messages for operations that have
 // not started here yet, ends operations at their deadlines, and tells the other members when one fails here. Two drivers run
 // it: node/event_loop and sim/. All calls come from one thread at a time.
 //
-// Memory that runs out while operations run ends the operation that needed more, with unavailable: "out of memory"; the others are
-// told. Where no operation can be named, or there is no memory even for that, the engine gives up: see give_up().
+// Memory that runs out while operations run ends the operation that needed more, with unavailable: "out of memory"; the others
+// are told. Where no operation can be named, or there is no memory even for that, the engine gives up: see give_up().
 #pragma once
 
 #include <cstdint>
@@ -19,15 +20,15 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "executor/operation.h"
 #include "engine/any_source.h"
 #include "engine/buffer_pool.h"
-#include "executor/completion.h"
 #include "engine/compute.h"
 #include "engine/engine_limits.h"
 #include "engine/fast_path/fast_path.h"
 #include "engine/group_core.h"
 #include "engine/planner.h"
+#include "executor/completion.h"
+#include "executor/operation.h"
 #include "transports/transport.h"
 
 namespace unisono {
@@ -49,7 +50,8 @@ class Engine final : public Sink {
   GroupCore& make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> host_groups);
   // Before make_group: groups whose links all carry datagrams can have lossy operations then.
   void set_datagrams(const std::optional<DatagramSecret>& secret) { datagrams_ = secret; }
-  // Ends all its operations with `why` here, at the other members those and what needs this rank; refuses what comes after. The group stays.
+  // Ends all its operations with `why` here, at the other members those and what needs this rank; refuses what comes after. The
+  // group stays.
   void abort_group(GroupCore& group, const Status& why, Nanos now);
   // Ends all its operations with `why` and forgets it.
   void end_group(uint32_t number, const Status& why, Nanos now);
@@ -57,17 +59,17 @@ class Engine final : public Sink {
   // Starts an operation. id: 0 = by order of calls. The completion may be done at return.
   std::shared_ptr<Completion> submit(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
 
-  // An operation that may be so small that it needs no executor. False: submit it. Else look until all is found (then it is done, and
-  // report says what happened), or give it to the executor, whose completion it then has: at the first look that finds something
-  // else, or when the caller would rather not look on. No other call may come between.
+  // An operation that may be so small that it needs no executor. False: submit it. Else look until all is found (then it is
+  // done, and report says what happened), or give it to the executor, whose completion it then has: at the first look that
+  // finds something else, or when the caller would rather not look on. No other call may come between.
   bool begin_fast_path(FastPath& fast_path, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now);
   FastPath::Found look(FastPath& fast_path);
   // Of one that is done; to be asked for once, as it is written down then.
   Result<Report> report(const FastPath& fast_path, Nanos now) const;
   std::shared_ptr<Completion> take_over(FastPath& fast_path, Nanos now);
 
-  // Writes down how far each operation is, where its group keeps a record. poll does so every 10 ms; who is about to sleep does it
-  // before, but at most once a millisecond: a link may make it sleep much more often.
+  // Writes down how far each operation is, where its group keeps a record. poll does so every 10 ms; who is about to sleep does
+  // it before, but at most once a millisecond: a link may make it sleep much more often.
   void observe(Nanos now);
   void observe_before_sleep(Nanos now) {
     if (now - observe_at_ >= millisecond - observe_every) observe(now);
@@ -85,8 +87,9 @@ class Engine final : public Sink {
   void end_all_groups(const Status& why, Nanos now);
   // Ends what is running in all groups and refuses what comes after, with `why`; groups stay.
   void stop_all_groups(const Status& why, Nanos now);
-  // `from` re-forms the group, so it has ended all it had to do here: ends what still needs something of it (nothing at once if it is self_peer), gives the
-  // rest until `by`, and refuses what comes after, with `why`, and with what a member gave up if that was the last thing to end here.
+  // `from` re-forms the group, so it has ended all it had to do here: ends what still needs something of it (nothing at once if
+  // it is self_peer), gives the rest until `by`, and refuses what comes after, with `why`, and with what a member gave up if
+  // that was the last thing to end here.
   void wind_down(PeerIndex from, const Status& why, Nanos by, Nanos now);
   // From now on frames of other epochs are dropped and counted.
   void set_epoch(uint32_t epoch);
@@ -98,7 +101,8 @@ class Engine final : public Sink {
   bool poll(Nanos now);
   Nanos next_deadline() const;
   size_t active() const;
-  // What was sent is not known to have arrived and would be lost with this process, or members may still ask for it (lossy operations).
+  // What was sent is not known to have arrived and would be lost with this process, or members may still ask for it (lossy
+  // operations).
   bool has_pending() const;
   void computed(uint64_t id, Nanos now);
 
@@ -136,7 +140,7 @@ class Engine final : public Sink {
     Transport* route = nullptr;
     std::string label;
     Status lost;
-    bool credit_requested = false;  // since there was room last
+    bool credit_requested = false;                                      // since there was room last
     std::list<std::pair<FrameHeader, std::shared_ptr<Bytes>>> waiting;  // control frames without room
   };
   struct Unexpected {
@@ -174,13 +178,15 @@ class Engine final : public Sink {
     std::shared_ptr<const DeliveryReport> delivery{};
     std::shared_ptr<Completion> completion{};  // null: a new one
   };
-  std::shared_ptr<Completion> launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now);
+  std::shared_ptr<Completion> launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started,
+                                     Nanos now);
   template <typename Start>
   std::shared_ptr<Completion> guarded(Start&& start);  // what memory that runs out ends with everything else
   Transport* fast_path_route(const GroupCore& group);
   bool send_fast_path(FastPath& fast_path, std::span<const PeerIndex> others);
   bool send_blocks(FastPath& fast_path, std::span<const PeerIndex> others);
-  bool plan_fast_path(GroupCore& group, const OperationRequest& request, FastPathPlan& fast_path);  // false: it needs the executor
+  bool plan_fast_path(GroupCore& group, const OperationRequest& request,
+                      FastPathPlan& fast_path);  // false: it needs the executor
   void keep_block(FastPath& fast_path, Rank rank, const void* values);
   void add_up(FastPath& fast_path);
   bool poll_all(Nanos now);
@@ -198,8 +204,9 @@ class Engine final : public Sink {
   void received_failure(Active& active, Rank from, ByteView payload);
   void tell_abort(const GroupCore& group, Rank aborted, const Status& why);
   void received_abort(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload);
-  const Status& absence(const GroupCore& group, Rank rank) const;  // ok: there is a link to it, and it has not aborted the group
-  void absent(GroupCore& group, Rank rank);                        // nothing comes from it any more: ends what needs it
+  const Status& absence(const GroupCore& group,
+                        Rank rank) const;    // ok: there is a link to it, and it has not aborted the group
+  void absent(GroupCore& group, Rank rank);  // nothing comes from it any more: ends what needs it
   void release_lent(PeerIndex from, const View& view);
   Status reason_to_wind_down(const GroupCore& group, const Status& news) const;
   Report report_of(const Active& active, Nanos now) const;
@@ -213,7 +220,8 @@ class Engine final : public Sink {
   void tell_member(const GroupCore& group, Rank rank, FrameHeader header, const std::shared_ptr<Bytes>& payload);
   void send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload);
 
-  static constexpr Nanos observe_every = 10 * millisecond, news_age_max = 10 * millisecond;  // news older than that: an operation begins with a poll
+  static constexpr Nanos observe_every = 10 * millisecond,
+                         news_age_max = 10 * millisecond;  // news older than that: an operation begins with a poll
 
   EngineLimits limits_;
   Compute& compute_;
@@ -223,7 +231,7 @@ class Engine final : public Sink {
   std::unordered_map<uint32_t, std::unique_ptr<GroupCore>> groups_;
   std::vector<std::unique_ptr<Active>> slots_;
   std::vector<uint32_t> free_slots_;
-  std::vector<Active*> active_;  // oldest first
+  std::vector<Active*> active_;                           // oldest first
   std::vector<std::shared_ptr<Completion>> completions_;  // to be used again
   AnySourceReceives any_source_;
   std::vector<Unexpected> unexpected_, replayed_;  // replayed_: empty but for its memory, except in replay_unexpected
@@ -240,7 +248,7 @@ class Engine final : public Sink {
   Nanos now_ = 0, wind_down_by_ = never;
   Status wind_down_why_;
   Nanos observe_at_ = 0, polled_ = 0;  // polled_: when news were last asked for
-  std::vector<Rank> pending_;           // of observe and record_end; large enough for all groups, as is
+  std::vector<Rank> pending_;          // of observe and record_end; large enough for all groups, as is
   std::vector<record::Moved> moved_;
   uint64_t in_flight_bytes_ = 0;  // of active_: their memory_bytes
   bool settle_needed_ = false, must_give_up_ = false, gave_up_ = false;

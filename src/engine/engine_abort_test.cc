@@ -18,18 +18,27 @@ class EngineAbort : public ::testing::Test {
  protected:
   std::shared_ptr<Completion> sum(Rank rank, GroupCore& group, uint32_t world, size_t count = 8) {
     auto& values = tensors_.emplace_back(count, 1.0F);
-    return cluster.submit(rank, group, all_reduce_call({group.self, world, 10 * second}, ConstTensor(std::span<const float>(values)), Tensor(std::span(values)), {}));
+    return cluster.submit(rank, group,
+                          all_reduce_call({group.self, world, 10 * second}, ConstTensor(std::span<const float>(values)),
+                                          Tensor(std::span(values)), {}));
   }
-  std::shared_ptr<Completion> sum(Rank rank, size_t count = 8) { return sum(rank, cluster.group(rank), cluster.world(), count); }
+  std::shared_ptr<Completion> sum(Rank rank, size_t count = 8) {
+    return sum(rank, cluster.group(rank), cluster.world(), count);
+  }
   // A sum for which each rank needs something of all others.
   std::shared_ptr<Completion> exchange(Rank rank) {
     auto& values = tensors_.emplace_back(8, 1.0F);
-    return cluster.submit(rank, all_reduce_call(cluster.caller(rank), ConstTensor(std::span<const float>(values)), Tensor(std::span(values)), {.schedule = ScheduleKind::one_shot}));
+    return cluster.submit(rank, all_reduce_call(cluster.caller(rank), ConstTensor(std::span<const float>(values)),
+                                                Tensor(std::span(values)), {.schedule = ScheduleKind::one_shot}));
   }
   std::shared_ptr<Completion> message(Rank rank, Collective which, Rank other, uint32_t tag = 3) {
     auto& values = tensors_.emplace_back(4, static_cast<float>(rank));
     const bool sends = which == Collective::send;
-    return cluster.submit(rank, message_call(cluster.caller(rank), which, sends ? ConstTensor(std::span<const float>(values)) : ConstTensor(), sends ? Tensor() : Tensor(std::span(values)), other, tag, {}), tag);
+    return cluster.submit(
+        rank,
+        message_call(cluster.caller(rank), which, sends ? ConstTensor(std::span<const float>(values)) : ConstTensor(),
+                     sends ? Tensor() : Tensor(std::span(values)), other, tag, {}),
+        tag);
   }
   void abort(Rank rank) {
     cluster.engine(rank).abort_group(cluster.group(rank), {Code::unavailable, "aborted: enough"}, cluster.now());
@@ -165,10 +174,12 @@ TEST_F(EngineAbort, is_the_reason_too_where_all_of_its_rank_is_there_and_another
   const auto later = exchange(2);
   cluster.settle();
   expect_told(running);
-  EXPECT_NE(running->status.message().find("; then rank 1 was lost: process 1: it ended the link"), std::string::npos) << running->status.to_string();
+  EXPECT_NE(running->status.message().find("; then rank 1 was lost: process 1: it ended the link"), std::string::npos)
+      << running->status.to_string();
   expect_told(later);
   EXPECT_EQ(waits->status.code(), Code::peer_lost) << waits->status.to_string();
-  EXPECT_EQ(waits->status.message().find("gave up"), std::string::npos) << "a message from another has nothing to do with it: " << waits->status.to_string();
+  EXPECT_EQ(waits->status.message().find("gave up"), std::string::npos)
+      << "a message from another has nothing to do with it: " << waits->status.to_string();
 }
 
 TEST_F(EngineAbort, is_told_on_a_link_without_credit_before_that_ends) {
@@ -179,7 +190,8 @@ TEST_F(EngineAbort, is_told_on_a_link_without_credit_before_that_ends) {
   filler.kind = FrameKind::data;
   filler.payload_bytes = 8;
   const Bytes values(8);
-  for (filler.operation = 1000; filler.operation < 10'000 && link.credit(2) > 0; ++filler.operation) link.send(2, filler, values, 0);
+  for (filler.operation = 1000; filler.operation < 10'000 && link.credit(2) > 0; ++filler.operation)
+    link.send(2, filler, values, 0);
   ASSERT_EQ(link.credit(2), 0u);
   cluster.engine(aborted).abort_group(cluster.group(aborted), {Code::unavailable, "aborted: enough"}, cluster.now());
   link.close(2);

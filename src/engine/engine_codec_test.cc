@@ -1,4 +1,5 @@
-// Collectives whose elements are encoded: digests of results, bytes on the wire, what the report says, and who is named when ranks differ.
+// Collectives whose elements are encoded: digests of results, bytes on the wire, what the report says, and who is named when
+// ranks differ.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -6,8 +7,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/dispatch.h"
 #include "engine/codec_test_support.h"
+#include "kernels/dispatch.h"
 
 namespace unisono {
 namespace {
@@ -39,14 +40,19 @@ TEST(EngineCodec, gives_the_specified_bits) {
   const auto int8 = step(8, 32, Metadata::bf16), int4 = step(4, 32, Metadata::bf16);
   EXPECT_EQ(digest(4, 1000, {.schedule = two_step, .codec = both(int8, int4)}), 0x0d47e5cbu);
   EXPECT_EQ(digest(4, 1000, {.schedule = two_step, .codec = both(int4, int8)}), 0xe173d6a7u);
-  EXPECT_EQ(digest(3, 1000, {.schedule = two_step, .codec = both(step(3, 64, Metadata::f16, Spikes::on), step(5, 128, Metadata::f32))}), 0xe8d8fbe5u);
+  EXPECT_EQ(digest(3, 1000,
+                   {.schedule = two_step, .codec = both(step(3, 64, Metadata::f16, Spikes::on), step(5, 128, Metadata::f32))}),
+            0xe8d8fbe5u);
   EXPECT_EQ(digest(3, 5, {.schedule = two_step, .codec = Codec::of(int4_f16)}), 0x9d0641c5u);
-  EXPECT_EQ(digest(4, 1000, {.op = ReduceOp::avg, .schedule = two_step, .codec = Codec::of(step(8, 128, Metadata::f16))}), 0x71f4029eu);
+  EXPECT_EQ(digest(4, 1000, {.op = ReduceOp::avg, .schedule = two_step, .codec = Codec::of(step(8, 128, Metadata::f16))}),
+            0x71f4029eu);
   EXPECT_EQ(digest(2, 1000, {.schedule = one_shot, .codec = Codec::of(step(5, 128, Metadata::f16))}), 0x4df9c637u);
   EXPECT_EQ(digest(4, 1000, {.schedule = hierarchical, .codec = Codec::of(int4_f16)}), 0x8561cf50u);
-  EXPECT_EQ(digest(4, 1000, {.schedule = hierarchical, .codec = Codec{.reduce = {}, .across = int4_f16, .gather = {}}}), 0xd82fbb2du);
+  EXPECT_EQ(digest(4, 1000, {.schedule = hierarchical, .codec = Codec{.reduce = {}, .across = int4_f16, .gather = {}}}),
+            0xd82fbb2du);
   const auto int6 = step(6, 128, Metadata::f16);
-  EXPECT_EQ(digest(6, 1000, {.schedule = hierarchical, .codec = Codec{.reduce = int4_f16, .across = int6, .gather = int6}}), 0x5ff9a7cdu);
+  EXPECT_EQ(digest(6, 1000, {.schedule = hierarchical, .codec = Codec{.reduce = int4_f16, .across = int6, .gather = int6}}),
+            0x5ff9a7cdu);
 }
 
 TEST(EngineCodec, slices_change_no_bit) {
@@ -55,7 +61,8 @@ TEST(EngineCodec, slices_change_no_bit) {
     for (const auto schedule : {one_shot, two_step}) {
       const auto whole = digest(world, 3001, {.schedule = schedule, .codec = codec});
       for (const uint64_t slice_bytes : {64, 1000, 4096}) {
-        EXPECT_EQ(digest(world, 3001, {.schedule = schedule, .slice_bytes = slice_bytes, .codec = codec}), whole) << world << " ranks, slices of " << slice_bytes;
+        EXPECT_EQ(digest(world, 3001, {.schedule = schedule, .slice_bytes = slice_bytes, .codec = codec}), whole)
+            << world << " ranks, slices of " << slice_bytes;
       }
     }
   }
@@ -92,8 +99,10 @@ TEST(EngineCodec, sends_the_bytes_that_the_report_says) {
   };
   using Sent = std::vector<uint64_t>;
   EXPECT_EQ(payloads(3, 1000, {.schedule = two_step, .codec = Codec::of(int4_f16)}), (Sent{736, 736, 656}));
-  EXPECT_EQ(payloads(4, 1000, {.schedule = two_step, .codec = both(step(8, 32, Metadata::bf16), step(4, 32, Metadata::bf16))}), (Sent{1320, 1320, 1320, 1308}));
-  EXPECT_EQ(payloads(4, 1u << 20, {.schedule = two_step, .codec = Codec::of(int4_f16)}), (Sent{835'584, 835'584, 835'584, 835'584}));
+  EXPECT_EQ(payloads(4, 1000, {.schedule = two_step, .codec = both(step(8, 32, Metadata::bf16), step(4, 32, Metadata::bf16))}),
+            (Sent{1320, 1320, 1320, 1308}));
+  EXPECT_EQ(payloads(4, 1u << 20, {.schedule = two_step, .codec = Codec::of(int4_f16)}),
+            (Sent{835'584, 835'584, 835'584, 835'584}));
 }
 
 TEST(EngineCodec, counts_the_encodings_in_series) {
@@ -104,7 +113,8 @@ TEST(EngineCodec, counts_the_encodings_in_series) {
   EXPECT_EQ(report(4, {.schedule = two_step, .codec = Codec::quantized(4)}).passes, 2u);
   EXPECT_EQ(report(4, {.schedule = one_shot, .codec = Codec::quantized(4)}).passes, 1u);
   EXPECT_EQ(report(4, {.schedule = hierarchical, .codec = Codec::quantized(4)}).passes, 3u);
-  EXPECT_EQ(report(6, {.schedule = hierarchical, .codec = Codec{.reduce = {}, .across = int4_f16, .gather = int4_f16}}).passes, 2u);
+  EXPECT_EQ(report(6, {.schedule = hierarchical, .codec = Codec{.reduce = {}, .across = int4_f16, .gather = int4_f16}}).passes,
+            2u);
   EXPECT_EQ(report(4, {.schedule = hierarchical, .codec = Codec{.reduce = {}, .across = int4_f16, .gather = {}}}).passes, 1u);
   const auto two = report(4, {.schedule = two_step, .codec = Codec::quantized(4)});
   EXPECT_EQ(two.codec, Codec::quantized(4));
@@ -125,7 +135,8 @@ TEST(EngineCodec, is_left_out_where_it_cannot_be_used_or_does_not_pay) {
   const auto codec = Codec::quantized(8);
   EXPECT_EQ(note(1, golden(1, 5000), {.codec = codec}), "one rank");
   EXPECT_EQ(note(4, golden(4, 1023), {.codec = codec}), "fewer than 1024 elements");
-  EXPECT_EQ(note(4, golden(4, 5000), {.op = ReduceOp::max, .schedule = two_step, .codec = codec}), "only sums and averages are encoded");
+  EXPECT_EQ(note(4, golden(4, 5000), {.op = ReduceOp::max, .schedule = two_step, .codec = codec}),
+            "only sums and averages are encoded");
   EXPECT_EQ(note(2, golden(2, 100'000), {.codec = codec}), "plain is predicted to be about as fast");  // both in one host
 }
 
@@ -141,9 +152,11 @@ TEST(EngineCodec, refuses_a_schedule_that_would_encode_sums_on_every_hop) {
   TestCluster cluster(4);
   auto values = golden(4, 5000);
   const Tensor tensor{std::span<float>(values[0])};
-  const auto done = cluster.submit(0, all_reduce_call(cluster.caller(0), tensor, tensor, {.schedule = ScheduleKind::ring, .codec = Codec::quantized(4)}));
+  const auto done = cluster.submit(
+      0, all_reduce_call(cluster.caller(0), tensor, tensor, {.schedule = ScheduleKind::ring, .codec = Codec::quantized(4)}));
   EXPECT_EQ(done->status.code(), Code::unsupported);
-  EXPECT_NE(done->status.message().find("encodes sums again on every hop; there are one_shot, two_step"), std::string::npos) << done->status.message();
+  EXPECT_NE(done->status.message().find("encodes sums again on every hop; there are one_shot, two_step"), std::string::npos)
+      << done->status.message();
 }
 
 // Every rank with its own options; the messages of those that failed.
@@ -179,7 +192,9 @@ TEST(EngineCodec, names_ranks_whose_codecs_differ) {
     bool named = false;
     for (const auto& s : status) {
       EXPECT_EQ(s.code(), Code::invalid) << s.to_string();
-      named |= s.message().find(c.text) != std::string::npos && s.message().find("int4:group=128,metadata=bf16") != std::string::npos && s.message().find("rank ") != std::string::npos;
+      named |= s.message().find(c.text) != std::string::npos &&
+               s.message().find("int4:group=128,metadata=bf16") != std::string::npos &&
+               s.message().find("rank ") != std::string::npos;
     }
     EXPECT_TRUE(named) << c.text << ": " << status[0].to_string() << " | " << status[2].to_string();
   }
@@ -190,7 +205,8 @@ TEST(EngineCodec, names_ranks_whose_codecs_differ) {
 }
 
 TEST(EngineCodec, poisons_only_the_group_of_a_value_that_is_no_number) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
     for (const auto schedule : {one_shot, two_step, hierarchical}) {
       TestCluster cluster(4);
       auto values = golden(4, 2000);
@@ -204,7 +220,8 @@ TEST(EngineCodec, poisons_only_the_group_of_a_value_that_is_no_number) {
 
 TEST(EngineCodec, all_sizes_end_alike_on_all_ranks) {
   for (const uint32_t world : {2u, 3u, 4u, 5u, 6u, 8u}) {
-    for (const size_t count : {size_t{0}, size_t{1}, size_t{world - 1}, size_t{128} * world - 1, size_t{128} * world, size_t{128} * world + 1}) {
+    for (const size_t count :
+         {size_t{0}, size_t{1}, size_t{world - 1}, size_t{128} * world - 1, size_t{128} * world, size_t{128} * world + 1}) {
       for (const auto schedule : {one_shot, two_step, hierarchical}) {
         TestCluster cluster(world);
         const auto values = golden(world, count);
@@ -213,7 +230,8 @@ TEST(EngineCodec, all_sizes_end_alike_on_all_ranks) {
         for (size_t i = 0; i < count; ++i) {
           float sum = 0;
           for (const auto& v : values) sum += v[i];
-          ASSERT_NEAR(outcome.values[0][i], sum, 0.07f * static_cast<float>(world)) << world << " ranks, " << count << " elements, " << i;
+          ASSERT_NEAR(outcome.values[0][i], sum, 0.07f * static_cast<float>(world))
+              << world << " ranks, " << count << " elements, " << i;
         }
       }
     }
@@ -239,7 +257,8 @@ TEST(EngineCodec, sixteen_bit_tensors_are_summed_in_fp32_and_rounded_once) {
       std::vector<std::shared_ptr<Completion>> done;
       for (Rank r = 0; r < world; ++r) {
         const Tensor tensor{values[r].data(), count, dtype};
-        done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), tensor, tensor, {.schedule = schedule, .codec = codec})));
+        done.push_back(
+            cluster.submit(r, all_reduce_call(cluster.caller(r), tensor, tensor, {.schedule = schedule, .codec = codec})));
       }
       cluster.finish(done);
       std::vector<uint16_t> wanted(count);
@@ -258,7 +277,8 @@ TEST(EngineCodec, a_finite_sum_of_sixteen_bit_values_stays_finite) {
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < 2; ++r) {
     const Tensor tensor{values[r].data(), 64, DType::f16};
-    done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), tensor, tensor, {.schedule = one_shot, .codec = Codec::quantized(8)})));
+    done.push_back(cluster.submit(
+        r, all_reduce_call(cluster.caller(r), tensor, tensor, {.schedule = one_shot, .codec = Codec::quantized(8)})));
   }
   cluster.finish(done);
   for (const auto value : values[0]) EXPECT_EQ(value, 0x7BFF);
@@ -325,13 +345,16 @@ TEST(EngineCodec, a_lone_rank_counts_as_its_host_group_would) {
     const auto codec = wire_codec(each, DType::f32, DType::f32, false);
     std::vector<std::byte> message(codec.message_bytes(count));
     kernels::BlockCounts counts;
-    encode({.codec = codec, .elements = wanted.data(), .count = count, .message = message.data(), .decoded = wanted.data()}, counts);
+    encode({.codec = codec, .elements = wanted.data(), .count = count, .message = message.data(), .decoded = wanted.data()},
+           counts);
   }
-  const auto outcome = all_reduce(cluster, values, {.schedule = hierarchical, .codec = Codec{.reduce = coarse, .across = fine, .gather = {}}});
+  const auto outcome =
+      all_reduce(cluster, values, {.schedule = hierarchical, .codec = Codec{.reduce = coarse, .across = fine, .gather = {}}});
   digest(outcome);
   EXPECT_EQ(outcome.values[0], wanted);
   // Where host groups exchange plain sums, its values are the sum: everybody has the same.
-  digest(all_reduce(cluster, values, {.schedule = hierarchical, .codec = Codec{.reduce = coarse, .across = {}, .gather = fine}}));
+  digest(
+      all_reduce(cluster, values, {.schedule = hierarchical, .codec = Codec{.reduce = coarse, .across = {}, .gather = fine}}));
 }
 
 // What a rank that is not to be trusted may send under a header that fits.
@@ -350,7 +373,13 @@ TEST(EngineCodec, damaged_cut_and_foreign_messages_end_the_call_and_name_their_s
     auto request = all_reduce_call(cluster.caller(0), tensor, tensor, options);
     const auto descriptor = describe(*request, one_shot, options.slice_bytes, 2);
     const auto done = cluster.submit(0, std::move(request));
-    const FrameHeader header{.codec = kind, .epoch = 7, .group = 1, .sender = 1, .amount = descriptor.amount, .descriptor = descriptor.bits, .payload_bytes = static_cast<uint32_t>(payload.size())};
+    const FrameHeader header{.codec = kind,
+                             .epoch = 7,
+                             .group = 1,
+                             .sender = 1,
+                             .amount = descriptor.amount,
+                             .descriptor = descriptor.bits,
+                             .payload_bytes = static_cast<uint32_t>(payload.size())};
     cluster.engine(0).received(1, header, {payload.data(), payload.size(), 0});
     cluster.settle();
     return done->done ? done->status : Status(Code::late, "still running");
@@ -381,7 +410,8 @@ TEST(EngineCodec, reduce_scatter_and_all_gather_each_with_its_own) {
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < world; ++r) {
     const ConstTensor input{std::span<const float>(inputs[r])};
-    done.push_back(cluster.submit(r, reduce_scatter_call(cluster.caller(r), input, std::span<float>(parts[r]), {}, false, {.schedule = ScheduleKind::direct, .codec = codec})));
+    done.push_back(cluster.submit(r, reduce_scatter_call(cluster.caller(r), input, std::span<float>(parts[r]), {}, false,
+                                                         {.schedule = ScheduleKind::direct, .codec = codec})));
   }
   cluster.finish(done);
   for (const auto& completion : done) {
@@ -399,7 +429,8 @@ TEST(EngineCodec, reduce_scatter_and_all_gather_each_with_its_own) {
     done.clear();
     for (Rank r = 0; r < world; ++r) {
       const ConstTensor input{std::span<const float>(parts[r])};
-      done.push_back(cluster.submit(r, all_gather_call(cluster.caller(r), input, std::span<float>(gathered[r]), {}, false, {.schedule = schedule, .codec = codec})));
+      done.push_back(cluster.submit(r, all_gather_call(cluster.caller(r), input, std::span<float>(gathered[r]), {}, false,
+                                                       {.schedule = schedule, .codec = codec})));
     }
     cluster.finish(done);
     for (Rank r = 0; r < world; ++r) {
@@ -426,7 +457,8 @@ TEST(EngineCodec, all_to_all_keeps_its_own_block_exactly) {
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < world; ++r) {
     const ConstTensor input{std::span<const float>(inputs[r])};
-    done.push_back(cluster.submit(r, all_to_all_call(cluster.caller(r), input, std::span<float>(outputs[r]), sizes[r], received[r], {.codec = Codec::quantized(8, 32)})));
+    done.push_back(cluster.submit(r, all_to_all_call(cluster.caller(r), input, std::span<float>(outputs[r]), sizes[r],
+                                                     received[r], {.codec = Codec::quantized(8, 32)})));
   }
   cluster.finish(done);
   for (Rank to = 0; to < world; ++to) {

@@ -1,15 +1,16 @@
 // What ends before its time: which members are told, what is made of what they tell, and of links that end.
 #include <algorithm>
 
-#include "executor/absence.h"
 #include "engine/engine_active.h"
+#include "executor/absence.h"
 
 namespace unisono {
 
 void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
   now_ = now;
   group.ended = why;
-  // Before anything else: with this one message all ends at a member that needs something of this rank, whatever else it sees meanwhile.
+  // Before anything else: with this one message all ends at a member that needs something of this rank, whatever else it sees
+  // meanwhile.
   tell_abort(group, group.self, why);
   for (auto* active : active_) {
     if (active->group == &group) active->operation.fail_and_tell(why, now);
@@ -22,14 +23,17 @@ void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
 
 void Engine::tell_abort(const GroupCore& group, Rank aborted, const Status& why) {
   const auto payload = std::make_shared<Bytes>(failure_payload(why));
-  const FrameHeader header{.kind = FrameKind::failed, .epoch = group.epoch, .group = group.number, .operation = all_operations, .sender = aborted};
+  const FrameHeader header{
+      .kind = FrameKind::failed, .epoch = group.epoch, .group = group.number, .operation = all_operations, .sender = aborted};
   for (Rank rank = 0; rank < group.world(); ++rank) {
     if (rank != aborted) tell_member(group, rank, header, payload);
   }
 }
 
 Bytes failure_payload(const Status& status) {
-  return std::move(ByteWriter().write(static_cast<uint8_t>(status.code())).write_string(status.message().substr(0, failure_text_max))).take();
+  return std::move(
+             ByteWriter().write(static_cast<uint8_t>(status.code())).write_string(status.message().substr(0, failure_text_max)))
+      .take();
 }
 
 // The operation is late here, and wants to know whom the others wait for.
@@ -62,7 +66,8 @@ void Engine::tell_member(const GroupCore& group, Rank rank, FrameHeader header, 
 
 static Status gave_up(Rank from, uint8_t code, const std::string& text, bool sound) {
   sound &= code > 0 && code <= static_cast<uint8_t>(Code::internal);
-  return {sound ? static_cast<Code>(code) : Code::corrupt, "rank " + std::to_string(from) + " gave up: " + (sound ? text : std::string("(unreadable reason)"))};
+  return {sound ? static_cast<Code>(code) : Code::corrupt,
+          "rank " + std::to_string(from) + " gave up: " + (sound ? text : std::string("(unreadable reason)"))};
 }
 
 void Engine::received_failure(Active& active, Rank from, ByteView payload) {
@@ -84,12 +89,14 @@ void Engine::received_failure(Active& active, Rank from, ByteView payload) {
   active.operation.fail(gave_up(from, code, text, reader.done()), now_);
 }
 
-// An operation that ended well has had all its messages. One more means that a rank called something else under this number, which
-// a rank that only sends (the root of a broadcast) cannot notice in time.
+// An operation that ended well has had all its messages. One more means that a rank called something else under this number,
+// which a rank that only sends (the root of a broadcast) cannot notice in time.
 static void note_surplus(GroupCore& group, Rank from, const FrameHeader& header) {
   if (!group.violation.ok()) return;
-  group.violation = Status(Code::invalid, "calls differ: rank " + std::to_string(from) + " sent data of " + to_string(CallDescriptor{header.descriptor, header.amount}) + " for operation " +
-                                              std::to_string(header.operation & 0xFFFFFFFF) + ", which is complete here without it");
+  group.violation =
+      Status(Code::invalid, "calls differ: rank " + std::to_string(from) + " sent data of " +
+                                to_string(CallDescriptor{header.descriptor, header.amount}) + " for operation " +
+                                std::to_string(header.operation & 0xFFFFFFFF) + ", which is complete here without it");
 }
 
 // It ended well here, and a member without all its messages did not wait any longer: it may re-form the group next.
@@ -111,8 +118,8 @@ void Engine::heard_of_ended(GroupCore& group, PeerIndex from, const FrameHeader&
   if (header.kind == FrameKind::failed) note_given_up(group, static_cast<Rank>(rank), header, payload);
 }
 
-// Who hears of an abort from the rank itself tells the others: if it leaves for that, they know why when its links end. Nothing ends by such hearsay,
-// as what the rank sent before may still be on its way.
+// Who hears of an abort from the rank itself tells the others: if it leaves for that, they know why when its links end. Nothing
+// ends by such hearsay, as what the rank sent before may still be on its way.
 void Engine::received_abort(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload) {
   const auto rank = group.rank_of(from);
   ByteReader reader(payload);
@@ -143,9 +150,12 @@ const Status& Engine::absence(const GroupCore& group, Rank rank) const {
 void Engine::absent(GroupCore& group, Rank rank) {
   const auto& why = absence(group, rank);
   for (auto* active : active_) {
-    if (active->group == &group) attempt(active->operation, [&] { active->operation.peer_lost(rank, why, active->is_message() ? Status() : group.first_abort, now_); });
+    if (active->group == &group)
+      attempt(active->operation,
+              [&] { active->operation.peer_lost(rank, why, active->is_message() ? Status() : group.first_abort, now_); });
   }
-  if (group.lossy != nullptr) group.lossy->peer_lost(rank, group.first_abort.ok() || gave_up(why) ? why : group.first_abort, now_);
+  if (group.lossy != nullptr)
+    group.lossy->peer_lost(rank, group.first_abort.ok() || gave_up(why) ? why : group.first_abort, now_);
   if (!any_source_.empty()) {
     match_any_source(now_);  // what it sent before it went is there
     end_any_source(now_);

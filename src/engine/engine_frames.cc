@@ -37,9 +37,7 @@ void Engine::received(PeerIndex from, const FrameHeader& header, const View& vie
       release_lent(from, view);
       if (removed_) removed_(from);
       return;
-    case FrameKind::lossy:
-      received_call(from, header, {view.data, view.bytes});
-      return release_lent(from, view);
+    case FrameKind::lossy: received_call(from, header, {view.data, view.bytes}); return release_lent(from, view);
     default: return release_lent(from, view);
   }
 } catch (const std::bad_alloc&) {
@@ -102,8 +100,8 @@ void Engine::copy_out(PeerIndex from) {
   }
 }
 
-// For an operation or sub-group that this rank has not reached yet. Bounded by the senders' eager limit per operation; the total
-// is bounded too, and a peer that drives it over the limit is cut off.
+// For an operation or sub-group that this rank has not reached yet. Bounded by the senders' eager limit per operation; the
+// total is bounded too, and a peer that drives it over the limit is cut off.
 void Engine::keep_unexpected(PeerIndex from, const FrameHeader& header, const View& view) {
   if (unexpected_bytes_ + view.bytes > limits_.unexpected_bytes_max) {
     release_lent(from, view);
@@ -132,14 +130,17 @@ void Engine::replay_unexpected(Active& active) {
   for (const auto& u : mine) {
     unexpected_bytes_ -= u.header.payload_bytes;
     const auto rank = active.group->rank_of(u.from);
-    const bool ours = rank >= 0 && static_cast<Rank>(rank) == u.header.sender && u.header.epoch == active.group->epoch && !active.operation.done();
+    const bool ours = rank >= 0 && static_cast<Rank>(rank) == u.header.sender && u.header.epoch == active.group->epoch &&
+                      !active.operation.done();
     if (ours && u.header.kind == FrameKind::data) {
-      active.operation.received(u.header.sender, u.header, {.data = u.data, .bytes = u.header.payload_bytes, .staged = true}, now_);
+      active.operation.received(u.header.sender, u.header, {.data = u.data, .bytes = u.header.payload_bytes, .staged = true},
+                                now_);
       continue;  // the piece is the operation's now
     }
     attempt(active.operation, [&] {
       if (ours && u.header.kind == FrameKind::credit) active.operation.granted(u.header.sender, u.header.amount, now_);
-      if (ours && u.header.kind == FrameKind::failed) received_failure(active, u.header.sender, {u.data, u.header.payload_bytes});
+      if (ours && u.header.kind == FrameKind::failed)
+        received_failure(active, u.header.sender, {u.data, u.header.payload_bytes});
     });
     pool_.give(u.data, u.header.payload_bytes);
   }
@@ -205,7 +206,8 @@ void Engine::send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes>
   auto& p = peers_[to];
   if (!p.lost.ok()) return;
   if (p.route->credit(to) == 0) {
-    // The peer may hold all that can be lent to it, and wait for just this: why it waits in vain. It is asked to keep copies instead.
+    // The peer may hold all that can be lent to it, and wait for just this: why it waits in vain. It is asked to keep copies
+    // instead.
     if (header.kind != FrameKind::failed) return void(p.waiting.emplace_back(header, std::move(payload)));
     if (p.route->slot_bytes() != 0) {
       auto plea = header;

@@ -10,8 +10,8 @@ namespace unisono {
 
 struct EngineLimits {
   FlowLimits flow;
-  size_t operations_max = 1024;                  // in flight; one more is refused with unavailable
-  size_t unexpected_bytes_max = size_t{1} << 30; // for operations not started here; a peer beyond it is cut off
+  size_t operations_max = 1024;                   // in flight; one more is refused with unavailable
+  size_t unexpected_bytes_max = size_t{1} << 30;  // for operations not started here; a peer beyond it is cut off
   size_t pool_keep_bytes = 64u << 20;
 };
 

@@ -1,8 +1,8 @@
 // What the engine writes down in the groups' records (record/layout.h).
 #include <algorithm>
 
-#include "executor/request.h"
 #include "engine/engine_active.h"
+#include "executor/request.h"
 
 namespace unisono {
 namespace {
@@ -78,7 +78,8 @@ void Engine::record_end(const Active& active) {
   auto pending = operation.last_rank() == UINT32_MAX ? -1 : static_cast<int32_t>(operation.last_rank());
   if (!ok && operation.is_prepared()) {
     operation.progress(pending_);
-    const auto lost = std::find_if(pending_.begin(), pending_.end(), [&](Rank rank) { return !peers_[active.group->members[rank]].lost.ok(); });
+    const auto lost = std::find_if(pending_.begin(), pending_.end(),
+                                   [&](Rank rank) { return !peers_[active.group->members[rank]].lost.ok(); });
     if (!pending_.empty()) pending = static_cast<int32_t>(lost == pending_.end() ? pending_.front() : *lost);
   }
   moved_.clear();

@@ -14,13 +14,16 @@ class RecordedCluster : public TestCluster {
   explicit RecordedCluster(uint32_t world, Nanos (*clock)() = nullptr) : TestCluster(world, {}, {}, world, clock) {
     pass(second);
     for (Rank rank = 0; rank < world; ++rank) {
-      record::Identity identity{.rank = rank, .wall_start = now(), .monotonic_start = now(), .links = std::vector<record::LinkName>(world)};
+      record::Identity identity{
+          .rank = rank, .wall_start = now(), .monotonic_start = now(), .links = std::vector<record::LinkName>(world)};
       group(rank).record = std::move(record::Recorder::make(identity, {}).value());
       values_.emplace_back(1000, 1.0f);
     }
   }
   std::shared_ptr<Completion> sum(Rank rank, const CallOptions& options = {}, uint64_t id = 0) {
-    return submit(rank, all_reduce_call(caller(rank), std::span<const float>(values_[rank]), std::span<float>(values_[rank]), options), id);
+    return submit(
+        rank, all_reduce_call(caller(rank), std::span<const float>(values_[rank]), std::span<float>(values_[rank]), options),
+        id);
   }
   record::Snapshot written(Rank rank) {
     auto parsed = record::parse(group(rank).record->bytes());
@@ -58,7 +61,8 @@ TEST(EngineRecord, an_operation_is_written_down_with_its_times_and_bytes) {
     EXPECT_GE(operation.last_receive, operation.first_send);
     EXPECT_GE(operation.first_send, operation.started);
     uint64_t sent = 0, received = 0, messages = 0;
-    for (const auto& link : record.links) sent += link.sent_bytes, received += link.received_bytes, messages += link.sent_messages;
+    for (const auto& link : record.links)
+      sent += link.sent_bytes, received += link.received_bytes, messages += link.sent_messages;
     EXPECT_EQ(sent, done[rank]->report.sent_bytes);
     EXPECT_EQ(received, done[rank]->report.received_bytes);
     EXPECT_EQ(messages, done[rank]->report.sent_messages);
@@ -133,7 +137,8 @@ TEST(EngineRecord, calls_that_differ_stand_in_the_records_as_they_were_made) {
   RecordedCluster cluster(2);
   Floats block(500), gathered(1000);
   auto first = cluster.sum(0);
-  auto other = cluster.submit(1, all_gather_call(cluster.caller(1), std::span<const float>(block), std::span<float>(gathered), {}, false, {}));
+  auto other = cluster.submit(
+      1, all_gather_call(cluster.caller(1), std::span<const float>(block), std::span<float>(gathered), {}, false, {}));
   cluster.finish({first, other});
   EXPECT_EQ(cluster.written(0).operations.at(0).code, Code::invalid);
   EXPECT_EQ(cluster.written(0).operations.at(0).name.call(), "all_reduce(f32 sum, 4000 bytes)");

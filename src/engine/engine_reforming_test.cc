@@ -12,7 +12,9 @@ const Status news(Code::peer_lost, "another member re-forms the group");
 TEST(EngineReforming, when_a_member_re_forms_what_does_not_need_it_may_end_well) {
   TestCluster cluster(3);
   int32_t one = 0, two = 0, given = 5;
-  const auto receive = [&](int32_t& value, Rank from) { return message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, from, 1, {}); };
+  const auto receive = [&](int32_t& value, Rank from) {
+    return message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, from, 1, {});
+  };
   const auto needs_one = cluster.submit(0, receive(one, 1), 1), needs_two = cluster.submit(0, receive(two, 2), 1);
   cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
   cluster.submit(2, message_call(cluster.caller(2), Collective::send, {&given, 1, DType::i32}, {}, 0, 1, {}), 1);
@@ -20,13 +22,15 @@ TEST(EngineReforming, when_a_member_re_forms_what_does_not_need_it_may_end_well)
   EXPECT_EQ(needs_one->status.code(), Code::peer_lost);
   EXPECT_TRUE(needs_two->done && needs_two->status.ok()) << needs_two->status.to_string();
   EXPECT_EQ(two, 5);
-  EXPECT_EQ(cluster.submit(0, barrier_call(cluster.caller(0), {}))->status, Status(Code::peer_lost, "barrier: another member re-forms the group"));
+  EXPECT_EQ(cluster.submit(0, barrier_call(cluster.caller(0), {}))->status,
+            Status(Code::peer_lost, "barrier: another member re-forms the group"));
 }
 
 TEST(EngineReforming, when_a_member_re_forms_nothing_runs_on_for_long) {
   TestCluster cluster(3);
   int32_t value = 0;
-  const auto waits = cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
+  const auto waits =
+      cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
   cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
   EXPECT_EQ(cluster.engine(0).next_deadline(), cluster.now() + 100 * millisecond);
   cluster.pass(99 * millisecond);
@@ -53,7 +57,10 @@ TEST(EngineReforming, a_group_that_is_made_meanwhile_has_as_long_as_the_others) 
 // Rank 0 has given its block to rank 1, which waits for rank 2's in vain.
 struct GivenUp : ::testing::Test {
   void SetUp() override {
-    for (const Rank rank : {0u, 1u}) gathered.push_back(cluster.submit(rank, gather_call(cluster.caller(rank), {&given, 1, DType::i32}, rank == 1 ? Tensor{taken.data(), 3, DType::i32} : Tensor{}, 1, {}, {.timeout = std::chrono::milliseconds(100)})));
+    for (const Rank rank : {0u, 1u})
+      gathered.push_back(cluster.submit(rank, gather_call(cluster.caller(rank), {&given, 1, DType::i32},
+                                                          rank == 1 ? Tensor{taken.data(), 3, DType::i32} : Tensor{}, 1, {},
+                                                          {.timeout = std::chrono::milliseconds(100)})));
     cluster.settle();
     ASSERT_TRUE(gathered[0]->done && gathered[0]->status.ok()) << gathered[0]->status.to_string();
   }
@@ -71,11 +78,18 @@ struct GivenUp : ::testing::Test {
   // `from` gives up an operation of the order of calls.
   void hear_that_it_ended(uint64_t operation, Rank from, const std::string& words) {
     const auto payload = std::move(ByteWriter().write(static_cast<uint8_t>(Code::late)).write_string(words)).take();
-    const FrameHeader header{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = operation, .sender = from, .payload_bytes = static_cast<uint32_t>(payload.size())};
+    const FrameHeader header{.kind = FrameKind::failed,
+                             .epoch = 7,
+                             .group = 1,
+                             .operation = operation,
+                             .sender = from,
+                             .payload_bytes = static_cast<uint32_t>(payload.size())};
     cluster.hub().at(from).send(0, header, payload, 0);
     cluster.settle();
   }
-  Status with_reason(const std::string& call) const { return {Code::peer_lost, call + "rank 1 gave up: " + gathered[1]->status.message() + "; " + news.message()}; }
+  Status with_reason(const std::string& call) const {
+    return {Code::peer_lost, call + "rank 1 gave up: " + gathered[1]->status.message() + "; " + news.message()};
+  }
 
   TestCluster cluster{3};
   int32_t given = 5;
@@ -107,17 +121,20 @@ TEST_F(GivenUp, it_is_not_the_reason_when_more_has_ended_here_since) {
 
 TEST_F(GivenUp, it_is_the_reason_for_its_own_group_only) {
   auto& other = cluster.make_group(0, 2, {1, 0});
-  const auto running = barrier(), elsewhere = cluster.submit(0, other, barrier_call({.self = 1, .world = 2, .timeout = second}, {}));
+  const auto running = barrier(),
+             elsewhere = cluster.submit(0, other, barrier_call({.self = 1, .world = 2, .timeout = second}, {}));
   give_up();
   EXPECT_EQ(wound_down(running), with_reason(""));
   EXPECT_EQ(elsewhere->status, news);
-  EXPECT_EQ(cluster.submit(0, other, barrier_call({.self = 1, .world = 2, .timeout = second}, {}))->status, Status(Code::peer_lost, "barrier: " + news.message()));
+  EXPECT_EQ(cluster.submit(0, other, barrier_call({.self = 1, .world = 2, .timeout = second}, {}))->status,
+            Status(Code::peer_lost, "barrier: " + news.message()));
 }
 
 TEST_F(GivenUp, it_is_the_reason_too_when_others_tell_that_they_re_form_the_group) {
   const auto running = barrier();
   int32_t value = 0;
-  const auto waits = cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
+  const auto waits =
+      cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
   give_up();
   EXPECT_EQ(wound_down(running), with_reason(""));
   cluster.engine(0).wind_down(2, news, cluster.now() + 100 * millisecond, cluster.now());
@@ -128,7 +145,8 @@ TEST_F(GivenUp, it_is_the_reason_too_when_others_tell_that_they_re_form_the_grou
 
 TEST_F(GivenUp, it_is_the_reason_for_what_is_given_more_time_too) {
   int32_t value = 0;
-  const auto waits = cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
+  const auto waits =
+      cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
   give_up();
   cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
   cluster.settle();
@@ -159,10 +177,20 @@ TEST_F(GivenUp, what_has_failed_here_anyway_is_no_reason) {
 
 TEST_F(GivenUp, who_only_asks_or_whose_words_are_cut_gives_no_reason) {
   const auto words = std::move(ByteWriter().write(static_cast<uint8_t>(Code::late)).write_string("gone")).take();
-  auto question = std::move(ByteWriter().write(static_cast<uint8_t>(Code::late)).write_string("its deadline has passed").write(uint64_t{1}).write(uint32_t{0})).take();
+  auto question = std::move(ByteWriter()
+                                .write(static_cast<uint8_t>(Code::late))
+                                .write_string("its deadline has passed")
+                                .write(uint64_t{1})
+                                .write(uint32_t{0}))
+                      .take();
   const auto cut = ByteView(words).first(words.size() - 1);
   for (const auto bytes : {ByteView(question), cut}) {
-    const FrameHeader header{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = 0, .sender = 1, .payload_bytes = static_cast<uint32_t>(bytes.size())};
+    const FrameHeader header{.kind = FrameKind::failed,
+                             .epoch = 7,
+                             .group = 1,
+                             .operation = 0,
+                             .sender = 1,
+                             .payload_bytes = static_cast<uint32_t>(bytes.size())};
     cluster.hub().at(1).send(0, header, bytes, 0);
     cluster.settle();
   }

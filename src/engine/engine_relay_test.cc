@@ -16,7 +16,8 @@ std::unique_ptr<TestCluster> cluster_of(uint32_t world, const Tuning& tuning = {
   auto cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, 1);
   auto between = network_tcp_profile(2);
   between.per_batch_cpu_us = 100;
-  for (Rank r = 0; r < world; ++r) cluster->engine(r).set_topology({.inside = shared_memory_profile(2), .between = between, .tuning = tuning});
+  for (Rank r = 0; r < world; ++r)
+    cluster->engine(r).set_topology({.inside = shared_memory_profile(2), .between = between, .tuning = tuning});
   return cluster;
 }
 
@@ -26,7 +27,9 @@ using Bytes = std::vector<std::byte>;
 Bytes values_of(Rank rank, DType dtype, size_t count) {
   Random random(100 + rank);
   std::vector<float> values(count);
-  for (auto& value : values) value = static_cast<float>(static_cast<double>(random.next() >> 11) * 0x1p-53 - 0.5) * (random.below(2) == 0 ? 1e-2f : 1e2f);
+  for (auto& value : values)
+    value =
+        static_cast<float>(static_cast<double>(random.next() >> 11) * 0x1p-53 - 0.5) * (random.below(2) == 0 ? 1e-2f : 1e2f);
   Bytes bytes(count * element_bytes(dtype));
   if (count == 0) return bytes;
   if (dtype == DType::f32) std::memcpy(bytes.data(), values.data(), bytes.size());
@@ -50,7 +53,8 @@ RelayOutcome sum(uint32_t world, DType dtype, size_t count, CallOptions options,
   }
   for (Rank r = 0; r < world; ++r) {
     const auto& input = in_place ? outcome.results[r] : inputs[r];
-    done.push_back(cluster->submit(r, all_reduce_call(cluster->caller(r), ConstTensor(input.data(), count, dtype), Tensor(outcome.results[r].data(), count, dtype), options)));
+    done.push_back(cluster->submit(r, all_reduce_call(cluster->caller(r), ConstTensor(input.data(), count, dtype),
+                                                      Tensor(outcome.results[r].data(), count, dtype), options)));
   }
   cluster->finish(done);
   for (Rank r = 0; r < world; ++r) {
@@ -70,7 +74,8 @@ TEST(EngineRelay, sums_have_the_bits_of_direct_ones) {
           for (const auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::max}) {
             const auto ours = sum(world, dtype, count, {.op = op, .order = Order::in_rank_order}, in_place);
             ASSERT_EQ(ours.report.schedule, relayed);
-            const auto direct = sum(world, dtype, count, {.op = op, .order = Order::in_rank_order, .schedule = ScheduleKind::one_shot}, in_place);
+            const auto direct = sum(world, dtype, count,
+                                    {.op = op, .order = Order::in_rank_order, .schedule = ScheduleKind::one_shot}, in_place);
             ASSERT_EQ(direct.report.schedule, "one_shot");
             EXPECT_EQ(ours.results, direct.results) << world << " ranks, " << count << " elements";
           }
@@ -96,7 +101,8 @@ TEST(EngineRelay, goes_in_slices_where_that_is_asked_for) {
   const auto ours = sum(9, DType::f32, 1000, sliced, false);
   EXPECT_EQ(ours.report.schedule, relayed);
   EXPECT_EQ(ours.report.sent_messages, 4u * 4);
-  EXPECT_EQ(ours.results, sum(9, DType::f32, 1000, {.order = Order::in_rank_order, .schedule = ScheduleKind::one_shot}, false).results);
+  EXPECT_EQ(ours.results,
+            sum(9, DType::f32, 1000, {.order = Order::in_rank_order, .schedule = ScheduleKind::one_shot}, false).results);
 }
 
 TEST(EngineRelay, is_for_few_bytes_of_many_ranks) {
@@ -112,7 +118,9 @@ TEST(EngineRelay, is_how_a_tuned_one_shot_is_made_quicker) {
     const auto cluster = cluster_of(8, {.groups = {group}});
     std::vector<std::vector<float>> data(8, std::vector<float>(10, 1));
     std::vector<std::shared_ptr<Completion>> done;
-    for (Rank r = 0; r < 8; ++r) done.push_back(cluster->submit(r, all_reduce_call(cluster->caller(r), std::span<const float>(data[r]), std::span<float>(data[r]), {})));
+    for (Rank r = 0; r < 8; ++r)
+      done.push_back(cluster->submit(
+          r, all_reduce_call(cluster->caller(r), std::span<const float>(data[r]), std::span<float>(data[r]), {})));
     cluster->finish(done);
     return std::string(done[0]->report.schedule);
   };
@@ -121,11 +129,13 @@ TEST(EngineRelay, is_how_a_tuned_one_shot_is_made_quicker) {
 }
 
 // Seven of eight ranks begin the sum of 10 elements each; of 8 all.
-std::vector<std::shared_ptr<Completion>> all_but(Rank silent, TestCluster& cluster, std::vector<float>& data, const CallOptions& options) {
+std::vector<std::shared_ptr<Completion>> all_but(Rank silent, TestCluster& cluster, std::vector<float>& data,
+                                                 const CallOptions& options) {
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < 8; ++r) {
     const auto own = std::span(data).subspan(10 * r, 10);
-    if (r != silent) done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), std::span<const float>(own), own, options)));
+    if (r != silent)
+      done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), std::span<const float>(own), own, options)));
   }
   return done;
 }

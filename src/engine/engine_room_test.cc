@@ -9,8 +9,8 @@
 namespace unisono {
 namespace {
 
-// Each blocked operation asks for what is lent to be given back, but not each of them again whenever one of them could go on: the
-// frames would fill the ring that the payloads need.
+// Each blocked operation asks for what is lent to be given back, but not each of them again whenever one of them could go on:
+// the frames would fill the ring that the payloads need.
 TEST(EngineCredit, is_asked_for_about_once_by_each_operation_that_lacks_it) {
   constexpr size_t count = 400, elements = 100;
   TestCluster cluster(2);
@@ -20,7 +20,8 @@ TEST(EngineCredit, is_asked_for_about_once_by_each_operation_that_lacks_it) {
     data[r].assign(count, std::vector<int32_t>(elements, static_cast<int32_t>(r) + 1));
     for (auto& tensor : data[r]) {
       const std::span<int32_t> values(tensor);
-      done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), ConstTensor(std::span<const int32_t>(tensor)), Tensor(values), {})));
+      done.push_back(cluster.submit(
+          r, all_reduce_call(cluster.caller(r), ConstTensor(std::span<const int32_t>(tensor)), Tensor(values), {})));
     }
   }
   cluster.finish(done);
@@ -35,8 +36,8 @@ TEST(EngineCredit, is_asked_for_about_once_by_each_operation_that_lacks_it) {
   EXPECT_EQ(cluster.engine(0).held_bytes() + cluster.engine(1).held_bytes(), 0u);
 }
 
-// Two sums begun by ranks 0 and 1 that wait for rank 2. ids: by the caller, or 0 for the order of calls. What ranks 0 and 1 hold in
-// memory of their own then, beside what is lent to them.
+// Two sums begun by ranks 0 and 1 that wait for rank 2. ids: by the caller, or 0 for the order of calls. What ranks 0 and 1
+// hold in memory of their own then, beside what is lent to them.
 size_t held_while_waiting(uint64_t first_id, uint64_t second_id) {
   constexpr size_t elements = 3000;
   TestCluster cluster(3, {}, {}, 3);
@@ -45,7 +46,8 @@ size_t held_while_waiting(uint64_t first_id, uint64_t second_id) {
   const auto begin = [&](Rank r, size_t which) {
     auto& tensor = data[2 * r + which];
     tensor.assign(elements, static_cast<int32_t>(r + 1));
-    const auto request = all_reduce_call(cluster.caller(r), std::span<const int32_t>(tensor), std::span<int32_t>(tensor), {.schedule = ScheduleKind::two_step});
+    const auto request = all_reduce_call(cluster.caller(r), std::span<const int32_t>(tensor), std::span<int32_t>(tensor),
+                                         {.schedule = ScheduleKind::two_step});
     done.push_back(cluster.submit(r, request, which == 0 ? first_id : second_id));
   };
   for (const Rank r : {0u, 1u}) {
@@ -62,7 +64,8 @@ size_t held_while_waiting(uint64_t first_id, uint64_t second_id) {
 
 TEST(EngineCredit, what_waits_in_operations_that_all_begin_in_one_order_stays_where_it_was_lent) {
   EXPECT_EQ(held_while_waiting(0, 0), 0u);
-  EXPECT_GE(held_while_waiting(7, 8), 2 * 1000 * sizeof(int32_t)) << "others may have begun 8 first, and nothing more fits before it is through";
+  EXPECT_GE(held_while_waiting(7, 8), 2 * 1000 * sizeof(int32_t))
+      << "others may have begun 8 first, and nothing more fits before it is through";
 }
 
 }  // namespace

@@ -39,14 +39,16 @@ void expect_ok(const std::vector<std::shared_ptr<Completion>>& done) {
 }
 
 void expect_nothing_held(TestCluster& cluster) {
-  for (Rank r = 0; r < cluster.world(); ++r) EXPECT_EQ(cluster.engine(r).held_bytes() + cluster.engine(r).in_flight_bytes(), 0u) << "rank " << r;
+  for (Rank r = 0; r < cluster.world(); ++r)
+    EXPECT_EQ(cluster.engine(r).held_bytes() + cluster.engine(r).in_flight_bytes(), 0u) << "rank " << r;
 }
 
 constexpr size_t counts[] = {0, 1, 5, 1000, 20011};
 
 TEST(Engine, all_reduce_sums_with_every_schedule_in_and_out_of_place_in_any_order_of_frames) {
   for (const uint32_t world : {1u, 2u, 3u, 4u, 7u}) {
-    for (const auto kind : {ScheduleKind::ring, ScheduleKind::two_step, ScheduleKind::halving_doubling, ScheduleKind::hierarchical, ScheduleKind::one_shot}) {
+    for (const auto kind : {ScheduleKind::ring, ScheduleKind::two_step, ScheduleKind::halving_doubling,
+                            ScheduleKind::hierarchical, ScheduleKind::one_shot}) {
       for (const auto count : counts) {
         TestCluster cluster(world, {.seed = count + world, .delay = 0.1, .reorder = 0.3});
         const CallOptions options{.order = Order::any, .schedule = kind, .slice_bytes = 4096};
@@ -55,11 +57,14 @@ TEST(Engine, all_reduce_sums_with_every_schedule_in_and_out_of_place_in_any_orde
         for (Rank r = 0; r < world; ++r) {
           given[r] = made(r, count);
           got[r] = r % 2 == 0 ? given[r] : Ints(count, -1);
-          done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), r % 2 == 0 ? ConstTensor(out(got[r])) : in(given[r]), out(got[r]), options)));
+          done.push_back(cluster.submit(
+              r,
+              all_reduce_call(cluster.caller(r), r % 2 == 0 ? ConstTensor(out(got[r])) : in(given[r]), out(got[r]), options)));
         }
         cluster.finish(done);
         expect_ok(done);
-        for (Rank r = 0; r < world; ++r) ASSERT_EQ(got[r], sums(world, count)) << name(kind) << " world " << world << " count " << count << " rank " << r;
+        for (Rank r = 0; r < world; ++r)
+          ASSERT_EQ(got[r], sums(world, count)) << name(kind) << " world " << world << " count " << count << " rank " << r;
         expect_nothing_held(cluster);
       }
     }
@@ -87,11 +92,14 @@ TEST(Engine, sums_in_rank_order_do_not_depend_on_schedule_slices_or_order_of_fra
       }
       for (Rank r = 0; r < world; ++r) {
         const Tensor tensor{std::span<float>(values[r])};
-        done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), tensor, tensor, {.order = Order::in_rank_order, .schedule = kind, .slice_bytes = slice})));
+        done.push_back(
+            cluster.submit(r, all_reduce_call(cluster.caller(r), tensor, tensor,
+                                              {.order = Order::in_rank_order, .schedule = kind, .slice_bytes = slice})));
       }
       cluster.finish(done);
       expect_ok(done);
-      for (Rank r = 0; r < world; ++r) ASSERT_EQ(std::memcmp(values[r].data(), expected.data(), count * sizeof(float)), 0) << name(kind) << " rank " << r;
+      for (Rank r = 0; r < world; ++r)
+        ASSERT_EQ(std::memcmp(values[r].data(), expected.data(), count * sizeof(float)), 0) << name(kind) << " rank " << r;
     }
   }
 }
@@ -101,7 +109,8 @@ TEST(Engine, reduce_scatter_and_all_gather_with_even_and_uneven_blocks) {
     for (const bool uneven : {false, true}) {
       for (const bool in_place : {false, true}) {
         std::vector<size_t> sizes(world, 501);
-        if (uneven) for (Rank r = 0; r < world; ++r) sizes[r] = r * 333 % 700;
+        if (uneven)
+          for (Rank r = 0; r < world; ++r) sizes[r] = r * 333 % 700;
         const auto total = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
         TestCluster cluster(world, {.seed = world, .reorder = 0.3});
         std::vector<Ints> whole(world), block(world);
@@ -110,7 +119,9 @@ TEST(Engine, reduce_scatter_and_all_gather_with_even_and_uneven_blocks) {
         for (Rank r = 0; r < world; ++r) {
           whole[r] = made(r, total);
           block[r].resize(sizes[r]);
-          done.push_back(cluster.submit(r, reduce_scatter_call(cluster.caller(r), in(whole[r]), in_place ? out(whole[r]) : out(block[r]), given, in_place, {.slice_bytes = 512})));
+          done.push_back(
+              cluster.submit(r, reduce_scatter_call(cluster.caller(r), in(whole[r]), in_place ? out(whole[r]) : out(block[r]),
+                                                    given, in_place, {.slice_bytes = 512})));
         }
         cluster.finish(done);
         expect_ok(done);
@@ -126,7 +137,8 @@ TEST(Engine, reduce_scatter_and_all_gather_with_even_and_uneven_blocks) {
         begin = 0;
         for (Rank r = 0; r < world; begin += sizes[r++]) {
           if (in_place) std::copy(block[r].begin(), block[r].end(), all[r].begin() + static_cast<ptrdiff_t>(begin));
-          done.push_back(cluster.submit(r, all_gather_call(cluster.caller(r), in_place ? in(all[r]) : in(block[r]), out(all[r]), given, in_place, {.slice_bytes = 512})));
+          done.push_back(cluster.submit(r, all_gather_call(cluster.caller(r), in_place ? in(all[r]) : in(block[r]), out(all[r]),
+                                                           given, in_place, {.slice_bytes = 512})));
         }
         cluster.finish(done);
         expect_ok(done);
@@ -165,14 +177,16 @@ TEST(Engine, rooted_collectives_from_every_root) {
 TEST(Engine, averages_are_divided_exactly_once_with_every_schedule_of_a_reduce) {
   constexpr uint32_t world = 5, root = 2;
   constexpr size_t count = 1003;
-  for (const auto kind : {ScheduleKind::direct, ScheduleKind::two_step, ScheduleKind::tree, ScheduleKind::halving_doubling, ScheduleKind::ring}) {
+  for (const auto kind :
+       {ScheduleKind::direct, ScheduleKind::two_step, ScheduleKind::tree, ScheduleKind::halving_doubling, ScheduleKind::ring}) {
     TestCluster cluster(world);
     std::vector<Ints> given(world), got(world);
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank r = 0; r < world; ++r) {
       given[r] = made(r, count);
       got[r].resize(count);
-      done.push_back(cluster.submit(r, reduce_call(cluster.caller(r), in(given[r]), out(got[r]), root, {.op = ReduceOp::avg, .order = Order::any, .schedule = kind})));
+      done.push_back(cluster.submit(r, reduce_call(cluster.caller(r), in(given[r]), out(got[r]), root,
+                                                   {.op = ReduceOp::avg, .order = Order::any, .schedule = kind})));
     }
     cluster.finish(done);
     expect_ok(done);
@@ -193,14 +207,16 @@ TEST(Engine, gather_and_scatter_blocks_whose_sizes_only_root_knows) {
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank r = 0; r < world; ++r) {
       block[r] = made(r, sizes[r]);
-      done.push_back(cluster.submit(r, gather_call(cluster.caller(r), in(block[r]), r == root ? out(whole) : Tensor(), root, r == root ? Counts(sizes) : Counts(), {.slice_bytes = 256})));
+      done.push_back(cluster.submit(r, gather_call(cluster.caller(r), in(block[r]), r == root ? out(whole) : Tensor(), root,
+                                                   r == root ? Counts(sizes) : Counts(), {.slice_bytes = 256})));
     }
     cluster.finish(done);
     expect_ok(done);
     done.clear();
     for (Rank r = 0; r < world; ++r) {
       back[r].resize(sizes[r]);
-      done.push_back(cluster.submit(r, scatter_call(cluster.caller(r), r == root ? in(whole) : ConstTensor(), out(back[r]), root, r == root ? Counts(sizes) : Counts(), {.slice_bytes = 256})));
+      done.push_back(cluster.submit(r, scatter_call(cluster.caller(r), r == root ? in(whole) : ConstTensor(), out(back[r]),
+                                                    root, r == root ? Counts(sizes) : Counts(), {.slice_bytes = 256})));
     }
     cluster.finish(done);
     expect_ok(done);
@@ -212,7 +228,9 @@ TEST(Engine, gather_and_scatter_blocks_whose_sizes_only_root_knows) {
 TEST(Engine, all_to_all_in_place_and_with_sizes_per_pair) {
   constexpr uint32_t world = 3;
   const auto mixed = [](Rank from, Rank to) -> size_t { return (from * 5 + to * 3) % 7 * 100; };
-  const auto alike_for_one = [](Rank from, Rank to) -> size_t { return from == 0 || to == 0 ? 200 : (from * 2 + to) % 4 * 100; };
+  const auto alike_for_one = [](Rank from, Rank to) -> size_t {
+    return from == 0 || to == 0 ? 200 : (from * 2 + to) % 4 * 100;
+  };
   for (const auto& size : {std::function<size_t(Rank, Rank)>(mixed), std::function<size_t(Rank, Rank)>(alike_for_one)}) {
     TestCluster cluster(world, {.seed = 3, .reorder = 0.3});
     constexpr size_t block = 700;
@@ -224,8 +242,10 @@ TEST(Engine, all_to_all_in_place_and_with_sizes_per_pair) {
       for (Rank p = 0; p < world; ++p) send[r].push_back(size(r, p)), recv[r].push_back(size(p, r));
       uneven_in[r] = made(r, std::accumulate(send[r].begin(), send[r].end(), size_t{0}));
       uneven_out[r].resize(std::accumulate(recv[r].begin(), recv[r].end(), size_t{0}));
-      done.push_back(cluster.submit(r, all_to_all_call(cluster.caller(r), in(data[r]), out(data[r]), {}, {}, {.slice_bytes = 512})));
-      done.push_back(cluster.submit(r, all_to_all_call(cluster.caller(r), in(uneven_in[r]), out(uneven_out[r]), send[r], recv[r], {.slice_bytes = 512})));
+      done.push_back(
+          cluster.submit(r, all_to_all_call(cluster.caller(r), in(data[r]), out(data[r]), {}, {}, {.slice_bytes = 512})));
+      done.push_back(cluster.submit(
+          r, all_to_all_call(cluster.caller(r), in(uneven_in[r]), out(uneven_out[r]), send[r], recv[r], {.slice_bytes = 512})));
     }
     cluster.finish(done);
     expect_ok(done);
@@ -279,7 +299,8 @@ TEST(Engine, operations_with_numbers_match_whatever_the_order_of_calls) {
   for (Rank r = 0; r < world; ++r) {
     for (size_t i = 0; i < operations; ++i) {
       const auto k = (i * 5 + r * 7) % operations;
-      done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r][k]), out(data[r][k]), {.id = k + 1}), k + 1));
+      done.push_back(
+          cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r][k]), out(data[r][k]), {.id = k + 1}), k + 1));
       if (i % 3 == r) cluster.settle();
     }
   }
@@ -287,7 +308,8 @@ TEST(Engine, operations_with_numbers_match_whatever_the_order_of_calls) {
   expect_ok(done);
   for (size_t k = 0; k < operations; ++k) {
     Ints expected(count);
-    for (Rank r = 0; r < world; ++r) for (size_t i = 0; i < count; ++i) expected[i] += element(r + static_cast<Rank>(k), i);
+    for (Rank r = 0; r < world; ++r)
+      for (size_t i = 0; i < count; ++i) expected[i] += element(r + static_cast<Rank>(k), i);
     for (Rank r = 0; r < world; ++r) ASSERT_EQ(data[r][k], expected) << "operation " << k << " rank " << r;
   }
   expect_nothing_held(cluster);
@@ -321,10 +343,14 @@ struct WrongCall {
 
 TEST(Engine, calls_that_differ_are_named_on_every_rank) {
   const auto reduce_of = [](size_t count, ReduceOp op) {
-    return [=](const Caller& c, Ints& v) { return all_reduce_call(c, {v.data(), count, DType::i32}, {v.data(), count, DType::i32}, {.op = op}); };
+    return [=](const Caller& c, Ints& v) {
+      return all_reduce_call(c, {v.data(), count, DType::i32}, {v.data(), count, DType::i32}, {.op = op});
+    };
   };
   const auto agreeing_on = [](size_t count, uint64_t agreement) {
-    return [=](const Caller& c, Ints& v) { return all_reduce_call(c, {v.data(), count, DType::i32}, {v.data(), count, DType::i32}, {.agreement = agreement}); };
+    return [=](const Caller& c, Ints& v) {
+      return all_reduce_call(c, {v.data(), count, DType::i32}, {v.data(), count, DType::i32}, {.agreement = agreement});
+    };
   };
   const std::vector<WrongCall> cases{
       {"agreement", agreeing_on(1000, 17), agreeing_on(1000, 18), "agree on (CallOptions::agreement)"},
@@ -332,19 +358,26 @@ TEST(Engine, calls_that_differ_are_named_on_every_rank) {
       {"agreement against none", agreeing_on(1000, 17), agreeing_on(1000, 0), "agree on (CallOptions::agreement)"},
       {"size", reduce_of(1000, ReduceOp::sum), reduce_of(999, ReduceOp::sum), "999 elements"},
       {"operation", reduce_of(1000, ReduceOp::sum), reduce_of(1000, ReduceOp::max), "max"},
-      {"type", reduce_of(1000, ReduceOp::sum), [](const Caller& c, Ints& v) { return all_reduce_call(c, {v.data(), 1000, DType::f32}, {v.data(), 1000, DType::f32}, {}); }, "f32"},
+      {"type", reduce_of(1000, ReduceOp::sum),
+       [](const Caller& c, Ints& v) {
+         return all_reduce_call(c, {v.data(), 1000, DType::f32}, {v.data(), 1000, DType::f32}, {});
+       },
+       "f32"},
       {"collective", reduce_of(1000, ReduceOp::sum), [](const Caller& c, Ints&) { return barrier_call(c, {}); }, "barrier"},
       {"empty", reduce_of(0, ReduceOp::sum), reduce_of(5, ReduceOp::sum), "elements"}};
   for (const auto& wrong : cases) {
     TestCluster cluster(3);
     std::vector<Ints> data(3, Ints(1000));
     std::vector<std::shared_ptr<Completion>> done;
-    for (Rank r = 0; r < 3; ++r) done.push_back(cluster.submit(r, r == 1 ? wrong.wrong(cluster.caller(r), data[r]) : wrong.right(cluster.caller(r), data[r])));
+    for (Rank r = 0; r < 3; ++r)
+      done.push_back(
+          cluster.submit(r, r == 1 ? wrong.wrong(cluster.caller(r), data[r]) : wrong.right(cluster.caller(r), data[r])));
     cluster.finish(done);
     for (Rank r = 0; r < 3; ++r) {
       ASSERT_TRUE(done[r]->done) << wrong.what;
       EXPECT_EQ(done[r]->status.code(), Code::invalid) << wrong.what << ": " << done[r]->status.to_string();
-      EXPECT_NE(done[r]->status.message().find(wrong.says), std::string::npos) << wrong.what << ": " << done[r]->status.to_string();
+      EXPECT_NE(done[r]->status.message().find(wrong.says), std::string::npos)
+          << wrong.what << ": " << done[r]->status.to_string();
     }
     expect_nothing_held(cluster);
   }
@@ -354,7 +387,8 @@ TEST(Engine, two_roots_of_one_broadcast_are_found_by_the_next_call) {
   TestCluster cluster(3);
   std::vector<Ints> data(3, Ints(1000));
   std::vector<std::shared_ptr<Completion>> done;
-  for (Rank r = 0; r < 3; ++r) done.push_back(cluster.submit(r, broadcast_call(cluster.caller(r), out(data[r]), r == 1 ? 1 : 0, {})));
+  for (Rank r = 0; r < 3; ++r)
+    done.push_back(cluster.submit(r, broadcast_call(cluster.caller(r), out(data[r]), r == 1 ? 1 : 0, {})));
   cluster.finish(done);
   done.clear();
   for (Rank r = 0; r < 3; ++r) done.push_back(cluster.submit(r, barrier_call(cluster.caller(r), {})));
@@ -369,11 +403,14 @@ TEST(Engine, a_rank_that_does_not_call_is_named_at_the_deadline) {
   TestCluster cluster(3);
   std::vector<Ints> data(3, Ints(100'000));
   std::vector<std::shared_ptr<Completion>> done;
-  for (const Rank r : {0u, 1u}) done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r]), out(data[r]), {.timeout = Milliseconds(50)})));
+  for (const Rank r : {0u, 1u})
+    done.push_back(
+        cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r]), out(data[r]), {.timeout = Milliseconds(50)})));
   cluster.finish(done);
   for (const auto& completion : done) {
     EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
-    EXPECT_NE(completion->status.message().find("rank 2 (process 2) has sent nothing"), std::string::npos) << completion->status.to_string();
+    EXPECT_NE(completion->status.message().find("rank 2 (process 2) has sent nothing"), std::string::npos)
+        << completion->status.to_string();
     EXPECT_LE(completion->report.total_us, 50'000 + inquiry_time / microsecond + 2'000);
   }
   for (const Rank r : {0u, 1u}) EXPECT_EQ(cluster.engine(r).held_bytes() + cluster.engine(r).in_flight_bytes(), 0u);
@@ -383,7 +420,8 @@ TEST(Engine, a_rank_that_dies_is_named_and_later_calls_are_refused) {
   TestCluster cluster(3);
   std::vector<Ints> data(3, Ints(100'000));
   std::vector<std::shared_ptr<Completion>> done;
-  for (const Rank r : {0u, 1u}) done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r]), out(data[r]), {})));
+  for (const Rank r : {0u, 1u})
+    done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r]), out(data[r]), {})));
   cluster.settle();
   cluster.hub().kill(2);
   cluster.settle();
@@ -401,13 +439,16 @@ TEST(Engine, a_rank_that_dies_is_named_and_later_calls_are_refused) {
 TEST(Engine, an_operation_reports_what_it_has_done_so_far) {
   TestCluster cluster(2);
   std::vector<Ints> data(2, Ints(1000));
-  const auto reduce = [&](Rank r) { return cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r]), out(data[r]), {})); };
+  const auto reduce = [&](Rank r) {
+    return cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r]), out(data[r]), {}));
+  };
   auto before = std::vector{reduce(0), reduce(1)};
   cluster.finish(before);
   EXPECT_EQ(cluster.engine(0).report(*before[0], cluster.now()).received_messages, 1u);
   cluster.engine(0).reuse(std::exchange(before[0], nullptr));
   int32_t value = 0;
-  const auto waits = cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 1, 1, {}), 1);
+  const auto waits =
+      cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 1, 1, {}), 1);
   cluster.pass(3 * millisecond);
   const auto report = cluster.engine(0).report(*waits, cluster.now());
   EXPECT_EQ(report.operation, "recv");
@@ -419,8 +460,19 @@ TEST(Engine, whom_a_late_rank_waits_for_is_not_believed_from_half_a_list) {
   TestCluster cluster(3);
   Ints data(1000);
   const auto waits = cluster.submit(0, all_reduce_call(cluster.caller(0), in(data), out(data), {}));
-  Bytes list = std::move(ByteWriter().write(static_cast<uint8_t>(Code::late)).write_string("its deadline has passed").write(uint64_t{1}).write(uint32_t{2}).write(uint32_t{0})).take();
-  const FrameHeader header{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = cluster.group(0).next_operation - 1, .sender = 1, .payload_bytes = static_cast<uint32_t>(list.size())};
+  Bytes list = std::move(ByteWriter()
+                             .write(static_cast<uint8_t>(Code::late))
+                             .write_string("its deadline has passed")
+                             .write(uint64_t{1})
+                             .write(uint32_t{2})
+                             .write(uint32_t{0}))
+                   .take();
+  const FrameHeader header{.kind = FrameKind::failed,
+                           .epoch = 7,
+                           .group = 1,
+                           .operation = cluster.group(0).next_operation - 1,
+                           .sender = 1,
+                           .payload_bytes = static_cast<uint32_t>(list.size())};
   cluster.engine(0).received(1, header, {.data = list.data(), .bytes = list.size()});
   EXPECT_EQ(cluster.engine(0).counters().frames_refused, 1u);
   EXPECT_FALSE(waits->done);
@@ -430,7 +482,9 @@ TEST(Engine, what_a_rank_sent_before_it_left_is_enough) {
   TestCluster cluster(3);
   std::vector<Ints> data(3, Ints(1000));
   data[1] = made(1, 1000);
-  const auto call = [&](Rank r) { return cluster.submit(r, broadcast_call(cluster.caller(r), out(data[r]), 1, {.schedule = ScheduleKind::direct})); };
+  const auto call = [&](Rank r) {
+    return cluster.submit(r, broadcast_call(cluster.caller(r), out(data[r]), 1, {.schedule = ScheduleKind::direct}));
+  };
   std::vector<std::shared_ptr<Completion>> done{call(1)};
   cluster.settle();
   cluster.hub().kill(1);
@@ -446,7 +500,8 @@ TEST(Engine, duplicated_and_cut_frames_are_refused_not_added_twice) {
     TestCluster cluster(2, {.seed = 4, .duplicate = duplicate ? 0.5 : 0, .cut = duplicate ? 0 : 0.5});
     std::vector<Ints> data{made(0, 200'000), made(1, 200'000)};
     std::vector<std::shared_ptr<Completion>> done;
-    for (Rank r = 0; r < 2; ++r) done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r]), out(data[r]), {.slice_bytes = 4096})));
+    for (Rank r = 0; r < 2; ++r)
+      done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r]), out(data[r]), {.slice_bytes = 4096})));
     cluster.finish(done);
     for (Rank r = 0; r < 2; ++r) {
       ASSERT_TRUE(done[r]->done);

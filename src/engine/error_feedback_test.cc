@@ -34,7 +34,8 @@ Left all_reduced(uint32_t world, Place place, Vectors inputs, Vectors errors, co
     done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), input, place == Place::same ? input : output, with)));
   }
   cluster.finish(done);
-  for (const auto& completion : done) EXPECT_TRUE(completion->done && completion->status.ok()) << completion->status.to_string();
+  for (const auto& completion : done)
+    EXPECT_TRUE(completion->done && completion->status.ok()) << completion->status.to_string();
   return {place == Place::same ? std::move(inputs) : std::move(results), std::move(errors)};
 }
 
@@ -49,10 +50,12 @@ Left reduce_scattered(uint32_t world, Place, Vectors inputs, Vectors errors, con
   for (Rank r = 0; r < world; ++r) {
     auto with = options;
     with.encode_error = errors[r].data();
-    done.push_back(cluster.submit(r, reduce_scatter_call(cluster.caller(r), ConstTensor{std::span<const float>(inputs[r])}, Tensor{std::span<float>(results[r])}, counts, false, with)));
+    done.push_back(cluster.submit(r, reduce_scatter_call(cluster.caller(r), ConstTensor{std::span<const float>(inputs[r])},
+                                                         Tensor{std::span<float>(results[r])}, counts, false, with)));
   }
   cluster.finish(done);
-  for (const auto& completion : done) EXPECT_TRUE(completion->done && completion->status.ok()) << completion->status.to_string();
+  for (const auto& completion : done)
+    EXPECT_TRUE(completion->done && completion->status.ok()) << completion->status.to_string();
   return {std::move(results), std::move(errors)};
 }
 
@@ -78,7 +81,8 @@ void expect_as_by_hand(auto call, uint32_t world, Place place, const CallOptions
 
 class ErrorFeedbackOf : public ::testing::TestWithParam<ScheduleKind> {};
 INSTANTIATE_TEST_SUITE_P(ErrorFeedback, ErrorFeedbackOf,
-                         ::testing::Values(ScheduleKind::two_step, ScheduleKind::one_shot, ScheduleKind::ring, ScheduleKind::halving_doubling, ScheduleKind::hierarchical, ScheduleKind::automatic),
+                         ::testing::Values(ScheduleKind::two_step, ScheduleKind::one_shot, ScheduleKind::ring,
+                                           ScheduleKind::halving_doubling, ScheduleKind::hierarchical, ScheduleKind::automatic),
                          [](const auto& param) { return std::string(name(param.param)); });
 
 TEST_P(ErrorFeedbackOf, is_what_adding_by_hand_gives_to_the_bit) {
@@ -86,13 +90,17 @@ TEST_P(ErrorFeedbackOf, is_what_adding_by_hand_gives_to_the_bit) {
   own_exact.own_exact = true;
   std::vector<Codec> codecs{Codec{}};
   const bool plain_only = GetParam() == ScheduleKind::ring || GetParam() == ScheduleKind::halving_doubling;
-  if (!plain_only) codecs.insert(codecs.end(), {Codec::quantized(4), Codec::quantized(2), own_exact, *Codec::parse("bf16"), *Codec::parse("int8/plain"), *Codec::parse("plain/int4")});
+  if (!plain_only)
+    codecs.insert(codecs.end(), {Codec::quantized(4), Codec::quantized(2), own_exact, *Codec::parse("bf16"),
+                                 *Codec::parse("int8/plain"), *Codec::parse("plain/int4")});
   for (const uint32_t world : {1, 2, 3, 4}) {
     for (size_t c = 0; c < codecs.size(); ++c) {
       for (const auto place : {Place::same, Place::apart}) {
         for (const auto op : {ReduceOp::sum, ReduceOp::avg}) {
-          const auto what = std::to_string(world) + " ranks, codec " + std::to_string(c) + (place == Place::same ? ", in place" : "") + ", " + name(op);
-          ASSERT_NO_FATAL_FAILURE(expect_as_by_hand(all_reduced, world, place, {.op = op, .schedule = GetParam(), .slice_bytes = 1024, .codec = codecs[c]}, what));
+          const auto what = std::to_string(world) + " ranks, codec " + std::to_string(c) +
+                            (place == Place::same ? ", in place" : "") + ", " + name(op);
+          ASSERT_NO_FATAL_FAILURE(expect_as_by_hand(
+              all_reduced, world, place, {.op = op, .schedule = GetParam(), .slice_bytes = 1024, .codec = codecs[c]}, what));
         }
       }
     }
@@ -103,7 +111,8 @@ TEST(ErrorFeedback, in_reduce_scatter_is_what_adding_by_hand_gives) {
   for (const uint32_t world : {1, 3, 4}) {
     for (const auto& codec : {Codec{}, Codec::quantized(4), Codec::quantized(8)}) {
       for (const auto op : {ReduceOp::sum, ReduceOp::avg}) {
-        ASSERT_NO_FATAL_FAILURE(expect_as_by_hand(reduce_scattered, world, Place::apart, {.op = op, .codec = codec}, std::to_string(world) + " ranks"));
+        ASSERT_NO_FATAL_FAILURE(expect_as_by_hand(reduce_scattered, world, Place::apart, {.op = op, .codec = codec},
+                                                  std::to_string(world) + " ranks"));
       }
     }
   }
@@ -114,7 +123,8 @@ TEST(ErrorFeedback, of_what_is_no_number_keeps_to_its_group) {
   const uint32_t world = 3;
   auto inputs = golden(world, 1000);
   inputs[1][500] = std::numeric_limits<float>::quiet_NaN();
-  const auto got = all_reduced(world, Place::same, inputs, Vectors(world, std::vector<float>(1000)), {.schedule = ScheduleKind::two_step, .codec = Codec::quantized(4), .error_feedback = true});
+  const auto got = all_reduced(world, Place::same, inputs, Vectors(world, std::vector<float>(1000)),
+                               {.schedule = ScheduleKind::two_step, .codec = Codec::quantized(4), .error_feedback = true});
   for (Rank r = 0; r < world; ++r) {
     for (size_t i = 0; i < 1000; ++i) {
       ASSERT_TRUE(i / 128 == 500 / 128 || std::isfinite(got.errors[r][i])) << r << " " << i;
@@ -126,7 +136,9 @@ TEST(ErrorFeedback, is_refused_where_it_has_nowhere_to_go) {
   TestCluster cluster(2);
   std::vector<float> values(100), error(100);
   const Tensor tensor{std::span<float>(values)};
-  const auto refused = [&](const CallOptions& options) { return all_reduce_call(cluster.caller(0), tensor, tensor, options).status(); };
+  const auto refused = [&](const CallOptions& options) {
+    return all_reduce_call(cluster.caller(0), tensor, tensor, options).status();
+  };
   EXPECT_EQ(refused({.error_feedback = true}).code(), Code::invalid);
   EXPECT_EQ(refused({.error_feedback = true}).message(), "error_feedback needs encode_error");
   EXPECT_EQ(refused({.encode_error = error.data(), .error_feedback = true, .measure_error = true}).code(), Code::invalid);

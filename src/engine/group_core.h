@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/lossy/lossy_group.h"
 #include "executor/plan.h"
 #include "executor/request.h"
-#include "engine/lossy/lossy_group.h"
 #include "record/recorder.h"
 #include "schedules/cost.h"
 #include "schedules/uneven_links.h"
@@ -28,8 +28,10 @@ inline constexpr PeerIndex self_peer = UINT32_MAX;  // this process in a member 
 struct FastPathPlan {
   static constexpr uint32_t world_max = exchange_ranks_max;  // bits of FastPath::missing
   bool serves(const OperationRequest& q) const {
-    return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order && q.schedule == schedule && q.slice_bytes == asked_slice_bytes &&
-           q.collective == collective && q.in_place_blocks == in_place_blocks && q.root == root && q.send_counts.empty() && q.recv_counts.empty() && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
+    return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order &&
+           q.schedule == schedule && q.slice_bytes == asked_slice_bytes && q.collective == collective &&
+           q.in_place_blocks == in_place_blocks && q.root == root && q.send_counts.empty() && q.recv_counts.empty() &&
+           q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
   }
 
   Collective collective = Collective::all_reduce;
@@ -47,26 +49,27 @@ struct FastPathPlan {
   FrameHeader header;          // but for the operation's number and the chunk
   Report report;               // but for number, times and last rank
   uint32_t pending = 0;        // ranks that send to this one, as bits
-  std::array<PeerIndex, world_max> others{};  // that this rank sends to, or receives from, or both; if all of them, from the next rank on
+  std::array<PeerIndex, world_max>
+      others{};                    // that this rank sends to, or receives from, or both; if all of them, from the next rank on
   size_t sends = 0, receives = 0;  // of others: all of them, or none
 };
 
 struct GroupCore {
   uint32_t number = 0;
-  uint32_t epoch = 0;                // as in frames
-  std::vector<PeerIndex> members;    // by rank; self_peer for this process
+  uint32_t epoch = 0;              // as in frames
+  std::vector<PeerIndex> members;  // by rank; self_peer for this process
   Rank self = 0;
-  std::vector<uint32_t> host_groups;     // host group (host) of each rank
-  std::unique_ptr<UnevenLinks> uneven;  // null where links between hosts are alike
-  uint64_t next_operation = 0;       // of those numbered by order of calls
+  std::vector<uint32_t> host_groups;          // host group (host) of each rank
+  std::unique_ptr<UnevenLinks> uneven;        // null where links between hosts are alike
+  uint64_t next_operation = 0;                // of those numbered by order of calls
   std::map<uint64_t, uint32_t> next_message;  // point-to-point sequence by (source, destination, tag)
-  std::vector<uint64_t> recent_ids;  // user-numbered operations that ended lately: ring of recent_ids_max
+  std::vector<uint64_t> recent_ids;           // user-numbered operations that ended lately: ring of recent_ids_max
   size_t recent_at = 0;
-  std::vector<uint64_t> failed;      // operations that failed lately: late data for them are no surprise; ring likewise
+  std::vector<uint64_t> failed;  // operations that failed lately: late data for them are no surprise; ring likewise
   size_t failed_at = 0;
-  uint64_t given_up = 0;             // by another member, though it ended here: the latest such operation in the order of calls
-  std::string given_up_why;          // in that member's words; empty: there is none
-  Status violation;                  // not ok: ranks were seen to call different things; the next operation says so
+  uint64_t given_up = 0;     // by another member, though it ended here: the latest such operation in the order of calls
+  std::string given_up_why;  // in that member's words; empty: there is none
+  Status violation;          // not ok: ranks were seen to call different things; the next operation says so
   std::map<uint64_t, std::unique_ptr<Plan>> plans;  // by PlanChoice::key
   // The latest requests and what was chosen for them: choosing costs microseconds, a small operation less.
   struct Chosen {
@@ -85,13 +88,13 @@ struct GroupCore {
   std::array<Chosen, 16> chosen{};
   size_t chosen_at = 0;
   std::array<FastPathPlan, record::collective_count> fast_path;  // by collective
-  std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
-  Status ended;                      // not ok: no more operations
-  std::vector<Status> gave_up;       // by rank; empty: nobody has aborted the group
-  Status first_abort;                // that was heard of, for people; ok: none
-  std::unique_ptr<LossyGroup> lossy; // null: a link of it delivers everything
-  std::string no_datagrams;          // then: which, for people
-  std::unique_ptr<record::Recorder> record;  // null: none is kept, as in the simulator
+  std::vector<int32_t> rank_of_peer;                             // by PeerIndex; -1 = not a member
+  Status ended;                                                  // not ok: no more operations
+  std::vector<Status> gave_up;                                   // by rank; empty: nobody has aborted the group
+  Status first_abort;                                            // that was heard of, for people; ok: none
+  std::unique_ptr<LossyGroup> lossy;                             // null: a link of it delivers everything
+  std::string no_datagrams;                                      // then: which, for people
+  std::unique_ptr<record::Recorder> record;                      // null: none is kept, as in the simulator
 
   static constexpr size_t recent_ids_max = 1024;
   static void remember(std::vector<uint64_t>& ring, size_t& at, uint64_t number) {

@@ -1,5 +1,5 @@
-// Arithmetic on the thread that drives the node, timed when it is large enough for the clock not to matter. Encoding and decoding of much
-// is shared with helpers, if there are any.
+// Arithmetic on the thread that drives the node, timed when it is large enough for the clock not to matter. Encoding and
+// decoding of much is shared with helpers, if there are any.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "engine/compute.h"
-#include "engine/thread_pool.h"
 #include "engine/result_stores.h"
 #include "engine/slot_stores.h"
+#include "engine/thread_pool.h"
 
 namespace unisono {
 
@@ -34,13 +34,17 @@ class InlineCompute final : public Compute {
     });
   }
   Computed fill(void* slot, const void* source, size_t bytes) override {
-    const auto computed = timed(2 * bytes, [&] { (stores_.past_caches(bytes) ? kernels::stream_copy : kernels::copy)(slot, source, bytes); });
+    const auto computed =
+        timed(2 * bytes, [&] { (stores_.past_caches(bytes) ? kernels::stream_copy : kernels::copy)(slot, source, bytes); });
     if (bytes >= SlotStores::bytes_min) stores_.filled(bytes, computed.cost);
     return computed;
   }
-  Computed copy(void* destination, const void* source, size_t bytes, uint64_t) override { return copy_now(destination, source, bytes); }
+  Computed copy(void* destination, const void* source, size_t bytes, uint64_t) override {
+    return copy_now(destination, source, bytes);
+  }
   Computed copy_now(void* destination, const void* source, size_t bytes) override {
-    return timed(2 * bytes, [&] { (results_.past_caches(bytes) ? kernels::stream_copy : kernels::copy)(destination, source, bytes); });
+    return timed(2 * bytes,
+                 [&] { (results_.past_caches(bytes) ? kernels::stream_copy : kernels::copy)(destination, source, bytes); });
   }
   void in_flight(uint64_t bytes) override { results_.in_flight(bytes); }
 
@@ -56,7 +60,8 @@ class InlineCompute final : public Compute {
   }
   Computed fold(const FoldTask& task, kernels::BlockCounts& counts, uint64_t) override {
     return timed(task.messages.size() * task.count * element_bytes(task.dtype), [&] {
-      in_parts(task.count, task.messages.size(), counts, [&](kernels::BlockCounts& c, TaskPart part) { unisono::fold(task, c, part); });
+      in_parts(task.count, task.messages.size(), counts,
+               [&](kernels::BlockCounts& c, TaskPart part) { unisono::fold(task, c, part); });
     });
   }
 
@@ -89,7 +94,8 @@ class InlineCompute final : public Compute {
     }
     const auto start = std::chrono::steady_clock::now();
     work();
-    return {.done = true, .cost = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count()};
+    return {.done = true,
+            .cost = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count()};
   }
 
   Nanos (*const clock_)();

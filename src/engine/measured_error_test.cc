@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "testing/group_of_threads.h"
 #include "base/random.h"
 #include "kernels/dispatch.h"
+#include "testing/group_of_threads.h"
 #include "unisono/unisono.h"
 
 namespace unisono {
@@ -37,11 +37,14 @@ TEST(MeasuredError, is_that_of_the_result_against_the_exact_sum) {
       double previous = 1e9;
       for (const auto* codec : {"bf16", "int8", "int5", "int4"}) {
         auto values = noise(count, group.rank());
-        const auto report = group.all_reduce(std::span<float>(values), {.op = op, .schedule = two_step, .codec = Codec::parse(codec).value(), .measure_error = true});
+        const auto report =
+            group.all_reduce(std::span<float>(values),
+                             {.op = op, .schedule = two_step, .codec = Codec::parse(codec).value(), .measure_error = true});
         ASSERT_TRUE(report.ok()) << report.status().to_string();
         EXPECT_EQ(report->codec, Codec::parse(codec).value());
         double wrong = 0, right = 0;
-        for (size_t i = 0; i < count; ++i) wrong += (values[i] - exact[i]) * (values[i] - exact[i]), right += exact[i] * exact[i];
+        for (size_t i = 0; i < count; ++i)
+          wrong += (values[i] - exact[i]) * (values[i] - exact[i]), right += exact[i] * exact[i];
         EXPECT_NEAR(report->measured_error, wrong / right, 1e-5 * wrong / right) << codec;
         EXPECT_NEAR(report->snr_db(), 10 * std::log10(right / wrong), 1e-3) << codec;
         EXPECT_LT(report->snr_db(), previous) << codec;
@@ -86,7 +89,8 @@ TEST(MeasuredError, is_refused_where_it_means_nothing) {
     EXPECT_EQ(group.all_reduce(std::span<int32_t>(integers), measured).status().code(), Code::invalid);
     EXPECT_EQ(group.all_reduce(tensor, {.op = ReduceOp::max, .measure_error = true}).status().code(), Code::invalid);
     EXPECT_EQ(group.all_reduce(tensor, {.id = 5, .measure_error = true}).status().code(), Code::invalid);
-    EXPECT_EQ(group.reduce_scatter(ConstTensor(Tensor(tensor)), std::span<float>(other), {}, measured).status().code(), Code::invalid);
+    EXPECT_EQ(group.reduce_scatter(ConstTensor(Tensor(tensor)), std::span<float>(other), {}, measured).status().code(),
+              Code::invalid);
     EXPECT_EQ(group.broadcast(tensor, 0, measured).status().code(), Code::invalid);
     EXPECT_TRUE(group.all_reduce(tensor, measured).ok());
   });

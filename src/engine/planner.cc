@@ -23,10 +23,12 @@ Plan message_plan(Collective direction, Rank other) {
   plan.kind = ScheduleKind::direct;
   plan.chunk_count = 1;
   plan.direct = true;
-  plan.chunks.push_back({.chunk = 0, .stage_begin = 0, .stage_end = 1, .recv_count = sends ? 0u : 1u, .send_count = sends ? 1u : 0u});
+  plan.chunks.push_back(
+      {.chunk = 0, .stage_begin = 0, .stage_end = 1, .recv_count = sends ? 0u : 1u, .send_count = sends ? 1u : 0u});
   plan.order = {0};
   plan.peers = plan.partners = {other};
-  plan.stages.push_back({.round = 0, .send_begin = 0, .send_end = sends ? 1u : 0u, .recv_begin = sends ? 1u : 0u, .recv_end = 1});
+  plan.stages.push_back(
+      {.round = 0, .send_begin = 0, .send_end = sends ? 1u : 0u, .recv_begin = sends ? 1u : 0u, .recv_end = 1});
   return plan;
 }
 
@@ -38,8 +40,8 @@ bool is_flat(std::span<const uint32_t> host_groups) {
   return hosts.size() <= 1 || hosts.size() == host_groups.size();
 }
 
-// Where the order of additions cannot change a bit, any will do. Else rank order is the default where it costs nothing, which is a
-// property of the group, not of the call (docs/design/decisions/0002-order-of-sums.md).
+// Where the order of additions cannot change a bit, any will do. Else rank order is the default where it costs nothing, which
+// is a property of the group, not of the call (docs/design/decisions/0002-order-of-sums.md).
 Order order_of(const OperationRequest& q, const PlanContext& context) {
   if (!adds(q.collective) || !is_floating(q.dtype)) return Order::any;
   if (q.order != Order::automatic) return q.order;
@@ -48,7 +50,8 @@ Order order_of(const OperationRequest& q, const PlanContext& context) {
 
 uint64_t key_of(const OperationRequest& q, const PlanChoice& choice) {
   const bool rooted = is_message(q) || is_rooted(q.collective);
-  return uint64_t{rooted ? q.root : 0} << 18 | uint64_t{choice.relayed} << 17 | uint64_t{choice.fitted} << 16 | static_cast<uint64_t>(choice.outer) << 12 | static_cast<uint64_t>(choice.inner) << 8 |
+  return uint64_t{rooted ? q.root : 0} << 18 | uint64_t{choice.relayed} << 17 | uint64_t{choice.fitted} << 16 |
+         static_cast<uint64_t>(choice.outer) << 12 | static_cast<uint64_t>(choice.inner) << 8 |
          static_cast<uint64_t>(choice.kind) << 4 | static_cast<uint64_t>(q.collective);
 }
 
@@ -64,7 +67,8 @@ static Codec possible_codec(const OperationRequest& q, const PlanContext& contex
   };
   if (codec.is_plain()) return {};
   if (context.world == 1) return leave_out("one rank");
-  if (q.dtype != DType::f32 && q.dtype != DType::f16 && q.dtype != DType::bf16) return leave_out("only f32, f16 and bf16 elements are encoded");
+  if (q.dtype != DType::f32 && q.dtype != DType::f16 && q.dtype != DType::bf16)
+    return leave_out("only f32, f16 and bf16 elements are encoded");
   if (reduces && q.op != ReduceOp::sum && q.op != ReduceOp::avg) return leave_out("only sums and averages are encoded");
   for (auto* step : {&codec.reduce, &codec.across, &codec.gather}) {
     const bool narrows = step->kind == StepCodec::Kind::f16 || step->kind == StepCodec::Kind::bf16;
@@ -87,19 +91,22 @@ static Codec codec_of(Codec codec, Collective collective, ScheduleKind kind) {
 static ChooseRequest::Encoded encoded(const Codec& codec, DType dtype) {
   constexpr size_t many = 1u << 20;
   const auto fraction = [&](const StepCodec& step) {
-    return static_cast<double>(wire_codec(step, dtype, dtype, false).message_bytes(many)) / static_cast<double>(many * element_bytes(dtype));
+    return static_cast<double>(wire_codec(step, dtype, dtype, false).message_bytes(many)) /
+           static_cast<double>(many * element_bytes(dtype));
   };
   return {.reduce = fraction(codec.reduce), .across = fraction(codec.across), .gather = fraction(codec.gather)};
 }
 
 // Sizes that only some ranks know must not decide: every rank has to choose alike.
 static bool sizes_are_known(const OperationRequest& q) {
-  return !is_message(q) && q.collective != Collective::gather && q.collective != Collective::scatter && q.collective != Collective::all_to_all;
+  return !is_message(q) && q.collective != Collective::gather && q.collective != Collective::scatter &&
+         q.collective != Collective::all_to_all;
 }
 
 // As a file says in which the group found it, else as rates and latencies of the links predict. Both are equal on all ranks.
 static Result<Choice> choose_plain(const ChooseRequest& request, const PlanContext& context) {
-  const auto* group = request.kind == ScheduleKind::automatic ? context.topology.tuning.find(context.host_groups, context.world) : nullptr;
+  const auto* group =
+      request.kind == ScheduleKind::automatic ? context.topology.tuning.find(context.host_groups, context.world) : nullptr;
   const auto* tuned = group == nullptr ? nullptr : group->find(request.collective, request.bytes);
   if (tuned == nullptr) return choose(request);
   if (tuned->kind == ScheduleKind::one_shot) {
@@ -113,7 +120,8 @@ static Result<Choice> choose_plain(const ChooseRequest& request, const PlanConte
   return chosen ? std::move(chosen) : choose(request);  // it passes partial sums on where rank order is wanted
 }
 
-static Result<Choice> choose_schedule(const OperationRequest& q, const PlanContext& context, Codec& codec, std::string_view& note) {
+static Result<Choice> choose_schedule(const OperationRequest& q, const PlanContext& context, Codec& codec,
+                                      std::string_view& note) {
   ChooseRequest request{.collective = q.collective,
                         .bytes = schedule_bytes(q, context.world),
                         .is_16_bit_float = q.dtype == DType::f16 || q.dtype == DType::bf16,
@@ -136,7 +144,8 @@ static Result<Choice> choose_schedule(const OperationRequest& q, const PlanConte
   if (!plain) return plain;
   request.encoded = encoded(codec, q.dtype);
   auto chosen = choose(request);
-  if (!chosen || !may_leave_out || std::llround(chosen->predicted_us * 1000) <= std::llround(plain->predicted_us * 950)) return chosen;
+  if (!chosen || !may_leave_out || std::llround(chosen->predicted_us * 1000) <= std::llround(plain->predicted_us * 950))
+    return chosen;
   note = "plain is predicted to be about as fast";
   codec = {};
   return plain;
@@ -178,7 +187,9 @@ Result<Plan> make_plan(const OperationRequest& q, const PlanChoice& choice, cons
                                  .host_groups = context.host_groups,
                                  .inner = choice.inner,
                                  .outer = choice.outer,
-                                 .around = choice.fitted && choice.kind == ScheduleKind::ring ? std::span<const Rank>(context.uneven->around()) : std::span<const Rank>()});
+                                 .around = choice.fitted && choice.kind == ScheduleKind::ring
+                                               ? std::span<const Rank>(context.uneven->around())
+                                               : std::span<const Rank>()});
   if (!schedule) return schedule.status();
   auto plan = compile(*schedule, context.self, context.world);
   if (!plan || !choice.fitted) return plan;

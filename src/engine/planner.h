@@ -5,9 +5,9 @@
 #include <span>
 #include <string_view>
 
+#include "engine/topology.h"
 #include "executor/plan.h"
 #include "executor/request.h"
-#include "engine/topology.h"
 #include "schedules/uneven_links.h"
 #include "unisono/status.h"
 
@@ -16,12 +16,12 @@ namespace unisono {
 struct PlanChoice {
   ScheduleKind kind = ScheduleKind::two_step;
   ScheduleKind inner = ScheduleKind::automatic, outer = ScheduleKind::automatic;  // of a hierarchical schedule
-  bool fitted = false;  // to uneven links
-  bool relayed = false; // values are passed on
+  bool fitted = false;                                                            // to uneven links
+  bool relayed = false;                                                           // values are passed on
   uint64_t slice_bytes = 256u << 10;
-  Codec codec{};                   // plain if the one that was asked for is left out
-  std::string_view codec_note{};   // why; static text
-  uint64_t key = 0;  // equal keys: equal plans
+  Codec codec{};                  // plain if the one that was asked for is left out
+  std::string_view codec_note{};  // why; static text
+  uint64_t key = 0;               // equal keys: equal plans
 };
 
 // The group's place in it all.

@@ -1,8 +1,10 @@
-// Whether results are copied to where the caller wants them through the caches or past them. A state machine: it is told what is in flight.
+// Whether results are copied to where the caller wants them through the caches or past them. A state machine: it is told what
+// is in flight.
 //
-// A line that is written through the caches is fetched from memory first and pushes out another one. That pays if it is read before it is
-// pushed out itself, which it is not once the tensors of all that is in flight are larger than the caches: then what is written past them
-// is neither fetched nor in the way. docs/design/decisions/0005-how-shared-memory-is-written.md has the measurements.
+// A line that is written through the caches is fetched from memory first and pushes out another one. That pays if it is read
+// before it is pushed out itself, which it is not once the tensors of all that is in flight are larger than the caches: then
+// what is written past them is neither fetched nor in the way. docs/design/decisions/0005-how-shared-memory-is-written.md has
+// the measurements.
 #pragma once
 
 #include <algorithm>

@@ -1,12 +1,13 @@
-// Whether payloads are written into shared memory through the caches or past them. A state machine: it is told what took how long.
+// Whether payloads are written into shared memory through the caches or past them. A state machine: it is told what took how
+// long.
 //
-// A slot that is used again lies in the cache of whoever read it last, and to be written each of its lines has to be fetched back.
-// Where both cores share a cache that costs next to nothing. Where they do not, it costs more than everything else: two virtual
-// processors that the host runs on far cores wrote 4 GB/s that way and 15 GB/s past the caches, whatever instructions did it.
-// Near cores on the other hand write faster through the cache, and read a slot faster from it than from memory. And a host moves its
-// virtual processors, so it is found out again and again: from time to time, and when writing has become slower, slices go the other
-// way to see. Several, because what counts when they go through the caches is a slot that went that way before: one whose lines are in
-// no cache or only in the reader's takes longer.
+// A slot that is used again lies in the cache of whoever read it last, and to be written each of its lines has to be fetched
+// back. Where both cores share a cache that costs next to nothing. Where they do not, it costs more than everything else: two
+// virtual processors that the host runs on far cores wrote 4 GB/s that way and 15 GB/s past the caches, whatever instructions
+// did it. Near cores on the other hand write faster through the cache, and read a slot faster from it than from memory. And a
+// host moves its virtual processors, so it is found out again and again: from time to time, and when writing has become slower,
+// slices go the other way to see. Several, because what counts when they go through the caches is a slot that went that way
+// before: one whose lines are in no cache or only in the reader's takes longer.
 #pragma once
 
 #include <algorithm>
@@ -40,14 +41,16 @@ class SlotStores {
   bool past() const { return past_; }
 
  private:
-  // The writer's gain by going past the caches has to make up for the reader's loss: near cores lose twice as much as they gain at a factor of 1.
+  // The writer's gain by going past the caches has to make up for the reader's loss: near cores lose twice as much as they gain
+  // at a factor of 1.
   static constexpr double past_factor = 0.65, through_factor = 1.3;  // of what is usual now, to change to that way
   static constexpr double slow_factor = 1.6;
   static constexpr uint32_t slices_of_evidence = 16;
   static constexpr uint32_t slices_before_first_try = 256;  // most slots are new
   static constexpr uint32_t slices_between_tries = 2048;
-  static constexpr uint32_t slices_past = 8, slices_through = 32;  // of a try; through the caches, slots that two ranks use in turn, twice
-  static constexpr uint32_t slices_that_count = 8;                 // the last of them
+  static constexpr uint32_t slices_past = 8,
+                            slices_through = 32;    // of a try; through the caches, slots that two ranks use in turn, twice
+  static constexpr uint32_t slices_that_count = 8;  // the last of them
   static constexpr size_t sizes = 32;
   using Costs = std::array<double, sizes>;  // ns per byte, by the logarithm of a slice's size; 0: not known
 
@@ -76,7 +79,7 @@ class SlotStores {
   Costs settled_{};  // the same when the last try ended
   bool past_ = false, trying_ = false;
   uint32_t slices_ = 0, until_try_ = slices_before_first_try;  // since the last try, or of this one
-  uint32_t evidence_ = 0;                                       // that something has changed
+  uint32_t evidence_ = 0;                                      // that something has changed
   uint32_t counted_ = 0, better_ = 0;
 };
 

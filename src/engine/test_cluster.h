@@ -7,9 +7,9 @@
 #include <numeric>
 #include <vector>
 
-#include "group/api/calls.h"
 #include "engine/engine.h"
 #include "engine/inline_compute.h"
+#include "group/api/calls.h"
 #include "transports/testing/faulty.h"
 #include "transports/testing/loopback.h"
 
@@ -17,7 +17,9 @@ namespace unisono {
 
 class TestCluster {
  public:
-  explicit TestCluster(uint32_t world, const FaultPlan& faults = {}, EngineLimits limits = {}, uint32_t ranks_per_host_group = 2, Nanos (*clock)() = nullptr) : world_(world), compute_(clock) {
+  explicit TestCluster(uint32_t world, const FaultPlan& faults = {}, EngineLimits limits = {},
+                       uint32_t ranks_per_host_group = 2, Nanos (*clock)() = nullptr)
+      : world_(world), compute_(clock) {
     hub_ = std::move(LoopbackHub::make({.count = world}).value());
     std::vector<uint32_t> host_groups(world);
     for (Rank r = 0; r < world; ++r) host_groups[r] = r / ranks_per_host_group;
@@ -53,7 +55,9 @@ class TestCluster {
   uint32_t world() const { return world_; }
   Nanos now() const { return now_; }
 
-  std::shared_ptr<Completion> submit(Rank rank, Result<OperationRequest> request, uint64_t id = 0) { return submit(rank, *groups_[rank], std::move(request), id); }
+  std::shared_ptr<Completion> submit(Rank rank, Result<OperationRequest> request, uint64_t id = 0) {
+    return submit(rank, *groups_[rank], std::move(request), id);
+  }
   std::shared_ptr<Completion> submit(Rank rank, GroupCore& group, Result<OperationRequest> request, uint64_t id = 0) {
     EXPECT_TRUE(request.ok()) << request.status().to_string();
     return engines_[rank]->submit(group, std::move(*request), id, now_);

@@ -39,8 +39,7 @@ void ThreadPool::hire(uint32_t helpers) {
       threads_.emplace_back([this] { help(); });
       pthread_setname_np(threads_.back().native_handle(), thread_name);
     }
-  } catch (const std::system_error&) {
-  }
+  } catch (const std::system_error&) {}
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -51,8 +50,7 @@ void ThreadPool::share(const Job& job) {
   // Either a helper that goes to sleep sees this call, or it is seen here that one sleeps.
   calls_.fetch_add(1, std::memory_order_seq_cst);
   if (asleep_.load(std::memory_order_seq_cst) > 0) calls_.notify_all();
-  while (do_a_piece()) {
-  }
+  while (do_a_piece()) {}
   for (int looks = 0; undone_.load(std::memory_order_acquire) > 0; ++looks) {
     // Who does the last piece may have lost its processor.
     if (looks < 1000) pause();
@@ -75,8 +73,7 @@ void ThreadPool::help() {
     // In this order: who ends it sets that before it calls for the last time.
     const auto seen = calls_.load(std::memory_order_seq_cst);
     if (stop_.load(std::memory_order_seq_cst)) return;
-    while (do_a_piece()) {
-    }
+    while (do_a_piece()) {}
     const auto until = Clock::now() + attention;
     bool called = false;
     for (uint32_t looks = 1; !called && (looks % looks_per_reading != 0 || Clock::now() < until); ++looks) {

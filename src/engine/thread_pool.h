@@ -1,5 +1,5 @@
-// Threads that help whoever calls with work that falls into pieces. The caller works, too, and takes what is left, so that helpers who
-// come late cost nothing. Between calls helpers look for work for a moment and then sleep.
+// Threads that help whoever calls with work that falls into pieces. The caller works, too, and takes what is left, so that
+// helpers who come late cost nothing. Between calls helpers look for work for a moment and then sleep.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ class ThreadPool {
   void hire(uint32_t helpers);
   uint32_t helpers() const { return static_cast<uint32_t>(threads_.size()); }
 
-  // work(piece) for each of [0, pieces), in any order, several at a time; all are done at return. One caller at a time; work does not throw.
+  // work(piece) for each of [0, pieces), in any order, several at a time; all are done at return. One caller at a time; work
+  // does not throw.
   template <typename Work>
   void share(uint32_t pieces, Work&& work) {
     share({&work, [](void* w, uint32_t piece) { (*static_cast<std::remove_reference_t<Work>*>(w))(piece); }, pieces});
@@ -40,10 +41,10 @@ class ThreadPool {
   bool do_a_piece();
   void help();
 
-  Job job_;                               // does not change while a piece is taken and not done
-  std::atomic<uint32_t> left_{0};         // pieces that nobody has taken
-  std::atomic<uint32_t> undone_{0};       // pieces that are not done
-  std::atomic<uint32_t> calls_{0};        // share() so far; helpers sleep on it
+  Job job_;                          // does not change while a piece is taken and not done
+  std::atomic<uint32_t> left_{0};    // pieces that nobody has taken
+  std::atomic<uint32_t> undone_{0};  // pieces that are not done
+  std::atomic<uint32_t> calls_{0};   // share() so far; helpers sleep on it
   std::atomic<uint32_t> asleep_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> threads_;

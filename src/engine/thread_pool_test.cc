@@ -90,11 +90,26 @@ struct Coded {
 Coded coded(InlineCompute& compute, const StepCodec& step, const std::vector<float>& values) {
   const auto codec = wire_codec(step, DType::f32, DType::f32, false);
   const size_t count = values.size(), bytes = codec.message_bytes(count);
-  Coded c{.message = std::vector<std::byte>(bytes), .result_message = std::vector<std::byte>(bytes), .error = std::vector<float>(count), .decoded = values, .sum = values, .counts = {}};
-  compute.encode({.codec = codec, .elements = values.data(), .count = count, .message = c.message.data(), .error = c.error.data()}, c.counts);
+  Coded c{.message = std::vector<std::byte>(bytes),
+          .result_message = std::vector<std::byte>(bytes),
+          .error = std::vector<float>(count),
+          .decoded = values,
+          .sum = values,
+          .counts = {}};
+  compute.encode(
+      {.codec = codec, .elements = values.data(), .count = count, .message = c.message.data(), .error = c.error.data()},
+      c.counts);
   compute.decode({.codec = codec, .message = c.message.data(), .elements = c.decoded.data(), .count = count}, c.counts, 0);
   const void* const messages[] = {c.message.data(), nullptr, c.message.data()};
-  compute.fold({.from = codec, .messages = messages, .own = c.sum.data(), .count = count, .divisor = 3, .to = &codec, .message = c.result_message.data(), .output = c.sum.data(), .error = c.error.data()},
+  compute.fold({.from = codec,
+                .messages = messages,
+                .own = c.sum.data(),
+                .count = count,
+                .divisor = 3,
+                .to = &codec,
+                .message = c.result_message.data(),
+                .output = c.sum.data(),
+                .error = c.error.data()},
                c.counts, 0);
   return c;
 }
@@ -114,8 +129,11 @@ TEST(ThreadPool, coded_elements_are_the_same_bits_with_any_number_of_threads) {
       InlineCompute compute;
       compute.hire(helpers);
       const auto got = coded(compute, step, values);
-      const auto same = [](const auto& a, const auto& b) { return std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0; };
-      EXPECT_TRUE(same(got.message, expected.message) && same(got.result_message, expected.result_message)) << int{bits} << " bits, " << helpers << " helpers";
+      const auto same = [](const auto& a, const auto& b) {
+        return std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
+      };
+      EXPECT_TRUE(same(got.message, expected.message) && same(got.result_message, expected.result_message))
+          << int{bits} << " bits, " << helpers << " helpers";
       EXPECT_TRUE(same(got.error, expected.error) && same(got.decoded, expected.decoded) && same(got.sum, expected.sum));
       EXPECT_EQ(got.counts.saturated, expected.counts.saturated);
       EXPECT_EQ(got.counts.nonfinite_groups, expected.counts.nonfinite_groups);

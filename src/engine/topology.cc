@@ -9,9 +9,10 @@ namespace {
 
 enum ProfileFlags : uint8_t { measured = 1, copied_by_cores = 2, shares_payloads = 4 };
 
-constexpr double LinkProfile::*numbers[] = {&LinkProfile::latency_us, &LinkProfile::bytes_per_us, &LinkProfile::host_bytes_per_us, &LinkProfile::per_message_cpu_us,
-                                            &LinkProfile::per_batch_cpu_us, &LinkProfile::handling_us, &LinkProfile::reduce_bytes_per_us, &LinkProfile::slice_bytes,
-                                            &LinkProfile::switch_us};
+constexpr double LinkProfile::*numbers[] = {
+    &LinkProfile::latency_us,          &LinkProfile::bytes_per_us,     &LinkProfile::host_bytes_per_us,
+    &LinkProfile::per_message_cpu_us,  &LinkProfile::per_batch_cpu_us, &LinkProfile::handling_us,
+    &LinkProfile::reduce_bytes_per_us, &LinkProfile::slice_bytes,      &LinkProfile::switch_us};
 
 void write(ByteWriter& writer, const LinkProfile& link, bool is_measured) {
   for (const auto number : numbers) writer.write(link.*number);

@@ -1,12 +1,13 @@
 // Per-partner flow of one operation: how much may be sent before the receiver has opened the operation, and how far ahead of
 // the receiver's work a sender may run.
 //
-// The receiver's unexpected memory is bounded by eager_bytes per (operation, partner), its staging by window_bytes. A sender whose
-// total is at most eager_bytes never waits for a grant, and its receiver never sends one.
+// The receiver's unexpected memory is bounded by eager_bytes per (operation, partner), its staging by window_bytes. A sender
+// whose total is at most eager_bytes never waits for a grant, and its receiver never sends one.
 //
-// Slices may be ready in another order on each rank. So the window of every link can be full of slices that wait for a message which
-// another full window keeps back. Therefore a sender may overdraw by one message, of the first slice that it has not finished:
-// the first slice of all that is unfinished anywhere can always go on. The receiver answers an overdraft as soon as it can.
+// Slices may be ready in another order on each rank. So the window of every link can be full of slices that wait for a message
+// which another full window keeps back. Therefore a sender may overdraw by one message, of the first slice that it has not
+// finished: the first slice of all that is unfinished anywhere can always go on. The receiver answers an overdraft as soon as
+// it can.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,8 @@ namespace unisono {
 struct FlowLimits {
   uint64_t eager_bytes = 256u << 10;
   uint64_t window_bytes = 8u << 20;
-  // Partners that share less than this have larger windows: with a small one, who is ahead waits for who is behind, and their links idle.
+  // Partners that share less than this have larger windows: with a small one, who is ahead waits for who is behind, and their
+  // links idle.
   uint64_t staging_bytes = 96u << 20;
 };
 
@@ -41,10 +43,10 @@ struct Flow {
   // Receiving from it.
   uint64_t recv_total = 0, recv_arrived = 0, recv_consumed = 0, recv_granted = 0;
   Nanos first_arrival = never;
-  bool opened = false;   // the partner runs the operation: it has granted something
+  bool opened = false;            // the partner runs the operation: it has granted something
   bool credit_requested = false;  // it was asked to give back what is lent to it, and no room came since
   bool credit_requested_ever = false;
-  bool copies = false;   // it has asked for that
+  bool copies = false;  // it has asked for that
 
   void open(const FlowLimits& limits) {
     send_allowed = send_total <= limits.eager_bytes ? send_total : limits.eager_bytes;
@@ -60,10 +62,12 @@ struct Flow {
     if (recv_total <= limits.eager_bytes) return 0;
     return recv_granted = std::max(recv_granted, std::min(recv_total, limits.window_bytes));
   }
-  // The grant to announce now, or 0: whenever half a window has been used up since the last one, or the sender has overdrawn it.
+  // The grant to announce now, or 0: whenever half a window has been used up since the last one, or the sender has overdrawn
+  // it.
   uint64_t next_grant(const FlowLimits& limits) {
     const uint64_t target = std::min(recv_total, recv_consumed + limits.window_bytes);
-    const bool due = target > recv_granted && (target == recv_total || target - recv_granted >= limits.window_bytes / 2 || is_overdrawn());
+    const bool due =
+        target > recv_granted && (target == recv_total || target - recv_granted >= limits.window_bytes / 2 || is_overdrawn());
     return due ? recv_granted = target : 0;
   }
 };

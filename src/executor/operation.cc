@@ -90,7 +90,8 @@ void Operation::send_together(uint32_t index, const Stage& stage) {
   const auto bytes = message_bytes(lane, stage);
   const auto slot = acquire_for(stage, bytes, false);
   if (!slot) return;
-  const bool only_here = is_encoded(stage) && messages_[index].data == nullptr && lending_.size() == plan_->sends(stage).size() && !sends_later(lane, 1) && !stage.reduces;
+  const bool only_here = is_encoded(stage) && messages_[index].data == nullptr &&
+                         lending_.size() == plan_->sends(stage).size() && !sends_later(lane, 1) && !stage.reduces;
   if (only_here) encode(index, stage, slot.data);
   else port_->fill(slot, message_of(index, stage), bytes);
   port_->commit(slot, header_for(lane, stage));
@@ -167,7 +168,8 @@ bool Operation::send_queued(Rank to, const SendItem& item) {
 bool Operation::bring_oldest_forward(SendQueue& queue) {
   if (oldest_ == lanes_.size() || !lanes_[oldest_].entered || lanes_[oldest_].sends_pending == 0) return false;
   int32_t before = -1, at = queue.head;
-  while (at >= 0 && items_[static_cast<size_t>(at)].lane != oldest_) before = std::exchange(at, items_[static_cast<size_t>(at)].next);
+  while (at >= 0 && items_[static_cast<size_t>(at)].lane != oldest_)
+    before = std::exchange(at, items_[static_cast<size_t>(at)].next);
   if (at < 0 || before < 0) return at >= 0;
   items_[static_cast<size_t>(before)].next = items_[static_cast<size_t>(at)].next;
   if (queue.tail == at) queue.tail = before;
@@ -175,10 +177,10 @@ bool Operation::bring_oldest_forward(SendQueue& queue) {
   return true;
 }
 
-// There is no room. The partner may hold all that can be lent to it, with messages that wait for others: of later lanes, while all wait for
-// what is to be sent now; or of another operation, which must not block this one. Then it is asked, once until there is room, to keep
-// copies instead, also of what is on its way. What all ranks begin in one order they mostly finish in that order: there the first one
-// pleads, and the others wait for its room, if it does not take too long.
+// There is no room. The partner may hold all that can be lent to it, with messages that wait for others: of later lanes, while
+// all wait for what is to be sent now; or of another operation, which must not block this one. Then it is asked, once until
+// there is room, to keep copies instead, also of what is on its way. What all ranks begin in one order they mostly finish in
+// that order: there the first one pleads, and the others wait for its room, if it does not take too long.
 void Operation::request_credit(Rank to) {
   auto& flow = flows_[to];
   if (flow.credit_requested || port_->slot_bytes(to) == 0) return;
@@ -214,7 +216,8 @@ void Operation::copy_out(Rank from) {
       const auto at = std::lower_bound(ranks.begin(), ranks.end(), from);
       if (at == ranks.end() || *at != from) continue;
       const auto entry = lane.arrivals + plan_->stages[s].recv_before + static_cast<size_t>(at - ranks.begin());
-      if (arrivals_.state(entry) == ArrivalMap::State::held && arrivals_.piece(entry).handle != 0) arrivals_.hold(entry, copied(arrivals_.piece(entry)));
+      if (arrivals_.state(entry) == ArrivalMap::State::held && arrivals_.piece(entry).handle != 0)
+        arrivals_.hold(entry, copied(arrivals_.piece(entry)));
     }
   }
 }
@@ -242,20 +245,25 @@ Status Operation::locate(Rank from, const FrameHeader& header, Message& message,
   const auto& chunk_plan = plan_->chunks[static_cast<size_t>(chunk)];
   const auto elements = places_[static_cast<size_t>(chunk)].elements;
   if (descriptor_.amount == 0 && header.amount != elements) {
-    return wrong("a block of " + std::to_string(header.amount) + " elements where this rank expects " + std::to_string(elements));
+    return wrong("a block of " + std::to_string(header.amount) + " elements where this rank expects " +
+                 std::to_string(elements));
   }
-  if (header.slice >= slice_count(static_cast<size_t>(chunk))) return wrong("slice " + std::to_string(header.slice) + " beyond the chunk's end");
+  if (header.slice >= slice_count(static_cast<size_t>(chunk)))
+    return wrong("slice " + std::to_string(header.slice) + " beyond the chunk's end");
   const auto begin = plan_->stages.begin() + chunk_plan.stage_begin, end = plan_->stages.begin() + chunk_plan.stage_end;
   const auto stage = std::lower_bound(begin, end, header.round, [](const Stage& s, uint32_t round) { return s.round < round; });
-  if (stage == end || stage->round != header.round) return wrong("a message of round " + std::to_string(header.round) + ", which has none");
+  if (stage == end || stage->round != header.round)
+    return wrong("a message of round " + std::to_string(header.round) + ", which has none");
   const auto ranks = plan_->receives(*stage);
   const auto at = std::lower_bound(ranks.begin(), ranks.end(), from);
-  if (at == ranks.end() || *at != from) return wrong("a message of round " + std::to_string(header.round) + " that is not its turn");
+  if (at == ranks.end() || *at != from)
+    return wrong("a message of round " + std::to_string(header.round) + " that is not its turn");
   message.lane = first_lane_[static_cast<size_t>(chunk)] + header.slice;
   message.stage = static_cast<uint32_t>(stage - plan_->stages.begin());
   message.entry = lanes_[message.lane].arrivals + stage->recv_before + static_cast<size_t>(at - ranks.begin());
   if (auto status = check_codec(from, header, message, payload); !status.ok()) return status;
-  if (header.payload_bytes != message_bytes(lanes_[message.lane], *stage)) return wrong("a slice of " + std::to_string(header.payload_bytes) + " bytes");
+  if (header.payload_bytes != message_bytes(lanes_[message.lane], *stage))
+    return wrong("a slice of " + std::to_string(header.payload_bytes) + " bytes");
   if (arrivals_.arrived(message.entry)) return wrong("the same message twice");
   return {};
 }
@@ -286,7 +294,8 @@ Piece Operation::piece_to_hold(Rank from, const Message& message, const Piece& g
   if (given.handle == 0) return given;
   const auto& lane = lanes_[message.lane];
   const auto& stage = plan_->stages[message.stage];
-  const bool used_now = lane.entered && lane.stage == message.stage && lane.sends_pending == 0 && lane.got + 1 == stage.recv_end - stage.recv_begin;
+  const bool used_now = lane.entered && lane.stage == message.stage && lane.sends_pending == 0 &&
+                        lane.got + 1 == stage.recv_end - stage.recv_begin;
   const bool may_wait = !flows_[from].copies && (setup_.hold_lent || !stage.reduces);
   return used_now || may_wait ? given : copied(given);
 }
@@ -379,8 +388,10 @@ bool Operation::reduce_lane(uint32_t index) {
   const auto& chunk = plan_->chunks[lane.chunk];
   const auto ranks = plan_->receives(stage);
   const auto& place = places_[lane.chunk];
-  const bool completes = chunk.ends_with_reduce && (place.wanted || place.owned) && stage.recv_before + ranks.size() == chunk.recv_count;
-  const bool folds = coded_ && lane.elements > 0 && (is_encoded(stage) || (completes && plan_->has_gather() && !codecs_[2].is_plain()));
+  const bool completes =
+      chunk.ends_with_reduce && (place.wanted || place.owned) && stage.recv_before + ranks.size() == chunk.recv_count;
+  const bool folds =
+      coded_ && lane.elements > 0 && (is_encoded(stage) || (completes && plan_->has_gather() && !codecs_[2].is_plain()));
   if (folds) return fold_lane(index, completes);
   sources_.clear();
   bool own_added = value(lane) == nullptr;

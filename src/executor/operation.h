@@ -1,10 +1,10 @@
 // One collective on one rank, from its request to its end: the executor that runs any plan over slices.
 //
 // A state machine: events come in as calls with `now`, requests go out through Port; it reads no clock and owns no thread. A
-// lane is one slice of one chunk; lanes advance independently through their chunk's stages, so the same schedule is pipelined over
-// slices. A lane moves to its next stage when the sends of its stage no longer need their memory and all messages of the stage are
-// in; these are combined in one pass, in ascending rank order with this rank's value at its place.
-// Objects are reused; after warm-up an operation does not allocate.
+// lane is one slice of one chunk; lanes advance independently through their chunk's stages, so the same schedule is pipelined
+// over slices. A lane moves to its next stage when the sends of its stage no longer need their memory and all messages of the
+// stage are in; these are combined in one pass, in ascending rank order with this rank's value at its place. Objects are
+// reused; after warm-up an operation does not allocate.
 #pragma once
 
 #include <array>
@@ -75,10 +75,12 @@ class Operation {
   // awaited: the first pending_told_max ranks that it waits for, ascending; also of one that has failed.
   Progress progress(std::vector<Rank>& pending) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
-  bool is_prepared() const { return prepared_; }  // false: there was no memory to begin with it, and neither flows nor progress are its own
+  bool is_prepared() const {
+    return prepared_;
+  }  // false: there was no memory to begin with it, and neither flows nor progress are its own
   const Flow& flow(Rank partner) const { return flows_[partner]; }  // to and from one of the plan's partners
   Rank last_rank() const { return last_rank_; }  // whose first message came last; UINT32_MAX: none was awaited
-  std::string label() const;  // "all_reduce 17"
+  std::string label() const;                     // "all_reduce 17"
   // CallDescriptor that every message must carry.
   const CallDescriptor& descriptor() const { return descriptor_; }
   // True if something is still expected from, or has still to go to, this rank.
@@ -91,14 +93,15 @@ class Operation {
 
  private:
   struct Lane {
-    uint32_t chunk = 0;       // index into Plan::chunks
+    uint32_t chunk = 0;  // index into Plan::chunks
     uint32_t slice = 0;
-    uint32_t stage = 0;       // index into Plan::stages
-    uint32_t arrivals = 0;    // first entry in arrivals_
+    uint32_t stage = 0;     // index into Plan::stages
+    uint32_t arrivals = 0;  // first entry in arrivals_
     uint32_t elements = 0;
     uint32_t sends_pending = 0;
-    uint32_t got = 0;         // messages of the current stage that arrived
-    bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false, finished = false, has_error = false;
+    uint32_t got = 0;  // messages of the current stage that arrived
+    bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false,
+         finished = false, has_error = false;
   };
   struct Outgoing {  // a slot that a lane's sum goes to
     uint32_t lane = 0;
@@ -130,7 +133,9 @@ class Operation {
   size_t lane_bytes(const Lane& lane) const { return lane.elements * element_size_; }
   const WireCodec& codec_of(const Stage& stage) const { return codecs_[static_cast<size_t>(plan_->step_of(stage.round))]; }
   bool is_encoded(const Stage& stage) const { return coded_ && !codec_of(stage).is_plain(); }
-  size_t message_bytes(const Lane& lane, const Stage& stage) const { return coded_ ? codec_of(stage).message_bytes(lane.elements) : lane_bytes(lane) * stage.blocks; }
+  size_t message_bytes(const Lane& lane, const Stage& stage) const {
+    return coded_ ? codec_of(stage).message_bytes(lane.elements) : lane_bytes(lane) * stage.blocks;
+  }
   size_t slice_offset(const Lane& lane) const { return static_cast<size_t>(lane.slice) * slice_elements_ * element_size_; }
   size_t lane_offset(const Lane& lane) const { return plan_->relayed ? slice_offset(lane) * setup_.world : slice_offset(lane); }
   // Where what comes in this stage goes, if it is not added.
@@ -199,35 +204,38 @@ class Operation {
   CallDescriptor descriptor_;
   size_t element_size_ = 4;
   size_t slice_elements_ = 1;
-  size_t unit_elements_ = 0;             // that chunks are not cut below; 0: a cache line's
-  std::vector<ChunkPlace> places_;       // by index into Plan::chunks
-  std::vector<uint32_t> first_lane_;     // likewise, and one more: the number of lanes
+  size_t unit_elements_ = 0;          // that chunks are not cut below; 0: a cache line's
+  std::vector<ChunkPlace> places_;    // by index into Plan::chunks
+  std::vector<uint32_t> first_lane_;  // likewise, and one more: the number of lanes
   std::vector<Lane> lanes_;
   std::vector<uint32_t> ready_;
   std::vector<SendItem> items_;
-  std::vector<Flow> flows_;              // by rank
+  std::vector<Flow> flows_;  // by rank
   ArrivalMap arrivals_;
   std::vector<const void*> sources_;
   std::vector<Rank> lending_;
-  std::vector<Outgoing> slots_;          // of lanes that are computing
+  std::vector<Outgoing> slots_;  // of lanes that are computing
   std::vector<std::byte> scratch_, wide_;
   bool widened_ = false;
-  bool coded_ = false;                   // some messages are not plain
-  bool lanes_begin_errors_ = false;      // what is in encode_error before a lane's values are encoded is taken care of then, not at the start
-  std::array<WireCodec, 3> codecs_;      // by MessageStep
-  std::vector<Piece> messages_;          // by lane, where coded_: what its value was encoded to, or came as; then again by lane: of sums in the making
+  bool coded_ = false;  // some messages are not plain
+  bool lanes_begin_errors_ =
+      false;  // what is in encode_error before a lane's values are encoded is taken care of then, not at the start
+  std::array<WireCodec, 3> codecs_;  // by MessageStep
+  std::vector<Piece>
+      messages_;  // by lane, where coded_: what its value was encoded to, or came as; then again by lane: of sums in the making
   kernels::BlockCounts encoding_;
   size_t lanes_left_ = 0;
-  uint32_t oldest_ = 0;                  // the first lane that is not finished; lanes have one order on all ranks
-  bool done_ = true, running_ = false, prepared_ = false, copied_local_ = false, failure_is_ours_ = false, answered_ = false, inquiring_ = false, inquiry_due_ = false;
+  uint32_t oldest_ = 0;  // the first lane that is not finished; lanes have one order on all ranks
+  bool done_ = true, running_ = false, prepared_ = false, copied_local_ = false, failure_is_ours_ = false, answered_ = false,
+       inquiring_ = false, inquiry_due_ = false;
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;
   Nanos inquiry_ends_ = 0, becomes_next_at_ = never;
-  std::vector<uint32_t> waits_for_;      // ranks, of which messages are missing here
-  std::vector<Rank> waiter_of_;          // by rank: who said first that it waits for it
-  std::vector<bool> spoke_;              // by rank: said whom it waits for
-  std::vector<Nanos> lags_;              // by rank: how much later it began, as far as it said so
+  std::vector<uint32_t> waits_for_;  // ranks, of which messages are missing here
+  std::vector<Rank> waiter_of_;      // by rank: who said first that it waits for it
+  std::vector<bool> spoke_;          // by rank: said whom it waits for
+  std::vector<Nanos> lags_;          // by rank: how much later it began, as far as it said so
   Nanos last_first_arrival_ = 0, first_send_ = 0, last_receive_ = 0;
   Rank last_rank_ = UINT32_MAX;
 };

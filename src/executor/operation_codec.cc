@@ -1,7 +1,8 @@
 // Messages that are not the elements themselves: how a lane's value is encoded, kept, passed on and added up.
 //
-// A lane's message is made once, from its value, when the first send needs it, and lives until the value changes (and stands for it in that
-// sum) or the lane is finished. What came encoded is passed on as it came. Where it goes to readers of one slot only, it is made in that slot and not kept.
+// A lane's message is made once, from its value, when the first send needs it, and lives until the value changes (and stands
+// for it in that sum) or the lane is finished. What came encoded is passed on as it came. Where it goes to readers of one slot
+// only, it is made in that slot and not kept.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -20,7 +21,8 @@ void Operation::choose_codecs() {
   coded_ = !codec.is_plain();
   for (size_t i = 0; i < codecs_.size() && coded_; ++i) {
     codecs_[i] = wire_codec(*steps[i], q.dtype, working, codec.poison);
-    if (i != static_cast<size_t>(MessageStep::across) || plan_->across_round != UINT32_MAX) unit = std::max(unit, codecs_[i].unit());
+    if (i != static_cast<size_t>(MessageStep::across) || plan_->across_round != UINT32_MAX)
+      unit = std::max(unit, codecs_[i].unit());
   }
   unit_elements_ = coded_ ? std::max<size_t>(32, unit) : 0;
   if (coded_) slice_elements_ = std::max(slice_elements_ / unit_elements_, size_t{1}) * unit_elements_;
@@ -30,7 +32,9 @@ void Operation::choose_codecs() {
 uint32_t Operation::passes() const {
   uint32_t passes = 0;
   for (const auto step : {MessageStep::reduce, MessageStep::across, MessageStep::gather}) {
-    const bool used = step == MessageStep::reduce ? plan_->gather_round > 0 : step == MessageStep::across ? plan_->across_round != UINT32_MAX : plan_->has_gather();
+    const bool used = step == MessageStep::reduce   ? plan_->gather_round > 0
+                      : step == MessageStep::across ? plan_->across_round != UINT32_MAX
+                                                    : plan_->has_gather();
     passes += used && !codecs_[static_cast<size_t>(step)].is_plain();
   }
   return passes;
@@ -41,7 +45,8 @@ float* Operation::error_of(const Lane& lane) const {
   const auto& q = setup_.request;
   const auto* const input = places_[lane.chunk].input;
   if (q.encode_error == nullptr || input == nullptr) return nullptr;
-  return q.encode_error + (input - static_cast<const std::byte*>(q.input) + static_cast<std::ptrdiff_t>(lane_offset(lane))) / static_cast<std::ptrdiff_t>(sizeof(float));
+  return q.encode_error + (input - static_cast<const std::byte*>(q.input) + static_cast<std::ptrdiff_t>(lane_offset(lane))) /
+                              static_cast<std::ptrdiff_t>(sizeof(float));
 }
 
 // To be asked for when what is written there is the lane's first, or comes after that.
@@ -50,8 +55,11 @@ ErrorUse Operation::begin_error(Lane& lane) const {
   return setup_.request.error_feedback ? ErrorUse::carried : ErrorUse::set;
 }
 
-// In a hierarchical schedule a lone rank's own values stand for its host group's sum: they go through what inside host groups is used, too.
-static bool is_alone(MessageStep step, bool has_output, const WireCodec& inside) { return step == MessageStep::across && !has_output && !inside.is_plain(); }
+// In a hierarchical schedule a lone rank's own values stand for its host group's sum: they go through what inside host groups
+// is used, too.
+static bool is_alone(MessageStep step, bool has_output, const WireCodec& inside) {
+  return step == MessageStep::across && !has_output && !inside.is_plain();
+}
 
 void Operation::encode(uint32_t index, const Stage& stage, std::byte* message) {
   auto& lane = lanes_[index];
@@ -110,7 +118,11 @@ bool Operation::decode_lane(uint32_t index) {
   drop_message(index);
   lane.combined = true;
   if (lane.elements > 0) {
-    const DecodeTask task{.codec = codec_of(stage), .message = piece.data, .dtype = widened_ ? DType::f32 : setup_.request.dtype, .elements = output(lane), .count = lane.elements};
+    const DecodeTask task{.codec = codec_of(stage),
+                          .message = piece.data,
+                          .dtype = widened_ ? DType::f32 : setup_.request.dtype,
+                          .elements = output(lane),
+                          .count = lane.elements};
     lane.computing = !port_->decode(task, encoding_, index);
     if (lane.computing) return false;
   }
@@ -145,7 +157,9 @@ bool Operation::fold_lane(uint32_t index, bool completes) {
   FoldTask task{.from = codec_of(stage),
                 .messages = sources_,
                 .own = value(lane),
-                .own_before = is_encoded(stage) && is_alone(plan_->step_of(stage.round), lane.has_output, codecs_[0]) ? &codecs_[0] : nullptr,
+                .own_before = is_encoded(stage) && is_alone(plan_->step_of(stage.round), lane.has_output, codecs_[0])
+                                  ? &codecs_[0]
+                                  : nullptr,
                 .own_exact = setup_.codec.own_exact && plan_->direct && sends.empty(),
                 .dtype = widened_ ? DType::f32 : q.dtype,
                 .count = lane.elements,
@@ -182,12 +196,14 @@ Status Operation::check_codec(Rank from, const FrameHeader& header, const Messag
   const auto& codec = coded_ ? codec_of(stage) : plain;
   const std::span<const std::byte> bytes{payload, payload == nullptr ? 0 : header.payload_bytes};
   if (header.codec != static_cast<uint8_t>(codec.kind)) {
-    return {Code::invalid, who() + "sends " + describe_message(header.codec, bytes) + "; this rank expects " + (codec.is_plain() ? "plain elements" : to_string(codec)) + ": codecs differ"};
+    return {Code::invalid, who() + "sends " + describe_message(header.codec, bytes) + "; this rank expects " +
+                               (codec.is_plain() ? "plain elements" : to_string(codec)) + ": codecs differ"};
   }
   if (!codec.quantizes() || elements == 0 || payload == nullptr) return {};
   auto status = check_message(codec, bytes, elements);
   if (status.ok()) return status;
-  return {status.code(), who() + (status.code() == Code::invalid ? status.message() + ": codecs differ" : "sent " + status.message())};
+  return {status.code(),
+          who() + (status.code() == Code::invalid ? status.message() + ": codecs differ" : "sent " + status.message())};
 }
 
 }  // namespace unisono

@@ -63,7 +63,8 @@ Progress Operation::progress(std::vector<Rank>& pending) const {
     const auto& lane = lanes_[i];
     if (lane.finished || lane.sends_pending == 0 || lane.stage == plan_->chunks[lane.chunk].stage_end) continue;
     const auto sends = plan_->sends(plan_->stages[lane.stage]);
-    pending.assign(sends.begin(), sends.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(sends.size(), pending_told_max)));
+    pending.assign(sends.begin(),
+                   sends.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(sends.size(), pending_told_max)));
     progress.phase = Progress::Phase::sending;
     progress.round = plan_->stages[lane.stage].round;
   }
@@ -75,7 +76,9 @@ void Operation::peer_lost(Rank peer, const Status& why, const Status& before, Na
   now_ = now;
   const auto& flow = flows_[peer];
   const bool follows = !before.ok() && !gave_up(why);
-  const auto text = label() + ": " + (follows ? before.message() + "; then " : "") + describe_absence(peer, why) + "; " + std::to_string(flow.recv_total - flow.recv_arrived) + " of " + std::to_string(flow.recv_total) + " bytes from it are missing";
+  const auto text = label() + ": " + (follows ? before.message() + "; then " : "") + describe_absence(peer, why) + "; " +
+                    std::to_string(flow.recv_total - flow.recv_arrived) + " of " + std::to_string(flow.recv_total) +
+                    " bytes from it are missing";
   if (follows || gave_up(why)) fail_here({Code::unavailable, text});
   else fail_here({Code::peer_lost, text + "; call reform()"});
 }
@@ -126,12 +129,15 @@ std::string Operation::missing_text(const std::map<Rank, Missing>& missing) cons
       text += ", missing " + std::to_string(m.bytes) + " bytes (" + std::to_string(m.messages) + " messages, phase: round " +
               std::to_string(m.first.first) + ")";
     }
-    if (m.unsent_bytes > 0) text += (m.messages > 0 ? std::string(" and") : std::string()) + " takes no more data, " + std::to_string(m.unsent_bytes) + " bytes unsent";
+    if (m.unsent_bytes > 0)
+      text += (m.messages > 0 ? std::string(" and") : std::string()) + " takes no more data, " +
+              std::to_string(m.unsent_bytes) + " bytes unsent";
   }
   if (!text.empty()) return text;
   const auto receivers = pending_receivers();
   if (receivers.empty()) return "rank " + std::to_string(setup_.self) + ", this one, has all messages and is still at work";
-  for (const auto rank : receivers) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + port_->place(rank) + ")";
+  for (const auto rank : receivers)
+    text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + port_->place(rank) + ")";
   return "nothing is missing, but not all was taken that was sent to " + text;
 }
 
@@ -149,14 +155,17 @@ std::vector<Rank> Operation::pending_receivers() const {
   return ranks;
 }
 
-// Past the deadline. Whose own contribution is missing is to blame, and so is the only other rank there is. But who relays, or adds
-// before it sends, may only be waiting in turn: then all ask each other whom they wait for, and who does not answer is to blame.
+// Past the deadline. Whose own contribution is missing is to blame, and so is the only other rank there is. But who relays, or
+// adds before it sends, may only be waiting in turn: then all ask each other whom they wait for, and who does not answer is to
+// blame.
 void Operation::deadline(Nanos now) {
   if (done_) return;
   now_ = now;
   if (inquiring_) return end_inquiry();
   const auto missing = first_missing();
-  const bool contribution = std::all_of(missing.begin(), missing.end(), [&](const auto& m) { return m.second.first.first == 0 && flows_[m.first].first_arrival == never; });
+  const bool contribution = std::all_of(missing.begin(), missing.end(), [&](const auto& m) {
+    return m.second.first.first == 0 && flows_[m.first].first_arrival == never;
+  });
   if (contribution || setup_.world == 2) return fail_here(late(missing_text(missing)));
   begin_inquiry();
 }
@@ -201,17 +210,20 @@ void Operation::end_inquiry_if_all_spoke() {
   if (inquiring_ && std::find(spoke_.begin(), spoke_.end(), false) == spoke_.end()) end_inquiry();
 }
 
-// Who is silent, though somebody waits for it, is to blame. If nobody is: who made the call much later than this rank. Else: who holds
-// all up from here.
+// Who is silent, though somebody waits for it, is to blame. If nobody is: who made the call much later than this rank. Else:
+// who holds all up from here.
 void Operation::end_inquiry() {
   auto missing = this->missing();
   std::string silent, behind;
   for (Rank rank = 0; rank < setup_.world; ++rank) {
     const auto who = [&] { return "rank " + std::to_string(rank) + " (" + port_->place(rank) + ")"; };
     if (spoke_[rank]) {
-      if (lags_[rank] > setup_.request.timeout / 2) behind += (behind.empty() ? "" : "; ") + who() + " made its call " + std::to_string(lags_[rank] / millisecond) + " ms later";
+      if (lags_[rank] > setup_.request.timeout / 2)
+        behind +=
+            (behind.empty() ? "" : "; ") + who() + " made its call " + std::to_string(lags_[rank] / millisecond) + " ms later";
     } else if (waiter_of_[rank] != UINT32_MAX && !missing.contains(rank)) {
-      silent += (silent.empty() ? "" : "; ") + who() + " does not answer, rank " + std::to_string(waiter_of_[rank]) + " waits for it";
+      silent +=
+          (silent.empty() ? "" : "; ") + who() + " does not answer, rank " + std::to_string(waiter_of_[rank]) + " waits for it";
     }
   }
   // Who is silent and missing here, is named by what is missing.

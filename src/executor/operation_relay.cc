@@ -1,4 +1,5 @@
-// Sums whose values are passed on (schedules/relay.h): a lane's value is a row of blocks, one per rank, which are added when all are there.
+// Sums whose values are passed on (schedules/relay.h): a lane's value is a row of blocks, one per rank, which are added when
+// all are there.
 #include "executor/operation.h"
 #include "schedules/relay.h"
 
@@ -16,7 +17,8 @@ void Operation::begin_relay() {
 bool Operation::add_relayed(uint32_t index) {
   auto& lane = lanes_[index];
   sources_.clear();
-  for (Rank rank = 0; rank < setup_.world; ++rank) sources_.push_back(output(lane) + relay_position(rank, setup_.self, setup_.world) * lane_bytes(lane));
+  for (Rank rank = 0; rank < setup_.world; ++rank)
+    sources_.push_back(output(lane) + relay_position(rank, setup_.self, setup_.world) * lane_bytes(lane));
   const auto& q = setup_.request;
   const kernels::Reduction task{.dtype = q.dtype,
                                 .op = q.op,

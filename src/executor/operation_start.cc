@@ -27,7 +27,8 @@ void Operation::start(Port& port, Nanos now) {
   ended_ = last_first_arrival_ = now;
   first_send_ = last_receive_ = 0;
   becomes_next_at_ = never;
-  done_ = running_ = prepared_ = copied_local_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = lanes_begin_errors_ = false;
+  done_ = running_ = prepared_ = copied_local_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ =
+      lanes_begin_errors_ = false;
   status_ = {};
   counts_ = {};
   last_rank_ = UINT32_MAX;
@@ -63,8 +64,8 @@ void Operation::start(Port& port, Nanos now) {
   if (!done_) copy_local();
 }
 
-// A schedule that is not direct passes partial sums on; 16-bit values would be rounded at every hop. Such a run works on an fp32 copy
-// and rounds once at the end.
+// A schedule that is not direct passes partial sums on; 16-bit values would be rounded at every hop. Such a run works on an
+// fp32 copy and rounds once at the end.
 void Operation::widen() {
   auto& q = setup_.request;
   const bool small_float = q.dtype == DType::f16 || q.dtype == DType::bf16;
@@ -91,12 +92,13 @@ static OperationRequest working_request(const OperationRequest& q, bool widened,
   return w;
 }
 
-// Where the first that becomes of every element of the input is that it is encoded, or passed through a codec, its error begins there. Else it
-// begins here, for all of them.
+// Where the first that becomes of every element of the input is that it is encoded, or passed through a codec, its error begins
+// there. Else it begins here, for all of them.
 void Operation::begin_errors() {
   auto& q = setup_.request;
   if (q.encode_error == nullptr) return;
-  lanes_begin_errors_ = coded_ && !codecs_[0].is_plain() && plan_->direct && plan_->across_round == UINT32_MAX && setup_.world > 1;
+  lanes_begin_errors_ =
+      coded_ && !codecs_[0].is_plain() && plan_->direct && plan_->across_round == UINT32_MAX && setup_.world > 1;
   if (lanes_begin_errors_) return;
   const auto elements = total_elements(q, setup_.world);
   if (q.error_feedback) {
@@ -146,7 +148,11 @@ void Operation::make_lanes() {
     size_t left = places_[i].elements;
     for (uint32_t slice = 0; slice == 0 || left > 0; ++slice) {
       const auto elements = std::min(left, slice_elements_);
-      lanes_.push_back({.chunk = i, .slice = slice, .stage = chunk.stage_begin, .arrivals = static_cast<uint32_t>(entries), .elements = static_cast<uint32_t>(elements)});
+      lanes_.push_back({.chunk = i,
+                        .slice = slice,
+                        .stage = chunk.stage_begin,
+                        .arrivals = static_cast<uint32_t>(entries),
+                        .elements = static_cast<uint32_t>(elements)});
       left -= elements;
       entries += chunk.recv_count;
     }
@@ -180,7 +186,8 @@ void Operation::count_send(Flow& flow, const Lane& lane, const Stage& stage) {
   const auto bytes = message_bytes(lane, stage);
   flow.send_used += bytes;
   ++flow.sent_messages;
-  counts_.sent_payload += bytes > 0 && is_encoded(stage) && codec_of(stage).quantizes() ? bytes - quantized_header_bytes : bytes;
+  counts_.sent_payload +=
+      bytes > 0 && is_encoded(stage) && codec_of(stage).quantizes() ? bytes - quantized_header_bytes : bytes;
   counts_.sent_elements += lane.elements * stage.blocks;
   counts_.sent_bytes += bytes + sizeof(FrameHeader);
   if (counts_.sent_messages++ == 0) first_send_ = now_;
@@ -192,7 +199,9 @@ void Operation::copy_local() {
   const auto& q = setup_.request;
   const bool blocks = has_blocks(q.collective);
   if (!blocks && setup_.world > 1) return;
-  const uint32_t chunk = q.collective == Collective::all_to_all ? setup_.self * setup_.world + setup_.self : blocks ? setup_.self : 0;
+  const uint32_t chunk = q.collective == Collective::all_to_all ? setup_.self * setup_.world + setup_.self
+                         : blocks                               ? setup_.self
+                                                                : 0;
   if (plan_->find(chunk) >= 0) return;
   const auto place = place_of(q, chunk, {.chunks = blocks ? setup_.world : 1}, setup_.self, setup_.world);
   if (!place.wanted || place.input == nullptr || place.output == nullptr || place.input == place.output) return;
@@ -205,7 +214,9 @@ void Operation::narrow() {
   if (q.collective == Collective::reduce && setup_.self != q.root) return;
   const bool scatter = q.collective == Collective::reduce_scatter;
   const auto chunk = setup_.self;
-  if (!scatter && coded_) return unisono::narrow(q.dtype, q.output, reinterpret_cast<const float*>(wide_.data()), q.count, setup_.codec.poison, encoding_);
+  if (!scatter && coded_)
+    return unisono::narrow(q.dtype, q.output, reinterpret_cast<const float*>(wide_.data()), q.count, setup_.codec.poison,
+                           encoding_);
   if (!scatter) return kernels::convert(q.dtype, q.output, DType::f32, wide_.data(), q.count);
   auto wide = q;
   wide.dtype = DType::f32;
@@ -264,13 +275,19 @@ void Operation::cancelled() {
   for (uint32_t lane = 0; lane < messages_.size(); ++lane) drop_message(lane);
 }
 
-std::string Operation::label() const { return std::string(name(setup_.request.collective)) + " " + std::to_string(setup_.number); }
+std::string Operation::label() const {
+  return std::string(name(setup_.request.collective)) + " " + std::to_string(setup_.number);
+}
 
 Report Operation::report(Nanos now) const {
   auto report = counts_;
   report.operation = name(setup_.request.collective);
   report.number = setup_.number;
-  report.schedule = plan_->chunks.empty() ? "none" : plan_->relayed ? "one_shot_relayed" : !plan_->fitted ? name(plan_->kind) : plan_->shares.empty() ? "ring_fitted" : "two_step_fitted";
+  report.schedule = plan_->chunks.empty()   ? "none"
+                    : plan_->relayed        ? "one_shot_relayed"
+                    : !plan_->fitted        ? name(plan_->kind)
+                    : plan_->shares.empty() ? "ring_fitted"
+                                            : "two_step_fitted";
   report.codec = setup_.codec;
   report.codec_note = setup_.codec_note;
   report.passes = coded_ ? passes() : 0;

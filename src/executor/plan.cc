@@ -77,7 +77,8 @@ Status append_stage(std::span<const Flat> items, ChunkPlan& chunk, Plan& plan) {
 
 int64_t Plan::find(uint32_t chunk) const {
   if (chunk < chunks.size() && chunks[chunk].chunk == chunk) return chunk;
-  const auto it = std::lower_bound(chunks.begin(), chunks.end(), chunk, [](const ChunkPlan& a, uint32_t b) { return a.chunk < b; });
+  const auto it =
+      std::lower_bound(chunks.begin(), chunks.end(), chunk, [](const ChunkPlan& a, uint32_t b) { return a.chunk < b; });
   return it != chunks.end() && it->chunk == chunk ? it - chunks.begin() : -1;
 }
 
@@ -88,11 +89,27 @@ static void fill_partners(Plan& plan) {
 }
 
 Plan relayed_plan(Rank self, uint32_t world) {
-  Plan plan{.kind = ScheduleKind::one_shot, .chunk_count = 1, .shares = {}, .direct = true, .relayed = true, .chunks = {}, .order = {0}, .stages = {}, .peers = {}, .partners = {}};
+  Plan plan{.kind = ScheduleKind::one_shot,
+            .chunk_count = 1,
+            .shares = {},
+            .direct = true,
+            .relayed = true,
+            .chunks = {},
+            .order = {0},
+            .stages = {},
+            .peers = {},
+            .partners = {}};
   for (const auto& round : relay_rounds(self, world)) {
     const auto number = static_cast<uint32_t>(plan.stages.size());
     plan.peers.insert(plan.peers.end(), {round.to, round.from});
-    plan.stages.push_back({.round = number, .send_begin = 2 * number, .send_end = 2 * number + 1, .recv_begin = 2 * number + 1, .recv_end = 2 * number + 2, .recv_before = number, .blocks = round.blocks, .position = round.position});
+    plan.stages.push_back({.round = number,
+                           .send_begin = 2 * number,
+                           .send_end = 2 * number + 1,
+                           .recv_begin = 2 * number + 1,
+                           .recv_end = 2 * number + 2,
+                           .recv_before = number,
+                           .blocks = round.blocks,
+                           .position = round.position});
   }
   const auto rounds = static_cast<uint32_t>(plan.stages.size());
   plan.chunks.push_back({.chunk = 0, .stage_begin = 0, .stage_end = rounds, .recv_count = rounds, .send_count = rounds});
@@ -108,7 +125,17 @@ Result<Plan> compile(const Schedule& schedule, Rank self, uint32_t world) {
     const auto send_a = a.op != Op::send, send_b = b.op != Op::send;
     return std::tie(a.chunk, a.round, send_a, a.position) < std::tie(b.chunk, b.round, send_b, b.position);
   });
-  Plan plan{.kind = schedule.kind, .chunk_count = schedule.chunk_count, .across_round = schedule.across_round, .gather_round = schedule.gather_round, .shares = {}, .direct = schedule.direct, .chunks = {}, .order = {}, .stages = {}, .peers = {}, .partners = {}};
+  Plan plan{.kind = schedule.kind,
+            .chunk_count = schedule.chunk_count,
+            .across_round = schedule.across_round,
+            .gather_round = schedule.gather_round,
+            .shares = {},
+            .direct = schedule.direct,
+            .chunks = {},
+            .order = {},
+            .stages = {},
+            .peers = {},
+            .partners = {}};
   for (size_t i = 0; i < sorted.size();) {
     ChunkPlan chunk{.chunk = sorted[i].chunk, .stage_begin = static_cast<uint32_t>(plan.stages.size())};
     while (i < sorted.size() && sorted[i].chunk == chunk.chunk) {

@@ -2,8 +2,8 @@
 // all operations that use the schedule.
 //
 // A stage is what happens to one chunk in one round: first its sends (the value from before the round), then all its receives,
-// which are combined in ascending rank order with this rank's own value at its place. A chunk's stages run in order; chunks do not
-// wait for each other.
+// which are combined in ascending rank order with this rank's own value at its place. A chunk's stages run in order; chunks do
+// not wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct Plan {
   ScheduleKind kind = ScheduleKind::two_step;
   uint32_t chunk_count = 0;
   uint32_t across_round = UINT32_MAX, gather_round = UINT32_MAX;  // as the schedule's
-  std::vector<uint32_t> shares{}; // of the chunks in the tensor; empty: equal
+  std::vector<uint32_t> shares{};                                 // of the chunks in the tensor; empty: equal
   bool direct = false;
   bool fitted = false;            // to uneven links
   bool relayed = false;           // schedules/relay.h: a lane's value has a block per rank, which are added at the end
@@ -49,13 +49,17 @@ struct Plan {
   std::vector<uint32_t> order;    // indices into chunks: the order in which to start them, as the schedule gives it
   std::vector<Stage> stages;
   std::vector<Rank> peers;
-  std::vector<Rank> partners;     // every rank this one sends to or receives from, ascending
+  std::vector<Rank> partners;  // every rank this one sends to or receives from, ascending
 
   std::span<const Rank> sends(const Stage& s) const { return {peers.data() + s.send_begin, s.send_end - s.send_begin}; }
   std::span<const Rank> receives(const Stage& s) const { return {peers.data() + s.recv_begin, s.recv_end - s.recv_begin}; }
-  Partition partition(size_t unit_elements = 0) const { return {.chunks = chunk_count, .shares = shares, .unit_elements = unit_elements}; }
+  Partition partition(size_t unit_elements = 0) const {
+    return {.chunks = chunk_count, .shares = shares, .unit_elements = unit_elements};
+  }
   bool has_gather() const { return gather_round != UINT32_MAX; }
-  MessageStep step_of(uint32_t round) const { return round >= gather_round ? MessageStep::gather : round >= across_round ? MessageStep::across : MessageStep::reduce; }
+  MessageStep step_of(uint32_t round) const {
+    return round >= gather_round ? MessageStep::gather : round >= across_round ? MessageStep::across : MessageStep::reduce;
+  }
   // Index into chunks, or -1.
   int64_t find(uint32_t chunk) const;
 };

@@ -8,7 +8,8 @@ namespace unisono {
 namespace {
 
 TEST(Plan, two_step_starts_with_its_neighbours_chunk_and_receives_in_rank_order) {
-  const auto schedule = make_schedule({.collective = Collective::all_reduce, .kind = ScheduleKind::two_step, .world = 4, .rank = 1});
+  const auto schedule =
+      make_schedule({.collective = Collective::all_reduce, .kind = ScheduleKind::two_step, .world = 4, .rank = 1});
   ASSERT_TRUE(schedule.ok());
   const auto plan = compile(*schedule, 1, 4);
   ASSERT_TRUE(plan.ok()) << plan.status().to_string();
@@ -26,7 +27,8 @@ TEST(Plan, two_step_starts_with_its_neighbours_chunk_and_receives_in_rank_order)
 }
 
 TEST(Plan, of_all_to_all_holds_only_this_ranks_chunks) {
-  const auto schedule = make_schedule({.collective = Collective::all_to_all, .kind = ScheduleKind::direct, .world = 5, .rank = 2});
+  const auto schedule =
+      make_schedule({.collective = Collective::all_to_all, .kind = ScheduleKind::direct, .world = 5, .rank = 2});
   ASSERT_TRUE(schedule.ok());
   const auto plan = compile(*schedule, 2, 5);
   ASSERT_TRUE(plan.ok());

@@ -53,8 +53,8 @@ class Port {
   virtual std::byte* stage(size_t bytes) = 0;
   // Allows a rank to send this operation's messages up to `bytes` in total.
   virtual void grant(Rank to, uint64_t bytes) = 0;
-  // Asks a rank to give back, of all operations, what is lent to it. again: this operation did so before; then it is enough if one of
-  // all operations does since there was room last.
+  // Asks a rank to give back, of all operations, what is lent to it. again: this operation did so before; then it is enough if
+  // one of all operations does since there was room last.
   virtual void request_credit(Rank to, bool again) = 0;
   // "host b, pid 42": what lies behind a rank, for messages.
   virtual std::string place(Rank rank) const = 0;

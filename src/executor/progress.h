@@ -12,7 +12,12 @@ inline constexpr size_t pending_told_max = 64;  // ranks that progress() names
 
 // What an operation does just now: what is missing of the earliest round and, there, of the first slice.
 struct Progress {
-  enum class Phase : uint8_t { contributions, results, sending, working };  // waits for messages, to add or to copy; for takers; or does not wait
+  enum class Phase : uint8_t {
+    contributions,
+    results,
+    sending,
+    working
+  };  // waits for messages, to add or to copy; for takers; or does not wait
   Phase phase = Phase::working;
   uint32_t round = 0;
   Nanos since = 0;  // the last event of any slice

@@ -116,11 +116,14 @@ bool sizes_per_pair(Collective collective) {
 }
 
 // Sizes of blocks that all ranks know, where sizes are not per pair.
-const std::vector<size_t>& common_counts(const OperationRequest& q) { return q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts; }
+const std::vector<size_t>& common_counts(const OperationRequest& q) {
+  return q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts;
+}
 
 // Of a tensor that all ranks know the size of, all blocks together.
 uint64_t whole_elements(const OperationRequest& q, uint32_t world) {
-  const bool blocks = (q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather) && q.delivery == Delivery::reliable;
+  const bool blocks = (q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather) &&
+                      q.delivery == Delivery::reliable;
   return blocks ? block_begin(common_counts(q), q.count, world) : q.count;
 }
 
@@ -166,11 +169,16 @@ std::string difference(const CallDescriptor& theirs, const CallDescriptor& ours)
   const bool visible = (theirs.bits >> 16) != (ours.bits >> 16) || elements_of(theirs) != elements_of(ours);
   const bool agreed = theirs.amount >> amount_bits == ours.amount >> amount_bits;
   return "calls " + to_string(theirs) + ", this rank calls " + to_string(ours) +
-         (visible ? "" : !agreed ? "; they differ in what the ranks must agree on (CallOptions::agreement)" : "; they differ in root, block sizes, slice size, or in whether and how they use a codec");
+         (visible   ? ""
+          : !agreed ? "; they differ in what the ranks must agree on (CallOptions::agreement)"
+                    : "; they differ in root, block sizes, slice size, or in whether and how they use a codec");
 }
 
 uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {
-  return sizes_per_pair(q.collective) ? 0 : whole_elements(q, world) * element_bytes(q.dtype);  // where sizes are not known to all, the choice must not depend on them
+  return sizes_per_pair(q.collective)
+             ? 0
+             : whole_elements(q, world) *
+                   element_bytes(q.dtype);  // where sizes are not known to all, the choice must not depend on them
 }
 
 uint64_t tensor_bytes(const OperationRequest& q, uint32_t world, Rank self) {
@@ -184,7 +192,9 @@ uint64_t tensor_bytes(const OperationRequest& q, uint32_t world, Rank self) {
 uint64_t memory_bytes(const OperationRequest& q, uint32_t world, Rank self) {
   const auto size = element_bytes(q.dtype);
   const auto sent = block_begin(q.send_counts, q.count, world), received = block_begin(q.recv_counts, q.count, world);
-  const auto kept = [&](const std::vector<size_t>& counts) { return q.in_place_blocks ? 0 : block_count(counts, q.count, self); };
+  const auto kept = [&](const std::vector<size_t>& counts) {
+    return q.in_place_blocks ? 0 : block_count(counts, q.count, self);
+  };
   switch (q.collective) {
     case Collective::reduce_scatter: return (sent + kept(q.send_counts)) * size;
     case Collective::all_gather: return (received + kept(q.recv_counts)) * size;

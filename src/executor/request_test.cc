@@ -39,7 +39,8 @@ TEST(Request, parts_by_shares_cover_the_tensor_once_in_their_proportion) {
       const auto begin = static_cast<size_t>(place.input - memory.data());
       ASSERT_EQ(begin, next * 4) << count;
       ASSERT_TRUE(place.elements == 0 || begin % 64 == 0) << begin;
-      ASSERT_NEAR(static_cast<double>(place.elements), static_cast<double>(count) * shares[chunk] / 64, 32) << count << " " << chunk;
+      ASSERT_NEAR(static_cast<double>(place.elements), static_cast<double>(count) * shares[chunk] / 64, 32)
+          << count << " " << chunk;
       next += place.elements;
     }
     ASSERT_EQ(next, count);

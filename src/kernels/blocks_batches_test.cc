@@ -1,5 +1,5 @@
-// Blocks of many groups: the kernels take 16 at a time and send what is rare to the reference. Whatever lies where, the bytes are the
-// reference's.
+// Blocks of many groups: the kernels take 16 at a time and send what is rare to the reference. Whatever lies where, the bytes
+// are the reference's.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,13 +25,13 @@ void fill_group(Random& random, float* values, size_t size) {
   for (size_t i = 0; i < size; ++i) {
     const float u = uniform(random);
     switch (kind) {
-      case 0: values[i] = std::max(u, 0.0f); break;                               // many lowest ones
+      case 0: values[i] = std::max(u, 0.0f); break;  // many lowest ones
       case 1: values[i] = std::min(u, 0.0f); break;
       case 2: values[i] = -0.0f; break;
-      case 3: values[i] = u < 0.9f ? 0.0f : u * 1e-31f; break;                    // zero, or as good as zero
-      case 4: values[i] = u * 0x1p-98f; break;                                    // too small to need no bounds
+      case 3: values[i] = u < 0.9f ? 0.0f : u * 1e-31f; break;  // zero, or as good as zero
+      case 4: values[i] = u * 0x1p-98f; break;                  // too small to need no bounds
       case 5: values[i] = std::ldexp(u, -90 - static_cast<int>(random.below(60))); break;
-      case 6: values[i] = static_cast<float>(random.below(3)); break;             // few values, many times
+      case 6: values[i] = static_cast<float>(random.below(3)); break;  // few values, many times
       case 7: values[i] = u * 60000; break;
       case 8: values[i] = u * 0x1p125f; break;
       default: values[i] = u;
@@ -75,7 +75,8 @@ void check_all_targets(const BlockFormat& f, DType type, const BlockBytes& eleme
   decode_add_block_reference(f, wanted.data(), count, wanted_sums.data());
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));
-    const auto where = ::testing::Message() << target << ": " << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
+    const auto where = ::testing::Message()
+                       << target << ": " << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
     BlockBytes block(wanted.size(), 0xEE), back(elements.size(), 0xEE);
     Floats added(sums);
     BlockCounts counts;
@@ -114,8 +115,10 @@ TEST(BlockKernels, values_that_count_as_zero_have_codes_of_the_grid) {
       for (const float sign : {-1.0f, 1.0f}) {
         Floats values(512);
         const auto steps = static_cast<float>((1u << bits) - 1);
-        for (size_t i = 0; i < values.size(); ++i) values[i] = sign * 0x1p-100f * (i % 4 == 0 ? steps : i % 4 == 1 ? -0.99f : static_cast<float>(i % 3));
-        check_all_targets({.bits = bits, .group = 64, .metadata = metadata}, DType::f32, elements_of(DType::f32, values), values);
+        for (size_t i = 0; i < values.size(); ++i)
+          values[i] = sign * 0x1p-100f * (i % 4 == 0 ? steps : i % 4 == 1 ? -0.99f : static_cast<float>(i % 3));
+        check_all_targets({.bits = bits, .group = 64, .metadata = metadata}, DType::f32, elements_of(DType::f32, values),
+                          values);
       }
     }
   }

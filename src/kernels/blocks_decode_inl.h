@@ -1,7 +1,8 @@
-// Whole groups out of a block, 16 at a time: their scales and minima side by side, then codes into registers and from there, as values, to
-// where they are wanted. Spikes take their places afterwards.
+// Whole groups out of a block, 16 at a time: their scales and minima side by side, then codes into registers and from there, as
+// values, to where they are wanted. Spikes take their places afterwards.
 //
-// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
+// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's
+// idiom).
 #if defined(UNISONO_KERNELS_BLOCKS_DECODE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_BLOCKS_DECODE_INL_H
 #define UNISONO_KERNELS_BLOCKS_DECODE_INL_H
@@ -69,7 +70,8 @@ void decode_groups(const BlockLayout& layout, const std::byte* block, const Deco
   const int group_shift = std::countr_zero(now.group);
   for (size_t at = 0; at < now.groups * now.group; at += code_lanes) {
     // Sums are read, the first of them where spikes belong; and lines that will be written to have to come as well.
-    for (size_t line = 0; value_bytes == 4 && line < 4 * code_lanes; line += cache_line_bytes) hwy::Prefetch(to + (at + now.ahead) * 4 + line);
+    for (size_t line = 0; value_bytes == 4 && line < 4 * code_lanes; line += cache_line_bytes)
+      hwy::Prefetch(to + (at + now.ahead) * 4 + line);
     const uint8_t* codes = buffer;
     if constexpr (bits == 8) codes = reinterpret_cast<const uint8_t*>(block + layout.planes[0].offset + now.first + at);
     else hn::Store(unpack_planes<bits>(layout, block, now.first + at), Codes(), buffer);
@@ -115,7 +117,8 @@ struct SpikeSpots {
   uint8_t* at[2 * batch_groups];  // null: beyond the group, which no block has
 };
 
-HWY_INLINE SpikeSpots find_spots(const BlockLayout& layout, const std::byte* block, const Decoding& now, uint8_t* elements, size_t value_bytes) {
+HWY_INLINE SpikeSpots find_spots(const BlockLayout& layout, const std::byte* block, const Decoding& now, uint8_t* elements,
+                                 size_t value_bytes) {
   SpikeSpots spots;
   const std::byte* const places = block + layout.places + now.first / now.group * 2;
   for (size_t i = 0; i < 2 * now.groups; ++i) {
@@ -156,13 +159,12 @@ HWY_INLINE void add_spikes(const SpikeSpots& spots, const float* before, const D
 // ---- all together
 
 // Without a true fma, fp32 scales would be rounded twice.
-constexpr bool exact_products(Metadata type) {
-  return HWY_NATIVE_FMA != 0 || type != Metadata::f32;
-}
+constexpr bool exact_products(Metadata type) { return HWY_NATIVE_FMA != 0 || type != Metadata::f32; }
 
 // Calls take(done, batch) for each batch of the part, `done` elements after its beginning, in order.
 template <typename Take>
-HWY_INLINE void each_batch(const BlockFormat& format, const BlockLayout& layout, size_t first, size_t whole, const std::byte* block, Take take) {
+HWY_INLINE void each_batch(const BlockFormat& format, const BlockLayout& layout, size_t first, size_t whole,
+                           const std::byte* block, Take take) {
   Decoding now;
   now.group = format.group;
   for (size_t done = 0; done < whole; done += now.groups * now.group) {
@@ -174,19 +176,22 @@ HWY_INLINE void each_batch(const BlockFormat& format, const BlockLayout& layout,
   }
 }
 
-// Groups with values that may be too large for the type are decoded again by the reference. No value is further from 0 than both ends
-// of its group's grid, or than its spikes.
-HWY_INLINE void decode_large_again(const BlockFormat& format, const BlockLayout& layout, const std::byte* block, const Decoding& now, DType to, std::byte* at, BlockCounts& counts) {
+// Groups with values that may be too large for the type are decoded again by the reference. No value is further from 0 than
+// both ends of its group's grid, or than its spikes.
+HWY_INLINE void decode_large_again(const BlockFormat& format, const BlockLayout& layout, const std::byte* block,
+                                   const Decoding& now, DType to, std::byte* at, BlockCounts& counts) {
   const float steps = static_cast<float>((1u << format.bits) - 1), limit = to == DType::f16 ? 65504.0f : 0x1p127f;
   for (size_t i = 0; i < now.groups; ++i) {
     const float ends = std::max(std::fabs(now.minimum.of[i]), std::fabs(now.scale.of[i] * steps + now.minimum.of[i]));
     const float spikes = format.spikes ? std::max(std::fabs(now.low.of[i]), std::fabs(now.high.of[i])) : 0.0f;
     if (!(ends >= limit || spikes >= limit)) continue;
-    decode_part_reference(format, layout, {now.first + i * now.group, now.group}, block, to, after(at, to, i * now.group), counts);
+    decode_part_reference(format, layout, {now.first + i * now.group, now.group}, block, to, after(at, to, i * now.group),
+                          counts);
   }
 }
 
-void decode(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* bytes, DType to, void* elements, BlockCounts& counts) {
+void decode(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* bytes, DType to, void* elements,
+            BlockCounts& counts) {
   if (!exact_products(format.metadata)) return decode_part_reference(format, layout, part, bytes, to, elements, counts);
   const auto* const block = static_cast<const std::byte*>(bytes);
   const auto groups = decode_groups_to(to, format.bits);

@@ -1,8 +1,9 @@
-// Whole groups into a block, 16 at a time: first their ranges, then their scales side by side (the divisions of one group would be waited
-// for), then their codes. What the first pass has read, the last finds in the first-level cache.
+// Whole groups into a block, 16 at a time: first their ranges, then their scales side by side (the divisions of one group would
+// be waited for), then their codes. What the first pass has read, the last finds in the first-level cache.
 //
-// All groups take the same way; the few for which it gives wrong bytes (no numbers, too large, too small) are done again by the reference.
-// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
+// All groups take the same way; the few for which it gives wrong bytes (no numbers, too large, too small) are done again by the
+// reference. A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each
+// (Highway's idiom).
 #if defined(UNISONO_KERNELS_BLOCKS_ENCODE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_BLOCKS_ENCODE_INL_H
 #define UNISONO_KERNELS_BLOCKS_ENCODE_INL_H
@@ -39,7 +40,8 @@ HWY_INLINE CodeVector codes_of(const Batch& batch, size_t at, int group_shift) {
   const size_t g0 = at >> group_shift, g1 = (at + 2 * float_lanes) >> group_shift;
   const auto minimum0 = set(batch.minimum.of[g0]), inverse0 = set(batch.inverse.of[g0]);
   const auto minimum1 = set(batch.minimum.of[g1]), inverse1 = set(batch.inverse.of[g1]);
-  return join_codes(code(0, minimum0, inverse0), code(1, minimum0, inverse0), code(2, minimum1, inverse1), code(3, minimum1, inverse1));
+  return join_codes(code(0, minimum0, inverse0), code(1, minimum0, inverse0), code(2, minimum1, inverse1),
+                    code(3, minimum1, inverse1));
 }
 
 // Spikes have the code 0.
@@ -104,7 +106,8 @@ MakeRanges make_ranges_of(DType from) {
   }
 }
 
-void encode(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* bytes, BlockCounts& counts) {
+void encode(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* bytes,
+            BlockCounts& counts) {
   auto* const block = static_cast<std::byte*>(bytes);
   const size_t whole = whole_elements(format, part.count, packed_codes), whole_groups = whole / format.group;
   const auto ranges = format.spikes ? make_ranges_of<true>(from) : make_ranges_of<false>(from);
@@ -123,7 +126,8 @@ void encode(const BlockFormat& format, const BlockLayout& layout, BlockPart part
     codes(batch, layout, first, block);
     const size_t header = first / format.group * 2 * metadata_bytes(format.metadata);
     store_pairs(format.metadata, batch.scale, batch.minimum, batch.groups, block + layout.scales + header);
-    if (format.spikes) store_pairs(format.metadata, batch.low_spike, batch.high_spike, batch.groups, block + layout.spikes + header);
+    if (format.spikes)
+      store_pairs(format.metadata, batch.low_spike, batch.high_spike, batch.groups, block + layout.spikes + header);
     for (size_t i = 0; i < batch.groups; ++i) {
       if (batch.unusual.of[i] == 0) continue;
       const BlockPart again{first + i * format.group, format.group};

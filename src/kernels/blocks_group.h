@@ -1,4 +1,5 @@
-// One group of a block: what is said of it, how that is rounded, and where it stands. Shared by the reference and the SIMD kernels.
+// One group of a block: what is said of it, how that is rounded, and where it stands. Shared by the reference and the SIMD
+// kernels.
 #pragma once
 
 #include <algorithm>
@@ -27,25 +28,29 @@ inline float comparable(float value) { return std::fabs(value) < tiny ? 0.0f : v
 
 enum class Rounding : uint8_t { down, up, near };
 
-// The value of the metadata's type that is the largest not above, the smallest not below, or the nearest (ties to even). For finite
-// values of the type's range; exact in fp32, and never -0.
+// The value of the metadata's type that is the largest not above, the smallest not below, or the nearest (ties to even). For
+// finite values of the type's range; exact in fp32, and never -0.
 inline float rounded(Metadata type, float value, Rounding rounding) {
   if (type == Metadata::f32) return value + 0.0f;
   if (type == Metadata::f16 && std::fabs(value) < 0x1p-14f) {  // subnormal: whole multiples of 2^-24
     const float steps = value * 0x1p24f;
-    const float whole = rounding == Rounding::down ? std::floor(steps) : rounding == Rounding::up ? std::ceil(steps) : std::nearbyint(steps);
+    const float whole = rounding == Rounding::down ? std::floor(steps)
+                        : rounding == Rounding::up ? std::ceil(steps)
+                                                   : std::nearbyint(steps);
     return whole * 0x1p-24f + 0.0f;
   }
   const uint32_t bits = std::bit_cast<uint32_t>(value), unit = type == Metadata::f16 ? 1u << 13 : 1u << 16;
   const bool negative = (bits >> 31) != 0;
   // What is added to the magnitude before it is cut off; a carry raises the exponent, as it should.
-  const uint32_t added = rounding == Rounding::near ? unit / 2 - 1 + (bits / unit & 1) : (rounding == Rounding::up) != negative ? unit - 1 : 0;
+  const uint32_t added = rounding == Rounding::near               ? unit / 2 - 1 + (bits / unit & 1)
+                         : (rounding == Rounding::up) != negative ? unit - 1
+                                                                  : 0;
   return std::bit_cast<float>((bits + added) & ~(unit - 1)) + 0.0f;
 }
 
 struct GroupHeader {
   float scale = 0, minimum = 0;
-  float low = 0, high = 0;                       // spikes, where they are reserved
+  float low = 0, high = 0;  // spikes, where they are reserved
   uint32_t low_at = nobody, high_at = nobody;
 
   bool poisoned() const { return std::isnan(scale); }
@@ -57,22 +62,32 @@ inline void set_scale(const BlockFormat& format, float low, float high, GroupHea
   const auto steps = static_cast<float>((1u << format.bits) - 1);
   header.minimum = rounded(format.metadata, low, Rounding::down);
   const float distance = high - header.minimum;
-  header.scale = distance == 0 ? 0 : std::max(rounded(format.metadata, distance / steps, Rounding::up), smallest_scale(format.metadata));
+  header.scale =
+      distance == 0 ? 0 : std::max(rounded(format.metadata, distance / steps, Rounding::up), smallest_scale(format.metadata));
 }
 
-void store_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const GroupHeader& header, std::byte* block);
+void store_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const GroupHeader& header,
+                  std::byte* block);
 GroupHeader load_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const std::byte* block);
 
 // The reference, for one group whose values are fp32: header and codes; counts what it meets.
-void encode_group(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header, uint8_t* codes, BlockCounts& counts);
+void encode_group(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header, uint8_t* codes,
+                  BlockCounts& counts);
 
 // The reference for a part of a block; for the kernels too, which take whole groups only.
-void encode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* block, BlockCounts& counts);
-void decode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to, void* elements, BlockCounts& counts);
-void decode_add_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums);
+void encode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from,
+                           const void* elements, void* block, BlockCounts& counts);
+void decode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to,
+                           void* elements, BlockCounts& counts);
+void decode_add_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block,
+                               void* sums);
 
-inline const std::byte* after(const void* elements, DType type, size_t count) { return static_cast<const std::byte*>(elements) + count * element_bytes(type); }
-inline std::byte* after(void* elements, DType type, size_t count) { return static_cast<std::byte*>(elements) + count * element_bytes(type); }
+inline const std::byte* after(const void* elements, DType type, size_t count) {
+  return static_cast<const std::byte*>(elements) + count * element_bytes(type);
+}
+inline std::byte* after(void* elements, DType type, size_t count) {
+  return static_cast<std::byte*>(elements) + count * element_bytes(type);
+}
 // What is left of a part after its whole groups.
 inline BlockPart rest_of(BlockPart part, size_t whole) { return {part.first + whole, part.count - whole}; }
 

@@ -1,6 +1,7 @@
 // Scales, minima and spikes of 16 groups at once: how they are rounded, and how they stand in a block.
 //
-// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
+// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's
+// idiom).
 #if defined(UNISONO_KERNELS_BLOCKS_NUMBERS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_BLOCKS_NUMBERS_INL_H
 #define UNISONO_KERNELS_BLOCKS_NUMBERS_INL_H
@@ -44,7 +45,8 @@ HWY_INLINE F load_wide(const uint8_t* at) {
 #endif
   else {
     const hn::Rebind<uint16_t, Tag<float>> d16;
-    const auto bits = hn::PromoteTo(Tag<uint32_t>(), hn::BitCast(d16, hn::LoadU(hn::Repartition<uint8_t, decltype(d16)>(), at)));
+    const auto bits =
+        hn::PromoteTo(Tag<uint32_t>(), hn::BitCast(d16, hn::LoadU(hn::Repartition<uint8_t, decltype(d16)>(), at)));
     if constexpr (type == DType::bf16) return float_of(hn::ShiftLeft<16>(bits));
     else return f32_from_low_f16(bits);
   }
@@ -55,13 +57,15 @@ template <DType type>
 HWY_INLINE void store_narrow(F first, F second, uint8_t* at) {
   const Tag<uint16_t> d16;
   if constexpr (type == DType::bf16) {
-    const auto low = hn::BitCast(d16, round_up_to_cut<16>(bits_of(first))), high = hn::BitCast(d16, round_up_to_cut<16>(bits_of(second)));
+    const auto low = hn::BitCast(d16, round_up_to_cut<16>(bits_of(first))),
+               high = hn::BitCast(d16, round_up_to_cut<16>(bits_of(second)));
     store<uint16_t>(hn::ConcatOdd(d16, high, low), at);
   } else {
 #if UNISONO_NATIVE_F16
     Halves::store({first, second}, at);
 #else
-    store<uint16_t>(hn::ConcatEven(d16, hn::BitCast(d16, low_f16_from_f32(second)), hn::BitCast(d16, low_f16_from_f32(first))), at);
+    store<uint16_t>(hn::ConcatEven(d16, hn::BitCast(d16, low_f16_from_f32(second)), hn::BitCast(d16, low_f16_from_f32(first))),
+                    at);
 #endif
   }
 }
@@ -91,7 +95,9 @@ HWY_INLINE F rounded_of(Metadata type, F value) {
   auto result = float_of(hn::And(raised, all(~(unit - 1))));
   if (half) {  // subnormal: whole multiples of 2^-24
     const auto steps = hn::Mul(value, set(0x1p24f));
-    const auto whole = rounding == Rounding::up ? hn::Ceil(steps) : rounding == Rounding::down ? hn::Floor(steps) : hn::Round(steps);
+    const auto whole = rounding == Rounding::up     ? hn::Ceil(steps)
+                       : rounding == Rounding::down ? hn::Floor(steps)
+                                                    : hn::Round(steps);
     result = hn::IfThenElse(hn::Lt(hn::Abs(value), set(0x1p-14f)), hn::Mul(whole, set(0x1p-24f)), result);
   }
   return hn::Add(result, zero);

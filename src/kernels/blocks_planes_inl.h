@@ -1,7 +1,8 @@
-// Codes in registers and their planes in memory: four vectors of numbers become one vector of codes, a byte each, and codes become
-// the bits of planes, and back. Nothing here knows of scales or groups.
+// Codes in registers and their planes in memory: four vectors of numbers become one vector of codes, a byte each, and codes
+// become the bits of planes, and back. Nothing here knows of scales or groups.
 //
-// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
+// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's
+// idiom).
 #if defined(UNISONO_KERNELS_BLOCKS_PLANES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_BLOCKS_PLANES_INL_H
 #define UNISONO_KERNELS_BLOCKS_PLANES_INL_H
@@ -46,8 +47,9 @@ constexpr auto planes_of() {
 
 // ---- to codes
 
-// In four vectors of 32-bit lanes, the codes are the low bytes, and the bytes above them are zero: the codes one after the other.
-// Two shifts and blends bring the codes of four vectors together in a lane; then bytes change places within 16, and last those fours.
+// In four vectors of 32-bit lanes, the codes are the low bytes, and the bytes above them are zero: the codes one after the
+// other. Two shifts and blends bring the codes of four vectors together in a lane; then bytes change places within 16, and last
+// those fours.
 HWY_INLINE CodeVector join_codes(Vec<uint32_t> v0, Vec<uint32_t> v1, Vec<uint32_t> v2, Vec<uint32_t> v3) {
   const Tag<uint16_t> d16;
   const Codes d8;
@@ -113,7 +115,9 @@ HWY_INLINE void pack(CodeVector first, CodeVector second, uint8_t* to) {
 template <int bits>
 HWY_INLINE void pack_planes(CodeVector first, CodeVector second, const BlockLayout& layout, std::byte* block, size_t at) {
   constexpr auto planes = planes_of<bits>();
-  const auto to = [&](size_t plane) { return reinterpret_cast<uint8_t*>(block + layout.planes[plane].offset + at * static_cast<size_t>(planes[plane].width) / 8); };
+  const auto to = [&](size_t plane) {
+    return reinterpret_cast<uint8_t*>(block + layout.planes[plane].offset + at * static_cast<size_t>(planes[plane].width) / 8);
+  };
   pack<planes[0].width, planes[0].shift>(first, second, to(0));
   if constexpr (planes.size() > 1) pack<planes[1].width, planes[1].shift>(first, second, to(1));
   if constexpr (planes.size() > 2) pack<planes[2].width, planes[2].shift>(first, second, to(2));
@@ -146,12 +150,19 @@ HWY_INLINE CodeVector unpack(const uint8_t* from) {
 template <int bits>
 HWY_INLINE CodeVector unpack_planes(const BlockLayout& layout, const std::byte* block, size_t at) {
   constexpr auto planes = planes_of<bits>();
-  const auto from = [&](size_t plane) { return reinterpret_cast<const uint8_t*>(block + layout.planes[plane].offset + at * static_cast<size_t>(planes[plane].width) / 8); };
+  const auto from = [&](size_t plane) {
+    return reinterpret_cast<const uint8_t*>(block + layout.planes[plane].offset +
+                                            at * static_cast<size_t>(planes[plane].width) / 8);
+  };
   // No bit leaves its byte.
-  const auto shifted = [](CodeVector part, auto shift) HWY_ATTR { return hn::BitCast(Codes(), hn::ShiftLeft<shift()>(hn::BitCast(Tag<uint16_t>(), part))); };
+  const auto shifted = [](CodeVector part, auto shift) HWY_ATTR {
+    return hn::BitCast(Codes(), hn::ShiftLeft<shift()>(hn::BitCast(Tag<uint16_t>(), part)));
+  };
   auto codes = unpack<planes[0].width>(from(0));
-  if constexpr (planes.size() > 1) codes = hn::Or(codes, shifted(unpack<planes[1].width>(from(1)), std::integral_constant<int, planes[1].shift>()));
-  if constexpr (planes.size() > 2) codes = hn::Or(codes, shifted(unpack<planes[2].width>(from(2)), std::integral_constant<int, planes[2].shift>()));
+  if constexpr (planes.size() > 1)
+    codes = hn::Or(codes, shifted(unpack<planes[1].width>(from(1)), std::integral_constant<int, planes[1].shift>()));
+  if constexpr (planes.size() > 2)
+    codes = hn::Or(codes, shifted(unpack<planes[2].width>(from(2)), std::integral_constant<int, planes[2].shift>()));
   return codes;
 }
 

@@ -1,6 +1,7 @@
 // What must be known of groups before they can have codes: their ranges, scales and spikes, of up to 16 groups at a time.
 //
-// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
+// A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's
+// idiom).
 #if defined(UNISONO_KERNELS_BLOCKS_RANGES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifndef UNISONO_KERNELS_BLOCKS_RANGES_INL_H
 #define UNISONO_KERNELS_BLOCKS_RANGES_INL_H
@@ -25,10 +26,10 @@ struct Batch {
   size_t groups;          // up to 16
   size_t group;           // elements of each
   Numbers scale, minimum, inverse;
-  Numbers low_spike, high_spike;    // as they are stored
-  Numbers low_bound, high_bound;    // what is not above, not below, is the spike
-  Numbers low_at, high_at;          // the first such
-  Numbers unusual;                  // not zero: the reference has to do it
+  Numbers low_spike, high_spike;                       // as they are stored
+  Numbers low_bound, high_bound;                       // what is not above, not below, is the spike
+  Numbers low_at, high_at;                             // the first such
+  Numbers unusual;                                     // not zero: the reference has to do it
   alignas(64) float copies[batch_groups * group_max];  // of values that had to be widened
 
   // In place of those that are not there, the last again.
@@ -64,7 +65,9 @@ struct Range {
 struct Places {
   F low_at, high_at;
 
-  static HWY_INLINE Places merged(const Places& a, const Places& b) { return {hn::Min(a.low_at, b.low_at), hn::Min(a.high_at, b.high_at)}; }
+  static HWY_INLINE Places merged(const Places& a, const Places& b) {
+    return {hn::Min(a.low_at, b.low_at), hn::Min(a.high_at, b.high_at)};
+  }
   template <typename Move>
   static HWY_INLINE Places each(const Places& a, const Places& b, Move move) {
     return {move(a.low_at, b.low_at), move(a.high_at, b.high_at)};
@@ -92,8 +95,8 @@ HWY_INLINE Lanes folded_four(const Lanes& a, const Lanes& b, const Lanes& c, con
   return folded(folded(a, b, lower, upper), folded(c, d, lower, upper), lower_pair, upper_pair);
 }
 
-// What `of` says of as many groups as a vector has lanes, a group a lane, in their order. A tree: so there are three merges a group
-// instead of one for each halving.
+// What `of` says of as many groups as a vector has lanes, a group a lane, in their order. A tree: so there are three merges a
+// group instead of one for each halving.
 template <typename Of>
 HWY_INLINE auto of_groups(size_t first, Of of) {
   const auto four = [&](size_t i) HWY_ATTR {
@@ -153,13 +156,15 @@ HWY_INLINE void make_scales(const BlockFormat& format, F low, F high, Lanes usua
   const auto zero = hn::Zero(Tag<float>()), steps = set(static_cast<float>((1u << format.bits) - 1));
   const auto minimum = rounded_of<Rounding::down>(format.metadata, low);
   const auto distance = hn::Sub(high, minimum);
-  const auto positive = hn::Max(rounded_of<Rounding::up>(format.metadata, hn::Div(distance, steps)), set(smallest_scale(format.metadata)));
+  const auto positive =
+      hn::Max(rounded_of<Rounding::up>(format.metadata, hn::Div(distance, steps)), set(smallest_scale(format.metadata)));
   const auto scale = hn::IfThenZeroElse(hn::Eq(distance, zero), positive);
   const auto no_range = hn::Eq(scale, zero);
   store_numbers(minimum, i, batch.minimum);
   store_numbers(scale, i, batch.scale);
   store_numbers(hn::IfThenZeroElse(no_range, hn::Div(set(1.0f), scale)), i, batch.inverse);  // then all codes are 0
-  // With scales so much larger than what counts as zero, no code comes out below 0 or above the last one, and none needs a bound.
+  // With scales so much larger than what counts as zero, no code comes out below 0 or above the last one, and none needs a
+  // bound.
   usual = hn::And(usual, hn::Or(no_range, hn::Ge(scale, set(16 * tiny))));
   store_numbers(hn::IfThenZeroElse(usual, set(1.0f)), i, batch.unusual);
 }
@@ -183,7 +188,8 @@ HWY_NOINLINE void make_ranges(const BlockFormat& format, const uint8_t* elements
   for (size_t i = 0; i < batch.groups; i += float_lanes) {
     auto range = of_groups(i, [&](size_t g) HWY_ATTR {
       const size_t at = batch.place_of(g) * batch.group;
-      return range_of<spikes, type>(elements + at * element_bytes(type), batch.group, reinterpret_cast<uint8_t*>(batch.copies + at));
+      return range_of<spikes, type>(elements + at * element_bytes(type), batch.group,
+                                    reinterpret_cast<uint8_t*>(batch.copies + at));
     });
     const auto numbers = hn::Eq(hn::Mul(range.sum, zero), zero);
     const auto usual = hn::And(numbers, hn::And(hn::Ge(range.low, hn::Neg(limit)), hn::Le(range.high, limit)));
@@ -193,8 +199,8 @@ HWY_NOINLINE void make_ranges(const BlockFormat& format, const uint8_t* elements
   }
 }
 
-// `end` has the places that a vector behind the group would have. From the last vector on, so that the first place remains; two vectors
-// at a time have their places counted once.
+// `end` has the places that a vector behind the group would have. From the last vector on, so that the first place remains; two
+// vectors at a time have their places counted once.
 HWY_INLINE Places places_of(const uint8_t* values, size_t group, F low, F high, F end) {
   const auto one = set(float_lanes), two = set(2 * float_lanes);
   auto here = end, low_at = end, high_at = end;
@@ -214,7 +220,8 @@ HWY_NOINLINE void find_spikes(Batch& batch) {
   const auto last = set(static_cast<float>(batch.group - 1));
   for (size_t i = 0; i < batch.groups; i += float_lanes) {
     const auto places = of_groups(i, [&](size_t g) HWY_ATTR {
-      return places_of(batch.values + batch.place_of(g) * batch.group * 4, batch.group, set(batch.low_bound.of[g]), set(batch.high_bound.of[g]), end);
+      return places_of(batch.values + batch.place_of(g) * batch.group * 4, batch.group, set(batch.low_bound.of[g]),
+                       set(batch.high_bound.of[g]), end);
     });
     // There is always one, but in groups that are done again.
     store_numbers(hn::Min(places.low_at, last), i, batch.low_at);

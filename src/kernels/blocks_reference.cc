@@ -129,7 +129,8 @@ uint64_t any_bits(const std::byte* part, size_t bytes, Of of) {
 template <typename Bits, Bits infinity>
 struct NumberBits {
   static constexpr Bits sign = static_cast<Bits>(1u << (8 * sizeof(Bits) - 1)), magnitude = sign - 1;
-  static constexpr uint64_t each = sizeof(Bits) == 2 ? 0x0001000100010001 : 0x0000000100000001, each_first = sizeof(Bits) == 2 ? 0x0000000100000001 : 1;
+  static constexpr uint64_t each = sizeof(Bits) == 2 ? 0x0001000100010001 : 0x0000000100000001,
+                            each_first = sizeof(Bits) == 2 ? 0x0000000100000001 : 1;
 
   static Bits at(const std::byte* part, size_t i) {
     Bits bits;
@@ -139,8 +140,8 @@ struct NumberBits {
   static bool is_nan(Bits bits) { return (bits & magnitude) > infinity; }
   static bool is_finite(Bits bits) { return (bits & magnitude) < infinity; }
   static bool is_scale(Bits bits) { return bits < infinity || bits == sign; }  // finite and not below zero
-  // Whether all are finite, and, if they are scales and minima, no scale has a sign. Several at once: what is not finite carries into the
-  // place of the sign.
+  // Whether all are finite, and, if they are scales and minima, no scale has a sign. Several at once: what is not finite
+  // carries into the place of the sign.
   static bool all_finite(const std::byte* pairs, size_t bytes, bool scales) {
     const uint64_t signs = scales ? each_first * sign : 0;
     const auto found = [&](uint64_t word) { return ((word & each * magnitude) + each * (sign - infinity)) | (word & signs); };
@@ -158,7 +159,8 @@ bool are_numbers(const BlockFormat& format, const BlockLayout& layout, size_t gr
     const auto scale = Number::at(scales, i);
     if (Number::is_nan(scale)) continue;
     if (!Number::is_scale(scale) || !Number::is_finite(Number::at(scales, i + 1))) return false;
-    if (format.spikes && !(Number::is_finite(Number::at(spikes, i)) && Number::is_finite(Number::at(spikes, i + 1)))) return false;
+    if (format.spikes && !(Number::is_finite(Number::at(spikes, i)) && Number::is_finite(Number::at(spikes, i + 1))))
+      return false;
   }
   return true;
 }
@@ -180,7 +182,8 @@ bool BlockFormat::valid() const {
 BlockLayout layout_of(const BlockFormat& format, size_t count) {
   UNISONO_CHECK(format.valid());
   BlockLayout layout;
-  const size_t eighths = (count + 7) / 8, groups = (count + format.group - 1) / format.group, pair = 2 * metadata_bytes(format.metadata);
+  const size_t eighths = (count + 7) / 8, groups = (count + format.group - 1) / format.group,
+               pair = 2 * metadata_bytes(format.metadata);
   size_t at = 0, plane = 0;
   uint8_t shift = 0;
   for (uint8_t width = 8; width > 0; width /= 2) {
@@ -198,7 +201,8 @@ BlockLayout layout_of(const BlockFormat& format, size_t count) {
   return layout;
 }
 
-void store_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const GroupHeader& header, std::byte* block) {
+void store_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const GroupHeader& header,
+                  std::byte* block) {
   const size_t z = metadata_bytes(format.metadata);
   store_number(format.metadata, header.scale, block + layout.scales + 2 * group * z);
   store_number(format.metadata, header.minimum, block + layout.scales + (2 * group + 1) * z);
@@ -221,7 +225,8 @@ GroupHeader load_header(const BlockFormat& format, const BlockLayout& layout, si
 }
 
 // No product is followed by a sum: a compiler that contracts them changes nothing.
-void encode_group(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header, uint8_t* codes, BlockCounts& counts) {
+void encode_group(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header, uint8_t* codes,
+                  BlockCounts& counts) {
   float taken[group_max] = {};
   header = {};
   std::fill_n(codes, size, uint8_t{0});
@@ -252,7 +257,8 @@ void encode_group(const BlockFormat& format, const float* values, uint32_t size,
   }
 }
 
-void encode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* bytes, BlockCounts& counts) {
+void encode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from,
+                           const void* elements, void* bytes, BlockCounts& counts) {
   auto* const block = static_cast<std::byte*>(bytes);
   if (layout.count == 0) return;
   for (size_t first = 0; first < part.count; first += format.group) {
@@ -269,7 +275,8 @@ void encode_part_reference(const BlockFormat& format, const BlockLayout& layout,
   if (part.first + part.count == layout.count) std::memset(block + layout.padding, 0, layout.scales - layout.padding);
 }
 
-void encode_block_reference(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts) {
+void encode_block_reference(const BlockFormat& format, DType from, const void* elements, size_t count, void* block,
+                            BlockCounts& counts) {
   encode_part_reference(format, layout_of(format, count), {0, count}, from, elements, block, counts);
 }
 
@@ -283,18 +290,21 @@ void bound_values(DType to, float* values, size_t count, bool poison, BlockCount
   }
 }
 
-void decode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to, void* elements, BlockCounts& counts) {
+void decode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to,
+                           void* elements, BlockCounts& counts) {
   decode_each(format, layout, part, block, [&](size_t i, float value) {
     if (to != DType::f32) bound_values(to, &value, 1, format.poison, counts);
     set_element(to, elements, i, value);
   });
 }
 
-void decode_block_reference(const BlockFormat& format, const void* block, size_t count, DType to, void* elements, BlockCounts& counts) {
+void decode_block_reference(const BlockFormat& format, const void* block, size_t count, DType to, void* elements,
+                            BlockCounts& counts) {
   decode_part_reference(format, layout_of(format, count), {0, count}, block, to, elements, counts);
 }
 
-void decode_add_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums) {
+void decode_add_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block,
+                               void* sums) {
   decode_each(format, layout, part, block, [&](size_t i, float value) {
     const float sum = element(DType::f32, sums, i) + value;
     set_element(DType::f32, sums, i, std::isnan(sum) ? quiet_nan : sum);

@@ -1,5 +1,6 @@
-// The SIMD kernels of blocks: whole groups whose values need no special care, 16 groups at a time. What is rare (a last group in part,
-// values that are no numbers, or too large or too small) goes to the reference, so there is one place that says what happens then.
+// The SIMD kernels of blocks: whole groups whose values need no special care, 16 groups at a time. What is rare (a last group
+// in part, values that are no numbers, or too large or too small) goes to the reference, so there is one place that says what
+// happens then.
 //
 // Encoding and decoding are in blocks_encode_inl.h and blocks_decode_inl.h; here they are compiled, once per instruction set.
 
@@ -21,7 +22,10 @@ namespace HWY_NAMESPACE {
 
 const BlockKernels& block_kernels() {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-  static constexpr BlockKernels kernels{.target = HWY_TARGET, .encode = encode_part_reference, .decode = decode_part_reference, .decode_add = decode_add_part_reference};
+  static constexpr BlockKernels kernels{.target = HWY_TARGET,
+                                        .encode = encode_part_reference,
+                                        .decode = decode_part_reference,
+                                        .decode_add = decode_add_part_reference};
 #else
   static constexpr BlockKernels kernels{.target = HWY_TARGET, .encode = encode, .decode = decode, .decode_add = decode_add};
 #endif

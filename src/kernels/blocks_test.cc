@@ -77,11 +77,13 @@ TEST(Blocks, worked_examples) {
   Floats count(34);
   for (size_t i = 0; i < 34; ++i) count[i] = static_cast<float>(i);
   const Floats spiky = {1, -100, 2, 3, 100, 1.5f, 2.75f, 1};
-  EXPECT_EQ(hex(encode(format(3, 32, Metadata::f16), {-1, 2.5f, .25f, 0, -.5f, 1, .75f, 2, 1.5f, -.25f})), "ac 81 09 00 e2 01 00 00 00 38 00 bc");
+  EXPECT_EQ(hex(encode(format(3, 32, Metadata::f16), {-1, 2.5f, .25f, 0, -.5f, 1, .75f, 2, 1.5f, -.25f})),
+            "ac 81 09 00 e2 01 00 00 00 38 00 bc");
   EXPECT_EQ(hex(encode(format(5, 32, Metadata::f16), count)),
             "10 32 54 76 98 ba dc fe 10 32 54 76 98 ba dc fe f0 00 00 00 00 00 ff ff 02 00 00 00 00 3c 00 00 22 28 00 50");
   EXPECT_EQ(hex(encode(format(2, 32, Metadata::bf16, true), spiky)), "d0 34 00 00 2b 3f 80 3f c8 c2 c8 42 01 04");
-  EXPECT_EQ(hex(encode(format(2, 32, Metadata::f32, true), spiky)), "e0 34 00 00 ab aa 2a 3f 00 00 80 3f 00 00 c8 c2 00 00 c8 42 01 04");
+  EXPECT_EQ(hex(encode(format(2, 32, Metadata::f32, true), spiky)),
+            "e0 34 00 00 ab aa 2a 3f 00 00 80 3f 00 00 c8 c2 00 00 c8 42 01 04");
   EXPECT_EQ(hex(encode(format(4, 32, Metadata::f16), {.1f, .2f, .3f})), "80 0f 00 00 d4 22 66 2e");
   EXPECT_EQ(hex(encode(format(4, 32, Metadata::bf16), {.1f, .2f, .3f})), "80 0f 00 00 5b 3c cc 3d");
   EXPECT_EQ(hex(encode(format(4, 32, Metadata::f16), {.1f, .1f, .1f, .1f})), "ff ff 00 00 1c 00 66 2e");
@@ -108,17 +110,25 @@ TEST(Blocks, digests) {
   const auto plain = [](int bits) { return format(bits, 128, Metadata::f16); };
   const auto spiky = [](int bits) { return format(bits, 32, Metadata::bf16, true); };
   const auto wide = [](int bits) { return format(bits, 64, Metadata::f32); };
-  const Digest digests[] = {
-      {1000, 1, plain(2), 284, 0xf1b118b4, 0x005ad56b},   {1000, 1, plain(3), 408, 0x4ecca4b9, 0x2b03c80c},
-      {1000, 1, plain(4), 532, 0x85712b42, 0x9e89f191},   {1000, 1, plain(5), 660, 0x5de9f09b, 0x96eb42b8},
-      {1000, 1, plain(6), 784, 0xb9b586a0, 0xc2ae2569},   {1000, 1, plain(7), 908, 0x320329e0, 0x3ae23e0c},
-      {1000, 1, plain(8), 1032, 0x1eb55f3f, 0x119172e9},  {1000, 1, spiky(2), 572, 0xc7fc21ab, 0xbc323b20},
-      {1000, 1, spiky(3), 696, 0x16fe8a8a, 0x23a48c57},   {1000, 1, spiky(4), 820, 0x665086d6, 0x58bf7d9a},
-      {1000, 1, spiky(5), 948, 0xf8cf1b82, 0x5f23c915},   {1000, 1, spiky(6), 1072, 0x0c258c46, 0x218b0253},
-      {1000, 1, spiky(7), 1196, 0x626daad1, 0xb6ffb6b3},  {1000, 1, spiky(8), 1320, 0xc3507a68, 0x1980cb7c},
-      {1000, 1, wide(2), 380, 0xa9533597, 0xd243d1da},    {1000, 1, wide(5), 756, 0x9c0cb4bd, 0xec912f4c},
-      {1000, 1, wide(8), 1128, 0x0061158c, 0x3ea2d817},   {77, 9, format(3, 64, Metadata::f16, true), 52, 0xc5b2c53a, 0x3c0e9d2b},
-      {1, 9, format(7, 32, Metadata::f16), 12, 0x4806fe39, 0xce35f4fe}};
+  const Digest digests[] = {{1000, 1, plain(2), 284, 0xf1b118b4, 0x005ad56b},
+                            {1000, 1, plain(3), 408, 0x4ecca4b9, 0x2b03c80c},
+                            {1000, 1, plain(4), 532, 0x85712b42, 0x9e89f191},
+                            {1000, 1, plain(5), 660, 0x5de9f09b, 0x96eb42b8},
+                            {1000, 1, plain(6), 784, 0xb9b586a0, 0xc2ae2569},
+                            {1000, 1, plain(7), 908, 0x320329e0, 0x3ae23e0c},
+                            {1000, 1, plain(8), 1032, 0x1eb55f3f, 0x119172e9},
+                            {1000, 1, spiky(2), 572, 0xc7fc21ab, 0xbc323b20},
+                            {1000, 1, spiky(3), 696, 0x16fe8a8a, 0x23a48c57},
+                            {1000, 1, spiky(4), 820, 0x665086d6, 0x58bf7d9a},
+                            {1000, 1, spiky(5), 948, 0xf8cf1b82, 0x5f23c915},
+                            {1000, 1, spiky(6), 1072, 0x0c258c46, 0x218b0253},
+                            {1000, 1, spiky(7), 1196, 0x626daad1, 0xb6ffb6b3},
+                            {1000, 1, spiky(8), 1320, 0xc3507a68, 0x1980cb7c},
+                            {1000, 1, wide(2), 380, 0xa9533597, 0xd243d1da},
+                            {1000, 1, wide(5), 756, 0x9c0cb4bd, 0xec912f4c},
+                            {1000, 1, wide(8), 1128, 0x0061158c, 0x3ea2d817},
+                            {77, 9, format(3, 64, Metadata::f16, true), 52, 0xc5b2c53a, 0x3c0e9d2b},
+                            {1, 9, format(7, 32, Metadata::f16), 12, 0x4806fe39, 0xce35f4fe}};
   EXPECT_EQ(crc32("123456789", 9), 0xcbf43926u);
   for (const auto& d : digests) {
     const auto what = std::to_string(d.format.bits) + " bits, group " + std::to_string(d.format.group);
@@ -152,7 +162,8 @@ TEST(Blocks, metadata_are_rounded_to_the_neighbour_that_was_asked_for) {
     const auto as = type == Metadata::f16 ? DType::f16 : DType::bf16;
     for (int i = 0; i < 200'000; ++i) {
       auto value = std::bit_cast<float>(static_cast<uint32_t>(random.next()));
-      if (i % 4 == 0) value = std::ldexp(static_cast<float>(random.below(4097)) - 2048, static_cast<int>(random.below(20)) - 30);
+      if (i % 4 == 0)
+        value = std::ldexp(static_cast<float>(random.below(4097)) - 2048, static_cast<int>(random.below(20)) - 30);
       if (!(std::fabs(value) <= largest(type))) continue;
       value = comparable(value);
       uint16_t near = 0;
@@ -189,7 +200,10 @@ TEST(Blocks, every_code_survives_at_every_length) {
       for (int shift = 0; shift < codes; shift += codes / 4) {
         Floats values(count);
         // Every group holds both ends, so that a code is its own value.
-        for (size_t i = 0; i < count; ++i) values[i] = i % 32 == 0 ? 0 : i % 32 == 1 ? static_cast<float>(codes - 1) : static_cast<float>((i * 7 + shift) % codes);
+        for (size_t i = 0; i < count; ++i)
+          values[i] = i % 32 == 0   ? 0
+                      : i % 32 == 1 ? static_cast<float>(codes - 1)
+                                    : static_cast<float>((i * 7 + shift) % codes);
         if (count % 32 == 1) values[count - 1] = 5;  // alone in its group
         const auto f = format(bits, 32, Metadata::f16);
         const auto block = encode(f, values);
@@ -252,7 +266,8 @@ TEST(Blocks, the_error_stays_within_its_bound) {
       }
       const float limit = largest(f.metadata), x = std::min(std::max(values[i], -limit), limit);
       const bool spike = header.is_spike(static_cast<uint32_t>(i % f.group));
-      const double half_unit = f.metadata == Metadata::f16 ? std::max(std::fabs(x) * 0x1p-11, 0x1p-25) : std::fabs(x) * (f.metadata == Metadata::bf16 ? 0x1p-8 : 0);
+      const double half_unit = f.metadata == Metadata::f16 ? std::max(std::fabs(x) * 0x1p-11, 0x1p-25)
+                                                           : std::fabs(x) * (f.metadata == Metadata::bf16 ? 0x1p-8 : 0);
       const double bound = (spike ? half_unit : 0.5001 * header.scale + std::fabs(x) * 0x1p-23) + 0x1p-100;
       EXPECT_LE(std::fabs(double(back[i]) - x), bound) << i << ": " << x << ", scale " << header.scale;
     }
@@ -271,7 +286,8 @@ void on_each_target(F&& f) {
 }
 
 // A block is the same made and read in one go or in parts.
-void check_parts(const BlockFormat& f, DType type, std::span<const uint8_t> elements, const BlockBytes& wanted, Random& random) {
+void check_parts(const BlockFormat& f, DType type, std::span<const uint8_t> elements, const BlockBytes& wanted,
+                 Random& random) {
   const size_t z = element_bytes(type), count = elements.size() / z;
   const auto layout = layout_of(f, count);
   BlockBytes block(wanted.size(), 0xEE), values(elements.size()), whole(elements.size());
@@ -325,12 +341,14 @@ TEST(BlockKernels, give_the_references_bytes_whatever_the_values_the_length_and_
         BlockBytes block(wanted.size() + place, 0xEE), values(count * z + shift, 0xEE);
         BlockCounts counts, decoded;
         encode_block(f, type, elements.data() + shift, count, block.data() + place, counts);
-        EXPECT_EQ(std::memcmp(block.data() + place, wanted.data(), wanted.size()), 0) << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
+        EXPECT_EQ(std::memcmp(block.data() + place, wanted.data(), wanted.size()), 0)
+            << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
         EXPECT_EQ(counts.saturated, counted.saturated);
         EXPECT_EQ(counts.nonfinite_groups, counted.nonfinite_groups);
         check_parts(f, type, {elements.data() + shift, count * z}, wanted, random);
         decode_block(f, block.data() + place, count, type, values.data() + shift, decoded);
-        EXPECT_EQ(std::memcmp(values.data() + shift, wanted_values.data(), wanted_values.size()), 0) << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
+        EXPECT_EQ(std::memcmp(values.data() + shift, wanted_values.data(), wanted_values.size()), 0)
+            << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
         EXPECT_EQ(decoded.saturated, decoded_counts.saturated);
         BlockBytes sums(count * 4 + shift);
         std::memcpy(sums.data() + shift, wide.data(), count * 4);
@@ -420,7 +438,8 @@ TEST(Blocks, every_number_is_judged_by_its_value) {
         const size_t at = (number < 2 ? layout.scales : layout.spikes) + (2 + number % 2) * z;
         std::memcpy(block.data() + at, &bits, z);
         const auto header = load_header(f, layout, 1, reinterpret_cast<const std::byte*>(block.data()));
-        ASSERT_EQ(is_block(f, block.data(), block.size(), 64), may_stand(header)) << std::hex << bits << " as number " << number;
+        ASSERT_EQ(is_block(f, block.data(), block.size(), 64), may_stand(header))
+            << std::hex << bits << " as number " << number;
       }
     }
   }
@@ -476,17 +495,23 @@ TEST(Blocks, signal_to_noise_of_one_pass) {
   std::uniform_real_distribution<float> even(-1, 1);
   for (auto& value : normal) value = gauss(engine);
   for (auto& value : uniform) value = even(engine);
-  const double g32[] = {46.7, 40.7, 34.6, 28.4, 22.1, 15.5, 8.1}, g128[] = {44.6, 38.6, 32.5, 26.3, 20.0, 13.4, 6.0}, spiky[] = {46.0, 39.9, 33.8, 27.7, 21.4, 14.7, 7.4};
+  const double g32[] = {46.7, 40.7, 34.6, 28.4, 22.1, 15.5, 8.1}, g128[] = {44.6, 38.6, 32.5, 26.3, 20.0, 13.4, 6.0},
+               spiky[] = {46.0, 39.9, 33.8, 27.7, 21.4, 14.7, 7.4};
   for (int bits = 8; bits >= 2; --bits) {
     const double tolerance = bits >= 4 ? 0.15 : 0.3;
     EXPECT_NEAR(snr(format(bits, 32, Metadata::f16), normal), g32[8 - bits], tolerance) << bits;
     EXPECT_NEAR(snr(format(bits, 128, Metadata::f16), normal), g128[8 - bits], tolerance) << bits;
     EXPECT_NEAR(snr(format(bits, 128, Metadata::f16, true), normal), spiky[8 - bits], tolerance) << bits;
     for (const double g : {32.0, 64.0, 128.0, 256.0}) {
-      const double levels = std::pow(2.0, bits) - 1, rho = g * (g - 1) / ((g + 1) * (g + 2)), rest = (g - 2) * (g - 3) / ((g + 1) * (g + 2));
+      const double levels = std::pow(2.0, bits) - 1, rho = g * (g - 1) / ((g + 1) * (g + 2)),
+                   rest = (g - 2) * (g - 3) / ((g + 1) * (g + 2));
       const int group = static_cast<int>(g);
-      EXPECT_NEAR(snr(format(bits, group, Metadata::f16), uniform), 20 * std::log10(levels) - 10 * std::log10((1 - 2 / g) * rho), 0.1) << bits << " bits, group " << g;
-      EXPECT_NEAR(snr(format(bits, group, Metadata::f16, true), uniform), 20 * std::log10(levels) - 10 * std::log10((1 - 4 / g) * rest), 0.1) << bits << " bits, group " << g << ", spikes";
+      EXPECT_NEAR(snr(format(bits, group, Metadata::f16), uniform),
+                  20 * std::log10(levels) - 10 * std::log10((1 - 2 / g) * rho), 0.1)
+          << bits << " bits, group " << g;
+      EXPECT_NEAR(snr(format(bits, group, Metadata::f16, true), uniform),
+                  20 * std::log10(levels) - 10 * std::log10((1 - 4 / g) * rest), 0.1)
+          << bits << " bits, group " << g << ", spikes";
     }
   }
 }

@@ -29,9 +29,9 @@ inline const KernelTable& table() {
 // 3.6), but the bytes are read soon after, and then it pays from 24 MiB on.
 constexpr size_t stream_bytes_min = size_t{24} << 20;
 
-// For more than 4 KiB the C library lets the processor copy ("rep movsb"), and AMD's Zen 3 and 4 do that at a twentieth of their speed where the
-// destination begins 1 to 31 bytes after the source within a page (glibc bug 30994). Large vectors and NumPy arrays do so against whatever begins a page, as slots of
-// shared memory do: 16 bytes of the allocator come before them.
+// For more than 4 KiB the C library lets the processor copy ("rep movsb"), and AMD's Zen 3 and 4 do that at a twentieth of
+// their speed where the destination begins 1 to 31 bytes after the source within a page (glibc bug 30994). Large vectors and
+// NumPy arrays do so against whatever begins a page, as slots of shared memory do: 16 bytes of the allocator come before them.
 bool slows_string_copies(const void* destination, const void* source) {
   const auto after = (reinterpret_cast<uintptr_t>(destination) - reinterpret_cast<uintptr_t>(source)) % 4096;
   return after > 0 && after < 32;
@@ -81,12 +81,14 @@ double weighted_mean(const WeightedMeanTask& task) {
 
 static bool has_blocks(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
 
-void encode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* block, BlockCounts& counts) {
+void encode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements,
+                 void* block, BlockCounts& counts) {
   UNISONO_CHECK(has_blocks(from) && part.first % format.group == 0);
   block_kernels_of(table().target).encode(format, layout, part, from, elements, block, counts);
 }
 
-void decode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to, void* elements, BlockCounts& counts) {
+void decode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to,
+                 void* elements, BlockCounts& counts) {
   UNISONO_CHECK(has_blocks(to) && part.first % format.group == 0);
   block_kernels_of(table().target).decode(format, layout, part, block, to, elements, counts);
 }

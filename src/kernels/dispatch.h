@@ -19,10 +19,10 @@ namespace unisono::kernels {
 // Bit operations on floats are a bug of the caller.
 struct Reduction {
   DType dtype = DType::f32;
-  ReduceOp op = ReduceOp::sum;               // avg folds like sum; the division is asked for by divisor
-  std::span<const void* const> sources;      // at least one; each of `count` elements
-  void* destination = nullptr;               // may be one of the sources exactly; no other overlap
-  void* copy = nullptr;                      // null, or a second place for the same result (an outgoing slot)
+  ReduceOp op = ReduceOp::sum;           // avg folds like sum; the division is asked for by divisor
+  std::span<const void* const> sources;  // at least one; each of `count` elements
+  void* destination = nullptr;           // may be one of the sources exactly; no other overlap
+  void* copy = nullptr;                  // null, or a second place for the same result (an outgoing slot)
   size_t count = 0;
   uint32_t divisor = 1;
 };

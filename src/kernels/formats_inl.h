@@ -119,9 +119,13 @@ struct Native {
   static HWY_INLINE Packet load(const uint8_t* at) { return {HWY_NAMESPACE::load<T>(at)}; }
   static HWY_INLINE void store(Packet packet, uint8_t* at) { HWY_NAMESPACE::store<T>(packet.value, at); }
   template <typename Function>
-  static HWY_INLINE Packet map(Packet a, const Function& f) { return {f(a.value)}; }
+  static HWY_INLINE Packet map(Packet a, const Function& f) {
+    return {f(a.value)};
+  }
   template <typename Op>
-  static HWY_INLINE Packet combine(Packet a, Packet b) { return {Op::template apply<T>(a.value, b.value)}; }
+  static HWY_INLINE Packet combine(Packet a, Packet b) {
+    return {Op::template apply<T>(a.value, b.value)};
+  }
   static HWY_INLINE Vec<T> total(Packet a) { return a.value; }
 };
 
@@ -133,7 +137,9 @@ struct Pair {
     Vec<float> first, second;
   };
   template <typename Function>
-  static HWY_INLINE Packet map(Packet a, const Function& f) { return {f(a.first), f(a.second)}; }
+  static HWY_INLINE Packet map(Packet a, const Function& f) {
+    return {f(a.first), f(a.second)};
+  }
   template <typename Op>
   static HWY_INLINE Packet combine(Packet a, Packet b) {
     return {Op::template apply<float>(a.first, b.first), Op::template apply<float>(a.second, b.second)};

@@ -18,7 +18,7 @@ using ConvertFunction = void (*)(void* destination, const void* source, size_t c
 using CopyFunction = void (*)(void* destination, const void* source, size_t bytes);
 
 struct KernelTable {
-  int64_t target = 0;  // Highway's bit for the instruction set
+  int64_t target = 0;                                        // Highway's bit for the instruction set
   ReduceFunction reduce[dtype_count][reduce_op_count] = {};  // null where the operation is not defined for the type
   ConvertFunction f32_from_bf16 = nullptr;
   ConvertFunction bf16_from_f32 = nullptr;
@@ -33,9 +33,12 @@ struct KernelTable {
 // The same for blocks, whose kernels are in a file of their own (blocks_simd.cc).
 struct BlockKernels {
   int64_t target = 0;
-  void (*encode)(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* block, BlockCounts& counts) = nullptr;
-  void (*decode)(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to, void* elements, BlockCounts& counts) = nullptr;
-  void (*decode_add)(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums) = nullptr;
+  void (*encode)(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements,
+                 void* block, BlockCounts& counts) = nullptr;
+  void (*decode)(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to,
+                 void* elements, BlockCounts& counts) = nullptr;
+  void (*decode_add)(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block,
+                     void* sums) = nullptr;
 };
 const BlockKernels& block_kernels_of(int64_t target);
 

@@ -19,7 +19,7 @@ namespace unisono::kernels {
 namespace {
 
 constexpr uint64_t seed = 20240607;
-constexpr DType all_dtypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8, DType::i16,
+constexpr DType all_dtypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8,  DType::i16,
                                 DType::i32, DType::i64, DType::u8,  DType::u16,  DType::u32, DType::u64};
 constexpr ReduceOp all_ops[] = {ReduceOp::sum,  ReduceOp::avg,  ReduceOp::min, ReduceOp::max,
                                 ReduceOp::prod, ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};
@@ -36,10 +36,10 @@ Word interesting(Random& random, int exponent_bits, int mantissa_bits) {
   const Word bias = exponent_max >> 1;
   const auto make = [&](Word exponent, Word m) { return static_cast<Word>(sign | (exponent << mantissa_bits) | m); };
   switch (random.below(16)) {
-    case 0: return make(0, 0);                                      // zeros of both signs
-    case 1: return make(0, mantissa);                               // subnormal
+    case 0: return make(0, 0);                                                                     // zeros of both signs
+    case 1: return make(0, mantissa);                                                              // subnormal
     case 2: return random.chance(0.5) ? make(exponent_max, 0) : make(exponent_max - 1, mantissa);  // infinity, or near it
-    case 3: return random.chance(0.3) ? make(exponent_max, mantissa) : make(bias, 0);  // NaN, or one
+    case 3: return random.chance(0.3) ? make(exponent_max, mantissa) : make(bias, 0);              // NaN, or one
     case 4:
     case 5:
     case 6: return static_cast<Word>(random.next());
@@ -105,8 +105,13 @@ template <typename Function>
 void run(const Case& c, const Layout& layout, Bytes& arena, Function function) {
   std::vector<const void*> sources;
   for (const size_t at : layout.sources) sources.push_back(arena.data() + at);
-  function(Reduction{.dtype = c.dtype, .op = c.op, .sources = sources, .destination = arena.data() + layout.destination,
-                     .copy = c.with_copy ? arena.data() + layout.copy : nullptr, .count = c.count, .divisor = c.divisor});
+  function(Reduction{.dtype = c.dtype,
+                     .op = c.op,
+                     .sources = sources,
+                     .destination = arena.data() + layout.destination,
+                     .copy = c.with_copy ? arena.data() + layout.copy : nullptr,
+                     .count = c.count,
+                     .divisor = c.divisor});
 }
 
 void check_equal_to_reference(const Case& c, Random& random) {
@@ -150,10 +155,15 @@ TEST_P(EachTarget, reduces_every_small_count_like_the_reference) {
     for (size_t count = 0; count <= 130; ++count) {
       for (size_t source_count = 1; source_count <= 4; ++source_count) {
         const uint32_t divisors[] = {1, 2, 3, 7};
-        check_equal_to_reference({.dtype = dtype, .op = op, .source_count = source_count, .count = count,
+        check_equal_to_reference({.dtype = dtype,
+                                  .op = op,
+                                  .source_count = source_count,
+                                  .count = count,
                                   .aliased = static_cast<int>(random_.below(source_count + 1)) - 1,
-                                  .with_copy = random_.chance(0.5), .divisor = divisors[random_.below(4)],
-                                  .alignment = random_.below(16)}, random_);
+                                  .with_copy = random_.chance(0.5),
+                                  .divisor = divisors[random_.below(4)],
+                                  .alignment = random_.below(16)},
+                                 random_);
         if (HasFatalFailure()) return;
       }
     }
@@ -165,8 +175,14 @@ TEST_P(EachTarget, reduces_at_every_alignment_like_the_reference) {
     for (size_t alignment = 0; alignment < 16; ++alignment) {
       for (const size_t count : {size_t{1}, size_t{37}, 300 + random_.below(300)}) {
         for (const int aliased : {-1, 0, 1}) {
-          check_equal_to_reference({.dtype = dtype, .op = op, .source_count = 2, .count = count, .aliased = aliased,
-                                    .with_copy = random_.chance(0.5), .alignment = alignment}, random_);
+          check_equal_to_reference({.dtype = dtype,
+                                    .op = op,
+                                    .source_count = 2,
+                                    .count = count,
+                                    .aliased = aliased,
+                                    .with_copy = random_.chance(0.5),
+                                    .alignment = alignment},
+                                   random_);
           if (HasFatalFailure()) return;
         }
       }
@@ -179,8 +195,13 @@ TEST_P(EachTarget, reduces_any_number_of_sources_into_any_of_them) {
     for (const size_t source_count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 70}) {
       const int step = source_count > 9 ? 23 : 1;
       for (int aliased = -1; aliased < static_cast<int>(source_count); aliased += step) {
-        check_equal_to_reference({.dtype = dtype, .op = op, .source_count = source_count, .count = 1 + random_.below(400),
-                                  .aliased = aliased, .with_copy = random_.chance(0.5)}, random_);
+        check_equal_to_reference({.dtype = dtype,
+                                  .op = op,
+                                  .source_count = source_count,
+                                  .count = 1 + random_.below(400),
+                                  .aliased = aliased,
+                                  .with_copy = random_.chance(0.5)},
+                                 random_);
         if (HasFatalFailure()) return;
       }
     }
@@ -190,8 +211,13 @@ TEST_P(EachTarget, reduces_any_number_of_sources_into_any_of_them) {
 TEST_P(EachTarget, divides_like_the_reference) {
   for_each_type_and_op([&](DType dtype, ReduceOp op) {
     for (const uint32_t divisor : {0u, 1u, 2u, 3u, 4u, 7u, 64u, 255u, 1000u, 65'537u, 0x8000'0000u, 0xFFFF'FFFFu}) {
-      check_equal_to_reference({.dtype = dtype, .op = op, .source_count = 1 + random_.below(3),
-                                .count = 200 + random_.below(100), .with_copy = true, .divisor = divisor}, random_);
+      check_equal_to_reference({.dtype = dtype,
+                                .op = op,
+                                .source_count = 1 + random_.below(3),
+                                .count = 200 + random_.below(100),
+                                .with_copy = true,
+                                .divisor = divisor},
+                               random_);
       if (HasFatalFailure()) return;
     }
   });
@@ -233,7 +259,12 @@ TEST_P(EachTarget, touches_nothing_beside_its_buffers) {
       const auto block = [&] { return std::make_unique<std::byte[]>(bytes); };
       const auto a = block(), b = block(), c = block(), copied = block();
       const void* sources[] = {a.get(), b.get(), c.get()};
-      reduce({.dtype = dtype, .op = op, .sources = sources, .destination = c.get(), .copy = copied.get(), .count = count,
+      reduce({.dtype = dtype,
+              .op = op,
+              .sources = sources,
+              .destination = c.get(),
+              .copy = copied.get(),
+              .count = count,
               .divisor = 3});
       ASSERT_EQ(std::memcmp(c.get(), copied.get(), bytes), 0);
     }
@@ -279,8 +310,8 @@ TEST_P(EachTarget, narrows_around_every_rounding_border_like_the_reference) {
   for (const auto to : {DType::f16, DType::bf16}) {
     std::vector<uint32_t> values;
     for (uint32_t high = 0; high < 65536; ++high) {
-      for (const uint32_t low : {0x0000u, 0x0001u, 0x0FFFu, 0x1000u, 0x1001u, 0x2FFFu, 0x3000u, 0x3001u, 0x7FFFu, 0x8000u,
-                                 0x8001u, 0xFFFFu}) {
+      for (const uint32_t low :
+           {0x0000u, 0x0001u, 0x0FFFu, 0x1000u, 0x1001u, 0x2FFFu, 0x3000u, 0x3001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
         values.push_back(high << 16 | low);
       }
       values.push_back(high << 16 | static_cast<uint32_t>(random_.below(65536)));

@@ -68,10 +68,14 @@ void narrow(float value, float16& out) {
 float widen(float value) { return value; }
 double widen(double value) { return value; }
 template <std::integral T>
-T widen(T value) { return value; }
+T widen(T value) {
+  return value;
+}
 
 template <typename T>
-void narrow(T value, T& out) { out = value; }
+void narrow(T value, T& out) {
+  out = value;
+}
 
 template <typename T>
 T combine(ReduceOp op, T left, T right) {
@@ -177,11 +181,14 @@ double sketch_reference(const SketchTask& task) {
   double squares = 0;
   for (size_t i = 0; i < task.rows; ++i) {
     float* const row = task.values + i * task.columns;
-    const float* const left = task.residual == nullptr ? nullptr : task.cleared != nullptr && task.cleared[i] != 0 ? task.zeros : task.residual + i * task.columns;
+    const float* const left = task.residual == nullptr                          ? nullptr
+                              : task.cleared != nullptr && task.cleared[i] != 0 ? task.zeros
+                                                                                : task.residual + i * task.columns;
     for (size_t c = 0; left != nullptr && !task.difference && c < task.columns; ++c) row[c] += left[c];
     for (uint32_t j = 0; j < task.rank; ++j) {
       double sum = 0;
-      for (size_t c = 0; c < task.columns; ++c) sum += double{left != nullptr && task.difference ? row[c] - left[c] : row[c]} * task.directions[j * stride + c];
+      for (size_t c = 0; c < task.columns; ++c)
+        sum += double{left != nullptr && task.difference ? row[c] - left[c] : row[c]} * task.directions[j * stride + c];
       task.sketch[i * task.rank + j] = static_cast<float>(task.scale * sum);
     }
     for (size_t c = 0; task.moved != nullptr && c < task.columns; ++c) {

@@ -18,8 +18,8 @@ T reduced(ReduceOp op, std::vector<T> values, uint32_t divisor = 1) {
   std::vector<const void*> sources;
   for (const auto& value : values) sources.push_back(&value);
   T result{};
-  reduce_reference({.dtype = dtype_of<T>(), .op = op, .sources = sources, .destination = &result, .count = 1,
-                    .divisor = divisor});
+  reduce_reference(
+      {.dtype = dtype_of<T>(), .op = op, .sources = sources, .destination = &result, .count = 1, .divisor = divisor});
   return result;
 }
 
@@ -75,8 +75,8 @@ TEST(Reference, narrows_to_nearest_even_between_all_neighbours) {
     for (uint32_t bits = 0; bits < format.infinity_bits; ++bits) {
       const auto low = static_cast<uint16_t>(bits), high = static_cast<uint16_t>(bits + 1);
       const double below = value_of(low, format.mantissa_bits);
-      const double lower = bits == 0 ? -value_of(high, format.mantissa_bits)
-                                     : value_of(static_cast<uint16_t>(bits - 1), format.mantissa_bits);
+      const double lower =
+          bits == 0 ? -value_of(high, format.mantissa_bits) : value_of(static_cast<uint16_t>(bits - 1), format.mantissa_bits);
       const double step = below - lower;  // for the one above the largest, which would be infinity
       const double above = high == format.infinity_bits ? below + step : value_of(high, format.mantissa_bits);
       const auto middle = static_cast<float>((below + above) / 2);

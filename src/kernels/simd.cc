@@ -7,8 +7,8 @@
 #include "base/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd.cc"
-#include <hwy/foreach_target.h>  // before highway.h
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // before highway.h
 #include <hwy/highway.h>
 
 #include <array>
@@ -60,7 +60,9 @@ constexpr KernelTable make_table() {
 
 struct Sum {
   template <typename T>
-  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) { return hn::Add(a, b); }
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) {
+    return hn::Add(a, b);
+  }
 };
 
 // Highway has no product of 8-bit lanes, and of 64-bit lanes not on every target.
@@ -104,15 +106,21 @@ struct Maximum {
 
 struct BitAnd {
   template <typename T>
-  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) { return hn::And(a, b); }
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) {
+    return hn::And(a, b);
+  }
 };
 struct BitOr {
   template <typename T>
-  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) { return hn::Or(a, b); }
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) {
+    return hn::Or(a, b);
+  }
 };
 struct BitXor {
   template <typename T>
-  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) { return hn::Xor(a, b); }
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) {
+    return hn::Xor(a, b);
+  }
 };
 
 // ---- what happens to a folded value before it is stored
@@ -173,7 +181,8 @@ HWY_INLINE void settle(typename Format::Packet& x0, typename Format::Packet& x1,
   using T = typename Format::Lane;
   if constexpr (std::is_floating_point_v<T>) {
     const auto sum = hn::Add(hn::Add(Format::total(x0), Format::total(x1)), hn::Add(Format::total(x2), Format::total(x3)));
-    if (hn::AllFalse(Tag<T>(), hn::IsNaN(sum))) [[likely]] return;
+    if (hn::AllFalse(Tag<T>(), hn::IsNaN(sum))) [[likely]]
+      return;
     x0 = settle<Format>(x0), x1 = settle<Format>(x1), x2 = settle<Format>(x2), x3 = settle<Format>(x3);
   }
 }
@@ -462,12 +471,14 @@ HWY_AFTER_NAMESPACE();
 namespace unisono::kernels {
 namespace {
 
-constexpr RunnableTables<KernelTable, 1>::Function compiled[] = {HWY_CHOOSE_TARGET_LIST(kernel_table), HWY_CHOOSE_FALLBACK(kernel_table)};
+constexpr RunnableTables<KernelTable, 1>::Function compiled[] = {HWY_CHOOSE_TARGET_LIST(kernel_table),
+                                                                 HWY_CHOOSE_FALLBACK(kernel_table)};
 
 }  // namespace
 
 std::span<const KernelTable* const> runnable_tables() {
-  static const RunnableTables<KernelTable, std::size(compiled)> runnable(compiled, HWY_SUPPORTED_TARGETS);  // the processor is asked once
+  static const RunnableTables<KernelTable, std::size(compiled)> runnable(compiled,
+                                                                         HWY_SUPPORTED_TARGETS);  // the processor is asked once
   return runnable.all();
 }
 

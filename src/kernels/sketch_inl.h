@@ -1,5 +1,6 @@
-// The SIMD kernel of sketches: two rows and up to four directions at a time (eight with the registers of AVX-512), so that a direction's
-// numbers serve both rows, and eight sums hide the latency of each other. More directions go over the same two rows again, which then lie in a near cache.
+// The SIMD kernel of sketches: two rows and up to four directions at a time (eight with the registers of AVX-512), so that a
+// direction's numbers serve both rows, and eight sums hide the latency of each other. More directions go over the same two rows
+// again, which then lie in a near cache.
 //
 // A part of simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
 #if defined(UNISONO_KERNELS_SKETCH_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -42,10 +43,12 @@ struct SketchRow {
 template <Residual residual, Output output>
 SketchRow sketch_row(const SketchTask& task, size_t row) {
   const size_t at = row * task.columns;
-  return {task.values + at, residual != Residual::none ? residual_of(task, row) : nullptr, moves(output) ? task.moved + at : nullptr};
+  return {task.values + at, residual != Residual::none ? residual_of(task, row) : nullptr,
+          moves(output) ? task.moved + at : nullptr};
 }
 
-// A vector that is loaded once. Compilers load it for each row anew, as an operand, though registers are left; and loads are what this kernel has most of.
+// A vector that is loaded once. Compilers load it for each row anew, as an operand, though registers are left; and loads are
+// what this kernel has most of.
 HWY_INLINE Vec<float> loaded_once(Vec<float> v) {
 #if HWY_ARCH_X86
   asm("" : "+v"(v.raw));
@@ -55,8 +58,8 @@ HWY_INLINE Vec<float> loaded_once(Vec<float> v) {
 
 inline size_t stride_of(const SketchTask& task) { return task.stride != 0 ? task.stride : task.columns; }
 
-// To a near cache, not the first: rows that follow each other compete for places there. How far ahead is measured; processors by themselves do not look
-// beyond a page of 4 KiB. Nothing is read, so it may be past the end.
+// To a near cache, not the first: rows that follow each other compete for places there. How far ahead is measured; processors
+// by themselves do not look beyond a page of 4 KiB. Nothing is read, so it may be past the end.
 constexpr size_t floats_ahead = 1024, floats_of_line = 16;
 HWY_INLINE void soon(const float* at, size_t ahead) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(at) + ahead * sizeof(float)), 0, 2);
@@ -114,9 +117,9 @@ HWY_INLINE Vec<float> sketch_part(const SketchRow& row, size_t c, Some some, Vec
   return hn::IfThenElseZero(some, x);
 }
 
-// One or two rows times `count` directions. The sum of squares of the residual that went elsewhere with the values. Plain variables: compilers keep
-// arrays of vectors in memory. Lambdas are inlined by force: otherwise compilers forget to clear the upper halves of registers, and the caller's code
-// without AVX takes four times as long.
+// One or two rows times `count` directions. The sum of squares of the residual that went elsewhere with the values. Plain
+// variables: compilers keep arrays of vectors in memory. Lambdas are inlined by force: otherwise compilers forget to clear the
+// upper halves of registers, and the caller's code without AVX takes four times as long.
 template <uint32_t count, bool pair, Residual residual, Output output>
 double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   const Tag<float> d;
@@ -124,13 +127,14 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   const auto a = sketch_row<residual, output>(task, row), b = sketch_row<residual, output>(task, row + (pair ? 1 : 0));
   const float* const directions = task.directions + first * stride;
   // Vectors from `begin` on; what stands before, and behind the last of them, is in parts of two more.
-  const size_t begin = output == Output::far && n >= lanes ? (lanes - reinterpret_cast<uintptr_t>(a.out) / sizeof(float) % lanes) % lanes : 0;
+  const size_t begin =
+      output == Output::far && n >= lanes ? (lanes - reinterpret_cast<uintptr_t>(a.out) / sizeof(float) % lanes) % lanes : 0;
   const size_t end = n < lanes ? 0 : begin + (n - begin) / lanes * lanes;
   Vec<float> squares = hn::Zero(d);
   Vec<float> a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
   Vec<float> b0 = a0, b1 = a0, b2 = a0, b3 = a0, b4 = a0, b5 = a0, b6 = a0, b7 = a0;
   const auto add_all = [&](Vec<float> x, Vec<float> y, size_t c) HWY_ATTR __attribute__((always_inline)) {
-    const auto add = [&](Vec<float>& to_a, Vec<float>& to_b, size_t j) HWY_ATTR __attribute__((always_inline)) {
+    const auto add = [&](Vec<float> & to_a, Vec<float> & to_b, size_t j) HWY_ATTR __attribute__((always_inline)) {
       const auto v = loaded_once(hn::LoadU(d, directions + j * stride + c));
       to_a = hn::MulAdd(x, v, to_a);
       if constexpr (pair) to_b = hn::MulAdd(y, v, to_b);
@@ -166,7 +170,8 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   if (pair && n < lanes) kept += sketch_short_row<count, residual, output>(b, n, directions, stride, short_sums[1]);
   const auto finish = [&](Vec<float> sum_a, Vec<float> sum_b, uint32_t j) HWY_ATTR __attribute__((always_inline)) {
     task.sketch[row * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_a)) + short_sums[0][j]);
-    if constexpr (pair) task.sketch[(row + 1) * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_b)) + short_sums[1][j]);
+    if constexpr (pair)
+      task.sketch[(row + 1) * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_b)) + short_sums[1][j]);
   };
   if constexpr (count > 0) finish(a0, b0, 0);
   if constexpr (count > 1) finish(a1, b1, 1);
@@ -205,7 +210,8 @@ double sketch_some(const SketchTask& task, size_t row, uint32_t first) {
 template <bool pair, Residual residual, Output output>
 double sketch_all_directions(const SketchTask& task, size_t row) {
   uint32_t first = 0;
-  for (; first + directions_at_once < task.rank; first += directions_at_once) sketch_some<pair, residual, Output::none>(task, row, first);
+  for (; first + directions_at_once < task.rank; first += directions_at_once)
+    sketch_some<pair, residual, Output::none>(task, row, first);
   return sketch_some<pair, residual, output>(task, row, first);
 }
 
@@ -221,10 +227,13 @@ double sketch_rows_to(const SketchTask& task) {
 
 double sketch_rows(const SketchTask& task) {
   if (task.residual != nullptr && task.difference) return sketch_rows_to<Residual::subtracted, Output::none>(task);
-  if (task.moved == nullptr) return task.residual == nullptr ? sketch_rows_to<Residual::none, Output::none>(task) : sketch_rows_to<Residual::added, Output::in_place>(task);
+  if (task.moved == nullptr)
+    return task.residual == nullptr ? sketch_rows_to<Residual::none, Output::none>(task)
+                                    : sketch_rows_to<Residual::added, Output::in_place>(task);
   // Rows must be aligned alike.
   const bool far = task.far && task.columns % hn::Lanes(Tag<float>()) == 0;
-  if (task.residual == nullptr) return far ? sketch_rows_to<Residual::none, Output::far>(task) : sketch_rows_to<Residual::none, Output::apart>(task);
+  if (task.residual == nullptr)
+    return far ? sketch_rows_to<Residual::none, Output::far>(task) : sketch_rows_to<Residual::none, Output::apart>(task);
   return far ? sketch_rows_to<Residual::added, Output::far>(task) : sketch_rows_to<Residual::added, Output::apart>(task);
 }
 

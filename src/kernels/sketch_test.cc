@@ -31,7 +31,8 @@ struct Outcome {
 constexpr size_t behind = 3;  // floats after what is moved, which stay
 
 enum class Kind { alone, added, subtracted, moves, adds_and_moves, moves_far, adds_and_moves_far };
-constexpr Kind kinds[] = {Kind::alone, Kind::added, Kind::subtracted, Kind::moves, Kind::adds_and_moves, Kind::moves_far, Kind::adds_and_moves_far};
+constexpr Kind kinds[] = {Kind::alone,          Kind::added,     Kind::subtracted,        Kind::moves,
+                          Kind::adds_and_moves, Kind::moves_far, Kind::adds_and_moves_far};
 bool has_residual(Kind kind) { return kind != Kind::alone && kind != Kind::moves && kind != Kind::moves_far; }
 
 // `shift` floats into their memory, so at any alignment of floats.
@@ -40,9 +41,17 @@ Outcome sketched(double (*function)(const SketchTask&), size_t rows, size_t colu
   auto matrix = values(rows * columns + shift, 1);
   const auto left = values(rows * columns + shift, 2), directions = values(rank * columns + shift, 3);
   std::vector<float> sketch(rows * rank, 77), moved(2 * shift + rows * columns + behind, 5);
-  const double squares = function({.values = matrix.data() + shift, .residual = has_residual(kind) ? left.data() + shift : nullptr, .difference = kind == subtracted,
-                                   .moved = kind >= Kind::moves ? moved.data() + 2 * shift : nullptr, .far = kind >= moves_far, .rows = rows, .columns = columns, .directions = directions.data() + shift, .rank = rank,
-                                   .scale = 0.5f, .sketch = sketch.data()});
+  const double squares = function({.values = matrix.data() + shift,
+                                   .residual = has_residual(kind) ? left.data() + shift : nullptr,
+                                   .difference = kind == subtracted,
+                                   .moved = kind >= Kind::moves ? moved.data() + 2 * shift : nullptr,
+                                   .far = kind >= moves_far,
+                                   .rows = rows,
+                                   .columns = columns,
+                                   .directions = directions.data() + shift,
+                                   .rank = rank,
+                                   .scale = 0.5f,
+                                   .sketch = sketch.data()});
   return {matrix, moved, sketch, squares};
 }
 
@@ -54,12 +63,15 @@ TEST(Sketch, on_every_target_is_that_of_the_reference_but_for_rounding) {
         for (const uint32_t rank : {0u, 1u, 2u, 3u, 4u, 5u, 8u, 9u}) {
           for (const auto kind : kinds) {
             const size_t shift = (columns + rows) % 5;
-            const auto got = sketched(sketch, rows, columns, rank, kind, shift), expected = sketched(sketch_reference, rows, columns, rank, kind, shift);
-            ASSERT_EQ(got.values, expected.values) << target << " " << rows << " x " << columns << " " << static_cast<int>(kind);  // to the bit
+            const auto got = sketched(sketch, rows, columns, rank, kind, shift),
+                       expected = sketched(sketch_reference, rows, columns, rank, kind, shift);
+            ASSERT_EQ(got.values, expected.values)
+                << target << " " << rows << " x " << columns << " " << static_cast<int>(kind);  // to the bit
             ASSERT_EQ(got.moved, expected.moved) << target << " " << rows << " x " << columns << " " << static_cast<int>(kind);
             ASSERT_NEAR(got.squares, expected.squares, 1e-5 * expected.squares);
             for (size_t i = 0; i < got.sketch.size(); ++i) {
-              ASSERT_NEAR(got.sketch[i], expected.sketch[i], 1e-6 * std::sqrt(static_cast<double>(columns)) + 1e-7) << target << " " << rows << " x " << columns << ", rank " << rank;
+              ASSERT_NEAR(got.sketch[i], expected.sketch[i], 1e-6 * std::sqrt(static_cast<double>(columns)) + 1e-7)
+                  << target << " " << rows << " x " << columns << ", rank " << rank;
             }
           }
         }
@@ -80,9 +92,27 @@ TEST(Sketch, takes_the_residual_of_a_cleared_row_for_zeros) {
       auto left = values(5 * 33, 2);
       const auto directions = values(3 * 33, 3);
       std::vector<float> got(15), wanted(15), moved(5 * 33), expected_moved(5 * 33);
-      const double squares = sketch({.values = matrix.data(), .residual = left.data(), .difference = difference, .moved = kind == 2 ? moved.data() : nullptr, .cleared = cleared, .zeros = zeros.data(), .rows = 5, .columns = 33, .directions = directions.data(), .rank = 3, .sketch = got.data()});
+      const double squares = sketch({.values = matrix.data(),
+                                     .residual = left.data(),
+                                     .difference = difference,
+                                     .moved = kind == 2 ? moved.data() : nullptr,
+                                     .cleared = cleared,
+                                     .zeros = zeros.data(),
+                                     .rows = 5,
+                                     .columns = 33,
+                                     .directions = directions.data(),
+                                     .rank = 3,
+                                     .sketch = got.data()});
       for (const size_t row : {1, 2, 4}) std::fill_n(left.begin() + static_cast<std::ptrdiff_t>(row * 33), 33, 0.0f);
-      const double expected_squares = sketch({.values = expected.data(), .residual = left.data(), .difference = difference, .moved = kind == 2 ? expected_moved.data() : nullptr, .rows = 5, .columns = 33, .directions = directions.data(), .rank = 3, .sketch = wanted.data()});
+      const double expected_squares = sketch({.values = expected.data(),
+                                              .residual = left.data(),
+                                              .difference = difference,
+                                              .moved = kind == 2 ? expected_moved.data() : nullptr,
+                                              .rows = 5,
+                                              .columns = 33,
+                                              .directions = directions.data(),
+                                              .rank = 3,
+                                              .sketch = wanted.data()});
       EXPECT_EQ(matrix, expected) << target;
       EXPECT_EQ(moved, expected_moved) << target;
       EXPECT_EQ(squares, expected_squares) << target;
@@ -100,11 +130,24 @@ TEST(Sketch, is_the_same_to_the_bit_however_far_apart_its_directions_lie) {
       for (const uint32_t rank : {1u, 4u, 5u, 8u, 9u, 17u}) {
         for (const bool far : {false, true}) {
           const auto left = values(5 * columns, 2), directions = values(rank * columns, 3);
-          std::vector<float> apart(rank * stride, NAN), moved(5 * columns), together_sketch(5 * rank), apart_sketch(5 * rank), expected(5 * rank);  // NaN between them would be in the sums
-          for (size_t j = 0; j < rank; ++j) std::copy_n(directions.begin() + static_cast<std::ptrdiff_t>(j * columns), columns, apart.begin() + static_cast<std::ptrdiff_t>(j * stride));
-          const auto run = [&](double (*function)(const SketchTask&), const std::vector<float>& from, size_t floats, std::vector<float>& out) {
+          std::vector<float> apart(rank * stride, NAN), moved(5 * columns), together_sketch(5 * rank), apart_sketch(5 * rank),
+              expected(5 * rank);  // NaN between them would be in the sums
+          for (size_t j = 0; j < rank; ++j)
+            std::copy_n(directions.begin() + static_cast<std::ptrdiff_t>(j * columns), columns,
+                        apart.begin() + static_cast<std::ptrdiff_t>(j * stride));
+          const auto run = [&](double (*function)(const SketchTask&), const std::vector<float>& from, size_t floats,
+                               std::vector<float>& out) {
             auto matrix = values(5 * columns, 1);
-            function({.values = matrix.data(), .residual = left.data(), .moved = far ? moved.data() : nullptr, .far = far, .rows = 5, .columns = columns, .directions = from.data(), .stride = floats, .rank = rank, .sketch = out.data()});
+            function({.values = matrix.data(),
+                      .residual = left.data(),
+                      .moved = far ? moved.data() : nullptr,
+                      .far = far,
+                      .rows = 5,
+                      .columns = columns,
+                      .directions = from.data(),
+                      .stride = floats,
+                      .rank = rank,
+                      .sketch = out.data()});
           };
           run(sketch, directions, 0, together_sketch);
           run(sketch, apart, stride, apart_sketch);
@@ -137,7 +180,12 @@ TEST(Sketch, of_what_is_no_number_is_no_number) {
         const auto directions = values(400, 2);
         matrix[100 + place] = bad;
         std::vector<float> out(12);
-        sketch({.values = matrix.data(), .rows = 3, .columns = 100, .directions = directions.data(), .rank = 4, .sketch = out.data()});
+        sketch({.values = matrix.data(),
+                .rows = 3,
+                .columns = 100,
+                .directions = directions.data(),
+                .rank = 4,
+                .sketch = out.data()});
         for (size_t i = 0; i < 12; ++i) EXPECT_EQ(std::isfinite(out[i]), i / 4 != 1) << target;
       }
     }
@@ -147,7 +195,8 @@ TEST(Sketch, of_what_is_no_number_is_no_number) {
 
 // Not with sanitizers: what they add to the kernels keeps functions from being inlined, and is not what users run.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// What processors tell of the upper halves of vector registers: bit 2 those of 256 bits, bit 6 those of 512. Nothing: they do not tell.
+// What processors tell of the upper halves of vector registers: bit 2 those of 256 bits, bit 6 those of 512. Nothing: they do
+// not tell.
 uint32_t upper_halves_in_use() {
   uint32_t a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(0xD, 1, &a, &b, &c, &d) == 0 || (a & 4) == 0) return 0;
@@ -164,9 +213,16 @@ TEST(Sketch, leaves_no_upper_halves_of_registers_in_use_that_would_slow_down_its
     for (const size_t rows : {7, 8}) {
       for (uint32_t rank = 0; rank <= 9; ++rank) {
         for (const auto kind : kinds) {
-
-          const SketchTask task{.values = matrix.data(), .residual = has_residual(kind) ? left.data() : nullptr, .difference = kind == Kind::subtracted, .moved = kind >= Kind::moves ? moved.data() : nullptr, .far = kind >= Kind::moves_far,
-                                .rows = rows, .columns = 1008, .directions = directions.data(), .rank = rank, .sketch = out.data()};
+          const SketchTask task{.values = matrix.data(),
+                                .residual = has_residual(kind) ? left.data() : nullptr,
+                                .difference = kind == Kind::subtracted,
+                                .moved = kind >= Kind::moves ? moved.data() : nullptr,
+                                .far = kind >= Kind::moves_far,
+                                .rows = rows,
+                                .columns = 1008,
+                                .directions = directions.data(),
+                                .rank = rank,
+                                .sketch = out.data()};
           if (__builtin_cpu_supports("avx")) asm volatile("vzeroupper");
           sketch(task);
           ASSERT_EQ(upper_halves_in_use(), 0u) << target << ", rank " << rank << ", kind " << static_cast<int>(kind);

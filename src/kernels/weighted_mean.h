@@ -1,7 +1,9 @@
-// The weighted mean of some vectors, elements in fp32, sums in double: what a line of a Moshpit All-Reduce computes of one chunk.
+// The weighted mean of some vectors, elements in fp32, sums in double: what a line of a Moshpit All-Reduce computes of one
+// chunk.
 //
-// Sources at one position are added among themselves first, then the positions; each product is rounded before it is added. So the
-// bits of the mean depend on the order of the sources only, and a source equals two with half its weight each at one position.
+// Sources at one position are added among themselves first, then the positions; each product is rounded before it is added. So
+// the bits of the mean depend on the order of the sources only, and a source equals two with half its weight each at one
+// position.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +12,15 @@
 namespace unisono::kernels {
 
 struct WeightedSource {
-  const float* values = nullptr;   // `count` of them
-  double weight = 0;               // above 0, finite
-  bool beside_previous = false;    // at the same position as the source before it; of the first one without meaning
+  const float* values = nullptr;  // `count` of them
+  double weight = 0;              // above 0, finite
+  bool beside_previous = false;   // at the same position as the source before it; of the first one without meaning
 };
 
 struct WeightedMeanTask {
   std::span<const WeightedSource> sources;  // at least one, in the order of addition
   double total_weight = 0;                  // what the sum is divided by; above 0
-  float* mean = nullptr;                    // `count`; may be the values of a source exactly, if no variance is asked for; no other overlap
+  float* mean = nullptr;  // `count`; may be the values of a source exactly, if no variance is asked for; no other overlap
   size_t count = 0;
   bool variance = false;
 };

@@ -1,5 +1,5 @@
-// The SIMD kernel of weighted means: four vectors of doubles walk all sources, so that sums stay in registers, each mean is written once,
-// and what the variance reads again is still in a first cache.
+// The SIMD kernel of weighted means: four vectors of doubles walk all sources, so that sums stay in registers, each mean is
+// written once, and what the variance reads again is still in a first cache.
 //
 // A part of simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's idiom).
 #if defined(UNISONO_KERNELS_WEIGHTED_MEAN_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -38,9 +38,15 @@ HWY_INLINE FourVectors four_at(const float* at) {
           hn::PromoteTo(d, hn::LoadU(half, at + 2 * mean_lanes)), hn::PromoteTo(d, hn::LoadU(half, at + 3 * mean_lanes))};
 }
 
-HWY_INLINE FourVectors plus(FourVectors x, FourVectors y) { return {hn::Add(x.a, y.a), hn::Add(x.b, y.b), hn::Add(x.c, y.c), hn::Add(x.d, y.d)}; }
-HWY_INLINE FourVectors times(FourVectors x, Vec<double> y) { return {hn::Mul(x.a, y), hn::Mul(x.b, y), hn::Mul(x.c, y), hn::Mul(x.d, y)}; }
-HWY_INLINE FourVectors over(FourVectors x, Vec<double> y) { return {hn::Div(x.a, y), hn::Div(x.b, y), hn::Div(x.c, y), hn::Div(x.d, y)}; }
+HWY_INLINE FourVectors plus(FourVectors x, FourVectors y) {
+  return {hn::Add(x.a, y.a), hn::Add(x.b, y.b), hn::Add(x.c, y.c), hn::Add(x.d, y.d)};
+}
+HWY_INLINE FourVectors times(FourVectors x, Vec<double> y) {
+  return {hn::Mul(x.a, y), hn::Mul(x.b, y), hn::Mul(x.c, y), hn::Mul(x.d, y)};
+}
+HWY_INLINE FourVectors over(FourVectors x, Vec<double> y) {
+  return {hn::Div(x.a, y), hn::Div(x.b, y), hn::Div(x.c, y), hn::Div(x.d, y)};
+}
 
 // Rounds, stores, and returns what was stored.
 HWY_INLINE Vec<double> store_mean(Vec<double> value, float* at) {
@@ -80,8 +86,8 @@ double weighted_mean_blocks(const WeightedMeanTask& task) {
   for (; i + 4 * mean_lanes <= task.count; i += 4 * mean_lanes) {
     const auto quotient = over(sums_at(task, i), divisor);
     float* const out = task.mean + i;
-    const FourVectors mean = {store_mean(quotient.a, out), store_mean(quotient.b, out + mean_lanes), store_mean(quotient.c, out + 2 * mean_lanes),
-                              store_mean(quotient.d, out + 3 * mean_lanes)};
+    const FourVectors mean = {store_mean(quotient.a, out), store_mean(quotient.b, out + mean_lanes),
+                              store_mean(quotient.c, out + 2 * mean_lanes), store_mean(quotient.d, out + 3 * mean_lanes)};
     if constexpr (variance) {
       for (const auto& source : task.sources) {
         const auto x = four_at(source.values + i);

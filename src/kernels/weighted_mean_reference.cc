@@ -1,4 +1,5 @@
-// The weighted mean one element at a time: the definition of the SIMD kernel, and what serves the elements that fill no block of it.
+// The weighted mean one element at a time: the definition of the SIMD kernel, and what serves the elements that fill no block
+// of it.
 #include <cmath>
 #include <limits>
 

@@ -44,12 +44,15 @@ Inputs random_inputs(size_t source_count, size_t count, size_t shift, Random& ra
 float plain(Random& random) { return static_cast<float>(random.unit() - 0.5) * static_cast<float>(1 << random.below(12)); }
 float odd(Random& random) {
   constexpr float values[] = {0.0f, -0.0f, 1.0f, inf, -inf, nan, -nan, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1e-38f};
-  return random.chance(0.5) ? values[random.below(std::size(values))] : std::bit_cast<float>(static_cast<uint32_t>(random.next()));
+  return random.chance(0.5) ? values[random.below(std::size(values))]
+                            : std::bit_cast<float>(static_cast<uint32_t>(random.next()));
 }
 
-double mean_of(double (*function)(const WeightedMeanTask&), const Inputs& inputs, size_t count, std::vector<float>& mean, bool variance = true) {
+double mean_of(double (*function)(const WeightedMeanTask&), const Inputs& inputs, size_t count, std::vector<float>& mean,
+               bool variance = true) {
   mean.assign(count + 3, 77);
-  return function({.sources = inputs.sources, .total_weight = inputs.total, .mean = mean.data() + 1, .count = count, .variance = variance});
+  return function(
+      {.sources = inputs.sources, .total_weight = inputs.total, .mean = mean.data() + 1, .count = count, .variance = variance});
 }
 
 TEST(WeightedMean, is_that_of_the_reference_to_the_bit_on_every_target) {
@@ -92,9 +95,12 @@ TEST(WeightedMean, is_the_sum_over_weight_and_the_variance_around_it) {
   const std::vector<float> a = {1, 2, 3}, b = {5, 2, -3}, c = {2, 2, 9};
   const WeightedSource sources[] = {{a.data(), 1}, {b.data(), 2}, {c.data(), 5}};
   std::vector<float> mean(3);
-  const auto variance = weighted_mean_reference({.sources = sources, .total_weight = 8, .mean = mean.data(), .count = 3, .variance = true});
+  const auto variance =
+      weighted_mean_reference({.sources = sources, .total_weight = 8, .mean = mean.data(), .count = 3, .variance = true});
   EXPECT_EQ(mean, (std::vector<float>{21.0f / 8, 2, 42.0f / 8}));
-  const auto expected = [](double m, double x, double y, double z) { return ((x - m) * (x - m) + 2 * (y - m) * (y - m) + 5 * (z - m) * (z - m)) / 8; };
+  const auto expected = [](double m, double x, double y, double z) {
+    return ((x - m) * (x - m) + 2 * (y - m) * (y - m) + 5 * (z - m) * (z - m)) / 8;
+  };
   EXPECT_NEAR(variance, expected(21.0 / 8, 1, 5, 2) + expected(42.0 / 8, 3, -3, 9), 1e-14);
 }
 
@@ -169,7 +175,8 @@ TEST(WeightedMean, may_take_the_place_of_a_source) {
       auto inputs = random_inputs(4, count, 0, random, plain);
       std::vector<float> expected;
       mean_of(weighted_mean_reference, inputs, count, expected);
-      weighted_mean({.sources = inputs.sources, .total_weight = inputs.total, .mean = inputs.vectors[2].data(), .count = count});
+      weighted_mean(
+          {.sources = inputs.sources, .total_weight = inputs.total, .mean = inputs.vectors[2].data(), .count = count});
       ASSERT_EQ(bits_of(inputs.vectors[2]), bits_of({expected.begin() + 1, expected.end() - 2})) << target;
     }
   }
@@ -182,7 +189,8 @@ TEST(WeightedMean, of_what_is_no_number_is_one_and_the_same_nan) {
     ASSERT_TRUE(force_target(target));
     std::vector<float> bad(70, std::bit_cast<float>(payload)), good(70, 1), mean(70);
     const WeightedSource sources[] = {{good.data(), 1}, {bad.data(), 2}};
-    const auto variance = weighted_mean({.sources = sources, .total_weight = 3, .mean = mean.data(), .count = 70, .variance = true});
+    const auto variance =
+        weighted_mean({.sources = sources, .total_weight = 3, .mean = mean.data(), .count = 70, .variance = true});
     for (const auto bits : bits_of(mean)) ASSERT_EQ(bits, 0x7FC00000u) << target;
     EXPECT_TRUE(std::isnan(variance));
   }

@@ -8,8 +8,8 @@
 namespace unisono {
 namespace {
 
-constexpr size_t learnt_from = 20;          // durations
-constexpr uint32_t calm_from = 16;          // operations
+constexpr size_t learnt_from = 20;  // durations
+constexpr uint32_t calm_from = 16;  // operations
 constexpr double clean_missing = 0.0005;
 constexpr Nanos soft_min = millisecond, hard_min = 5 * millisecond;
 constexpr Nanos grace_min = 200 * microsecond, grace_max = 5 * millisecond;
@@ -56,7 +56,8 @@ Nanos DurationWindow::p95() const {
 
 void Deadline::stream_ended(Nanos duration) { streams_.add(duration); }
 
-// Had it been let run, it would have taken longer; nobody knows how much. Recorded as it was cut, deadlines would shrink from one to the next.
+// Had it been let run, it would have taken longer; nobody knows how much. Recorded as it was cut, deadlines would shrink from
+// one to the next.
 void Deadline::stream_cut(Nanos deadline) { streams_.add(half_more(deadline)); }
 
 void Deadline::phase_ended(const PhaseOutcome& outcome) {
@@ -104,7 +105,8 @@ Nanos kth_smallest(std::span<const Nanos> values, size_t k) {
   Nanos low = 0, high = *std::max_element(values.begin(), values.end());
   while (high - low > 1) {
     const auto middle = low + (high - low) / 2;
-    const auto below = static_cast<size_t>(std::count_if(values.begin(), values.end(), [&](Nanos value) { return value > 0 && value <= middle; }));
+    const auto below = static_cast<size_t>(
+        std::count_if(values.begin(), values.end(), [&](Nanos value) { return value > 0 && value <= middle; }));
     (below > k ? high : low) = middle;
   }
   return high;
@@ -113,7 +115,8 @@ Nanos kth_smallest(std::span<const Nanos> values, size_t k) {
 }  // namespace
 
 Nanos agreed_deadline(std::span<const Nanos> announced, Nanos own) {
-  const auto count = static_cast<size_t>(std::count_if(announced.begin(), announced.end(), [](Nanos value) { return value > 0; }));
+  const auto count =
+      static_cast<size_t>(std::count_if(announced.begin(), announced.end(), [](Nanos value) { return value > 0; }));
   if (count == 0) return own;
   const auto upper = kth_smallest(announced, count / 2);
   if (count % 2 != 0) return upper;

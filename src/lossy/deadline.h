@@ -16,7 +16,9 @@
 namespace unisono {
 
 // Of a tensor, encoded.
-inline uint64_t size_class_of(uint64_t bytes) { return static_cast<uint64_t>(std::bit_width(std::max<uint64_t>(bytes, 1) - 1)); }
+inline uint64_t size_class_of(uint64_t bytes) {
+  return static_cast<uint64_t>(std::bit_width(std::max<uint64_t>(bytes, 1) - 1));
+}
 
 // The last 64 durations, and their quantiles.
 class DurationWindow {
@@ -24,7 +26,8 @@ class DurationWindow {
   static constexpr size_t capacity = 64;
   void add(Nanos duration);
   size_t size() const { return size_; }
-  // All three want size() > 0. median: mean of the middle two; deviation: the median of |x - median|, unscaled; p95: the ceil(0.95 n)-th smallest.
+  // All three want size() > 0. median: mean of the middle two; deviation: the median of |x - median|, unscaled; p95: the
+  // ceil(0.95 n)-th smallest.
   double median() const;
   double deviation() const;
   Nanos p95() const;
@@ -35,19 +38,19 @@ class DurationWindow {
 };
 
 struct DeadlineSettings {
-  Nanos fixed = 0;                  // not 0: t_hard is this, whatever was measured
-  Nanos hard_max = 30 * second;     // deadline_max
+  Nanos fixed = 0;               // not 0: t_hard is this, whatever was measured
+  Nanos hard_max = 30 * second;  // deadline_max
   double loss_budget = 0.05;
 };
 
 // What one finished operation's phase was like, at this rank.
 struct PhaseOutcome {
-  Nanos duration = 0;               // start to close
-  Nanos hard = 0;                   // the t_hard that it ran with
-  bool cut_by_hard = false;         // censored: 1.5 * hard is recorded instead
-  bool silent_peer = false;         // adds no phase duration
-  double cut_missing = 0;           // of the streams that had been heard and that t_hard ended: the largest missing fraction
-  double missing_fraction = 0;      // of all its streams; what was repaired counts as missing
+  Nanos duration = 0;           // start to close
+  Nanos hard = 0;               // the t_hard that it ran with
+  bool cut_by_hard = false;     // censored: 1.5 * hard is recorded instead
+  bool silent_peer = false;     // adds no phase duration
+  double cut_missing = 0;       // of the streams that had been heard and that t_hard ended: the largest missing fraction
+  double missing_fraction = 0;  // of all its streams; what was repaired counts as missing
 };
 
 class Deadline {
@@ -56,8 +59,8 @@ class Deadline {
   // For the next operation; what was learnt stays.
   void set(const DeadlineSettings& settings) { settings_ = settings; }
 
-  // A stream's duration, first to last arrival; cut by a deadline (soft or hard): 1.5 * that deadline is recorded. Silent streams, and those without
-  // ranges, are not told.
+  // A stream's duration, first to last arrival; cut by a deadline (soft or hard): 1.5 * that deadline is recorded. Silent
+  // streams, and those without ranges, are not told.
   void stream_ended(Nanos duration);
   void stream_cut(Nanos deadline);
   void phase_ended(const PhaseOutcome& outcome);
@@ -71,7 +74,8 @@ class Deadline {
   // The same before the rule of clean links.
   Nanos learnt_soft(Nanos agreed_hard) const;
   static Nanos grace(Nanos soft);
-  // No stream is cut at t_soft while less than 0.05 % was missing over the last 64 operations: the jitter of a clean link is no loss.
+  // No stream is cut at t_soft while less than 0.05 % was missing over the last 64 operations: the jitter of a clean link is no
+  // loss.
   bool links_are_clean() const;
 
  private:
@@ -79,12 +83,12 @@ class Deadline {
   DurationWindow streams_, phases_;
   std::array<double, 64> missing_{};
   size_t missing_size_ = 0, missing_next_ = 0;
-  Nanos at_least_ = 0;              // fast up: 1.5 * the t_hard that cut a stream of which more than the budget was missing
-  uint32_t calm_operations_ = 0;    // since then
+  Nanos at_least_ = 0;            // fast up: 1.5 * the t_hard that cut a stream of which more than the budget was missing
+  uint32_t calm_operations_ = 0;  // since then
 };
 
-// Median of what the ranks announced (the mean of the middle two, if they are even in number); zeros (not heard yet, or nothing to receive) are left
-// out; `own` if nothing else is there.
+// Median of what the ranks announced (the mean of the middle two, if they are even in number); zeros (not heard yet, or nothing
+// to receive) are left out; `own` if nothing else is there.
 Nanos agreed_deadline(std::span<const Nanos> announced, Nanos own);
 
 }  // namespace unisono

@@ -72,7 +72,8 @@ TEST(Deadline, d5_of_equal_durations_leaves_a_quarter_and_a_half) {
   EXPECT_EQ(deadline.hard(), 40 * ms);
 }
 
-// One operation over three streams whose 71 datagrams come each millisecond, requests for repair being lost. When the phase closes.
+// One operation over three streams whose 71 datagrams come each millisecond, requests for repair being lost. When the phase
+// closes.
 Nanos run(Deadline& deadline, const DeadlineSettings& settings) {
   const auto hard = deadline.hard();
   const StreamLimits limits{.soft = deadline.soft(hard), .hard = hard, .grace = Deadline::grace(deadline.soft(hard))};
@@ -119,7 +120,8 @@ TEST(Deadline, d5_streams_that_became_slow_are_cut_twice_and_then_no_more) {
 TEST(Deadline, fast_up_ends_after_16_operations_without_such_a_cut) {
   Deadline deadline({});
   learn(deadline, 20 * ms, 20);
-  deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.4, .missing_fraction = 0.4});
+  deadline.phase_ended(
+      {.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.4, .missing_fraction = 0.4});
   EXPECT_EQ(deadline.hard(), 60 * ms);
   EXPECT_EQ(deadline.learnt_soft(60 * ms), 60 * ms);
   learn(deadline, 20 * ms, 15, 0.4);
@@ -143,7 +145,8 @@ TEST(Deadline, durations_cut_by_a_deadline_count_half_more) {
   Deadline deadline({.loss_budget = 1});
   for (int i = 0; i < 20; ++i) {
     deadline.stream_cut(8 * ms);
-    deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.5, .missing_fraction = 0.5});
+    deadline.phase_ended(
+        {.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.5, .missing_fraction = 0.5});
   }
   EXPECT_EQ(deadline.learnt_soft(200 * ms), 15 * ms);  // 1.25 * 12
   EXPECT_EQ(deadline.hard(), 120 * ms);                // 2 * 60
@@ -152,7 +155,8 @@ TEST(Deadline, durations_cut_by_a_deadline_count_half_more) {
 TEST(Deadline, a_phase_with_a_silent_peer_adds_no_duration) {
   Deadline deadline({});
   learn(deadline, 20 * ms, 20);
-  for (int i = 0; i < 40; ++i) deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .silent_peer = true});
+  for (int i = 0; i < 40; ++i)
+    deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .silent_peer = true});
   EXPECT_EQ(deadline.hard(), 40 * ms);
 }
 
@@ -191,7 +195,7 @@ TEST(Deadline, clean_links_are_waited_for_until_the_hard_deadline) {
   EXPECT_EQ(deadline.soft(44 * ms), 44 * ms);  // what the ranks agreed on, not what this one announced
   learn(deadline, 20 * ms, 1, 0.031);          // 0.048 % over 64 operations
   EXPECT_TRUE(deadline.links_are_clean());
-  learn(deadline, 20 * ms, 1, 0.001);          // 0.05 %
+  learn(deadline, 20 * ms, 1, 0.001);  // 0.05 %
   EXPECT_FALSE(deadline.links_are_clean());
   EXPECT_EQ(deadline.soft(44 * ms), 25 * ms);
   learn(deadline, 20 * ms, 62);

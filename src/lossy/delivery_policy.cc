@@ -25,7 +25,9 @@ double median_of(std::span<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-std::string over(double fraction, uint32_t operations) { return "loss of " + percent(fraction) + " over " + std::to_string(operations) + " operations"; }
+std::string over(double fraction, uint32_t operations) {
+  return "loss of " + percent(fraction) + " over " + std::to_string(operations) + " operations";
+}
 
 }  // namespace
 
@@ -38,7 +40,8 @@ DeliveryPolicy::Sum DeliveryPolicy::last(uint32_t operations) const {
   return sum;
 }
 
-// P95 over median of the phase times, each having been divided by the median of its size class: tensors of several sizes are no tail.
+// P95 over median of the phase times, each having been divided by the median of its size class: tensors of several sizes are no
+// tail.
 double DeliveryPolicy::tail_ratio() const {
   std::array<double, on_window> medians{}, ratios{}, alike{};
   for (uint32_t i = 0; i < on_window; ++i) {
@@ -71,12 +74,14 @@ bool DeliveryPolicy::operation_ended(const DeliveryOutcome& outcome) {
       const double loss = last(off_window).fraction();
       if (loss > loss_off_) {
         off_ = asked_ == Delivery::lossy;
-        return change(Delivery::reliable, over(loss, off_window) + " is above loss_off, " + percent(loss_off_) + ": reliable delivery" + (off_ ? " from now on" : ""));
+        return change(Delivery::reliable, over(loss, off_window) + " is above loss_off, " + percent(loss_off_) +
+                                              ": reliable delivery" + (off_ ? " from now on" : ""));
       }
     }
     if (asked_ != Delivery::automatic || since_change_ < back_window) return false;
     const double loss = last(back_window).fraction();
-    return loss < loss_back && change(Delivery::reliable, over(loss, back_window) + " is below " + percent(loss_back) + ": reliable delivery again");
+    return loss < loss_back && change(Delivery::reliable, over(loss, back_window) + " is below " + percent(loss_back) +
+                                                              ": reliable delivery again");
   }
   if (since_change_ < on_window) return false;
   const double loss = last(on_window).fraction();
@@ -84,7 +89,8 @@ bool DeliveryPolicy::operation_ended(const DeliveryOutcome& outcome) {
   const double ratio = tail_ratio();
   if (ratio <= tail_ratio_min) return false;
   const auto times = std::lround(ratio * 10);
-  return change(Delivery::lossy, over(loss, on_window) + ", and one in twenty takes " + std::to_string(times / 10) + "." + std::to_string(times % 10) + " times as long as usual: lossy delivery");
+  return change(Delivery::lossy, over(loss, on_window) + ", and one in twenty takes " + std::to_string(times / 10) + "." +
+                                     std::to_string(times % 10) + " times as long as usual: lossy delivery");
 }
 
 }  // namespace unisono

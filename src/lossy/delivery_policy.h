@@ -1,4 +1,5 @@
-// Whether operations of a group may lose something, and whether a stream that ended short is asked for again. Pure: outcomes come in.
+// Whether operations of a group may lose something, and whether a stream that ended short is asked for again. Pure: outcomes
+// come in.
 //
 // Rank 0 asks it between operations and tells the others (engine/lossy/delivery_choice). Source:
 // docs/design/methods/packet_loss.md, "Streams and deadlines".
@@ -15,14 +16,17 @@ namespace unisono {
 
 // What became of one operation, as far as rank 0 knows: of what was sent to it.
 struct DeliveryOutcome {
-  Nanos phase_duration = 0;        // of the longer phase
-  uint64_t size_class = 0;         // phases are compared with others of their size class only; see deadline.h
+  Nanos phase_duration = 0;            // of the longer phase
+  uint64_t size_class = 0;             // phases are compared with others of their size class only; see deadline.h
   uint64_t expected = 0, missing = 0;  // datagrams; repaired ones count as missing
 };
 
 class DeliveryPolicy {
  public:
-  DeliveryPolicy(Delivery asked, const DeliveryOptions& options) : asked_(asked), now_(asked == Delivery::lossy ? Delivery::lossy : Delivery::reliable) { set(options); }
+  DeliveryPolicy(Delivery asked, const DeliveryOptions& options)
+      : asked_(asked), now_(asked == Delivery::lossy ? Delivery::lossy : Delivery::reliable) {
+    set(options);
+  }
 
   // Calls may have different options: for the next operation that ends. What was learnt stays.
   void set(const DeliveryOptions& options) { loss_budget_ = options.loss_budget, loss_off_ = options.loss_off; }
@@ -34,13 +38,13 @@ class DeliveryPolicy {
 
   // After each operation:
   // reliable again once the loss over 20 operations is above loss_off: for good, if lossy was asked for.
-  // asked automatic: lossy when over 64 operations the P95 of the phase time over its median is above 1.5, and the loss is in [0.1 %, loss_budget];
-  // back when the loss over 256 operations is below 0.05 %. All of them since the last change.
-  // True: current() has changed.
+  // asked automatic: lossy when over 64 operations the P95 of the phase time over its median is above 1.5, and the loss is in
+  // [0.1 %, loss_budget]; back when the loss over 256 operations is below 0.05 %. All of them since the last change. True:
+  // current() has changed.
   bool operation_ended(const DeliveryOutcome& outcome);
 
-  // A stream ended with this fraction missing: whether it is asked for again. completes: this phase is repaired to completion (learning, the
-  // result phase of an all-reduce, loss_budget 0).
+  // A stream ended with this fraction missing: whether it is asked for again. completes: this phase is repaired to completion
+  // (learning, the result phase of an all-reduce, loss_budget 0).
   static bool needs_repair(double missing_fraction, double loss_budget, bool completes) {
     return missing_fraction > (completes ? 0 : loss_budget);
   }

@@ -10,7 +10,10 @@ namespace {
 constexpr uint64_t datagrams = 10'000;
 
 DeliveryOutcome outcome(double loss, Nanos duration = 10 * millisecond, uint32_t size_class = 20) {
-  return {.phase_duration = duration, .size_class = size_class, .expected = datagrams, .missing = static_cast<uint64_t>(loss * datagrams + 0.5)};
+  return {.phase_duration = duration,
+          .size_class = size_class,
+          .expected = datagrams,
+          .missing = static_cast<uint64_t>(loss * datagrams + 0.5)};
 }
 
 // How many of so many operations alike it took until delivery changed; 0: it did not.
@@ -74,7 +77,8 @@ TEST(DeliveryPolicy, automatic_needs_64_operations_with_a_tail_and_with_loss) {
   DeliveryPolicy policy(Delivery::automatic, {});
   EXPECT_EQ(change_with_tail(policy, 200, 0.01, 3), 64);
   EXPECT_EQ(policy.current(), Delivery::lossy);
-  EXPECT_EQ(policy.note(), "loss of 1.0 % over 64 operations, and one in twenty takes 3.0 times as long as usual: lossy delivery");
+  EXPECT_EQ(policy.note(),
+            "loss of 1.0 % over 64 operations, and one in twenty takes 3.0 times as long as usual: lossy delivery");
 }
 
 TEST(DeliveryPolicy, automatic_stays_reliable_without_a_tail_or_with_too_little_or_too_much_loss) {
@@ -90,7 +94,8 @@ TEST(DeliveryPolicy, automatic_stays_reliable_without_a_tail_or_with_too_little_
 
 TEST(DeliveryPolicy, tensors_of_several_sizes_are_no_tail) {
   DeliveryPolicy policy(Delivery::automatic, {});
-  for (int i = 0; i < 300; ++i) EXPECT_FALSE(policy.operation_ended(outcome(0.01, i % 4 == 0 ? 90 * millisecond : 10 * millisecond, i % 4 == 0 ? 25 : 20)));
+  for (int i = 0; i < 300; ++i)
+    EXPECT_FALSE(policy.operation_ended(outcome(0.01, i % 4 == 0 ? 90 * millisecond : 10 * millisecond, i % 4 == 0 ? 25 : 20)));
   for (int i = 0; i < 64 && policy.current() == Delivery::reliable; ++i) {
     policy.operation_ended(outcome(0.01, (i % 4 == 0 ? 90 : 10) * (i % 8 < 2 ? 4 : 1) * millisecond, i % 4 == 0 ? 25 : 20));
   }

@@ -26,9 +26,12 @@ void describe(std::string& text, const char* what, const DeliveryReport::Phase& 
   add(text, "; %s %lld us%s", what, static_cast<long long>(phase.duration_us), phase.learning ? " (learning)" : "");
   for (size_t rank = 0; rank < phase.streams.size(); ++rank) {
     const auto& stream = phase.streams[rank];
-    if (stream.missing + stream.repaired + stream.late == 0 && (stream.end == DeliveryReport::End::complete || stream.expected == 0)) continue;
-    add(text, ", rank %zu %s: %llu of %llu missing, %llu repaired, %llu late", rank, name(stream.end), static_cast<unsigned long long>(stream.missing),
-        static_cast<unsigned long long>(stream.expected), static_cast<unsigned long long>(stream.repaired), static_cast<unsigned long long>(stream.late));
+    if (stream.missing + stream.repaired + stream.late == 0 &&
+        (stream.end == DeliveryReport::End::complete || stream.expected == 0))
+      continue;
+    add(text, ", rank %zu %s: %llu of %llu missing, %llu repaired, %llu late", rank, name(stream.end),
+        static_cast<unsigned long long>(stream.missing), static_cast<unsigned long long>(stream.expected),
+        static_cast<unsigned long long>(stream.repaired), static_cast<unsigned long long>(stream.late));
   }
 }
 
@@ -49,13 +52,14 @@ std::string DeliveryReport::to_string() const {
   std::string text = used == Delivery::reliable ? "reliable" : "lossy";
   if (!note.empty()) text += " (" + note + ")";
   if (!contribute.ran && !result.ran) return text;
-  add(text, ": ranges %llu full, %llu short, %llu empty, worth %.2f ranks", static_cast<unsigned long long>(full_ranges), static_cast<unsigned long long>(short_ranges),
-      static_cast<unsigned long long>(empty_ranges), effective_contributors);
+  add(text, ": ranges %llu full, %llu short, %llu empty, worth %.2f ranks", static_cast<unsigned long long>(full_ranges),
+      static_cast<unsigned long long>(short_ranges), static_cast<unsigned long long>(empty_ranges), effective_contributors);
   describe(text, "contributions", contribute);
   describe(text, "results", result);
   if (stale_ranges > 0) add(text, "; %llu ranges stale", static_cast<unsigned long long>(stale_ranges));
   if (behind > 0) add(text, "; %u operations behind", behind);
-  if (const auto ratio = share_ratio(); ratio > uneven_shares) add(text, "; the sum leans towards ranks of which more arrived (%.2f times)", ratio);
+  if (const auto ratio = share_ratio(); ratio > uneven_shares)
+    add(text, "; the sum leans towards ranks of which more arrived (%.2f times)", ratio);
   if (!outcome.ok()) text += "; " + outcome.to_string();
   return text;
 }

@@ -9,13 +9,18 @@ namespace {
 
 DeliveryReport report() {
   DeliveryReport report{.full_ranges = 5, .short_ranges = 3, .effective_contributors = 2.5};
-  report.contribute = {.ran = true, .duration_us = 1200, .streams = {{}, {.expected = 8, .end = DeliveryReport::End::complete}, {.expected = 8, .missing = 2, .repaired = 1, .late = 4, .end = DeliveryReport::End::soft}}};
+  report.contribute = {.ran = true,
+                       .duration_us = 1200,
+                       .streams = {{},
+                                   {.expected = 8, .end = DeliveryReport::End::complete},
+                                   {.expected = 8, .missing = 2, .repaired = 1, .late = 4, .end = DeliveryReport::End::soft}}};
   return report;
 }
 
 TEST(DeliveryReport, says_what_is_missing_and_from_whom) {
   EXPECT_EQ(report().to_string(),
-            "lossy: ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us, rank 2 soft: 2 of 8 missing, 1 repaired, 4 late"
+            "lossy: ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us, rank 2 soft: 2 of 8 missing, 1 "
+            "repaired, 4 late"
             "; the sum leans towards ranks of which more arrived (1.60 times)");
 }
 
@@ -23,7 +28,8 @@ TEST(DeliveryReport, says_nothing_of_streams_that_are_whole) {
   auto whole = report();
   whole.contribute.streams[2] = whole.contribute.streams[1];
   whole.outcome = Status(Code::late, "rank 7");
-  EXPECT_EQ(whole.to_string(), "lossy: ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us; " + whole.outcome.to_string());
+  EXPECT_EQ(whole.to_string(),
+            "lossy: ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us; " + whole.outcome.to_string());
 }
 
 TEST(DeliveryReport, says_what_delivery_it_was_and_why) {

@@ -17,7 +17,8 @@ using std::chrono::microseconds;
 
 constexpr std::array estimator_names{"stratified", "count", "count_all", "horvitz_thompson", "zero_fill"};
 constexpr std::array on_empty_names{"auto", "hold", "own", "zero", "fail"};
-constexpr microseconds deadline_longest = std::chrono::hours(24 * 30);  // as base/clock.h has it, of anything that may be waited for
+constexpr microseconds deadline_longest =
+    std::chrono::hours(24 * 30);  // as base/clock.h has it, of anything that may be waited for
 constexpr microseconds deadline_shortest{100};
 constexpr uint64_t staging_min = 1u << 20;
 
@@ -29,13 +30,15 @@ constexpr Unit times[] = {{"us", 1}, {"ms", 1000}, {"s", 1'000'000}};
 constexpr Unit sizes[] = {{"", 1}, {"K", 1u << 10}, {"M", 1u << 20}, {"G", 1u << 30}};
 
 // A number and one of the units: "20ms", "1.5s", "256M".
-Status set_quantity(uint64_t& quantity, std::string_view key, std::string_view value, std::span<const Unit> units, const char* example) {
+Status set_quantity(uint64_t& quantity, std::string_view key, std::string_view value, std::span<const Unit> units,
+                    const char* example) {
   const auto digits = std::min(value.find_first_not_of("0123456789."), value.size());
   for (const auto& unit : units) {
     if (value.substr(digits) != unit.name) continue;
     double number = 0;
     if (auto status = set_number(number, key, value.substr(0, digits)); !status.ok()) return status;
-    if (number * static_cast<double>(unit.scale) > 1e18) return wrong(std::string(key) + "=" + std::string(value) + " is too much");
+    if (number * static_cast<double>(unit.scale) > 1e18)
+      return wrong(std::string(key) + "=" + std::string(value) + " is too much");
     return quantity = static_cast<uint64_t>(number * static_cast<double>(unit.scale) + 0.5), Status();
   }
   return wrong(std::string(key) + "=" + std::string(value) + " does not look like " + example);
@@ -85,7 +88,8 @@ std::string DeliveryOptions::to_string() const {
   const DeliveryOptions usual;
   option_text::Writer options;
   const auto named = [&](auto value, auto usually, const char* key, std::span<const char* const> names) {
-    if (value != usually && static_cast<size_t>(value) < names.size()) options.add(true, key, names[static_cast<size_t>(value)]);
+    if (value != usually && static_cast<size_t>(value) < names.size())
+      options.add(true, key, names[static_cast<size_t>(value)]);
   };
   options.add_number(loss_budget, usual.loss_budget, "loss_budget");
   named(estimator, usual.estimator, "estimator", estimator_names);
@@ -99,14 +103,19 @@ std::string DeliveryOptions::to_string() const {
 }
 
 Status DeliveryOptions::check() const {
-  if (static_cast<size_t>(estimator) >= estimator_names.size() || static_cast<size_t>(on_empty) >= on_empty_names.size()) return wrong("an estimator or on_empty that does not exist");
+  if (static_cast<size_t>(estimator) >= estimator_names.size() || static_cast<size_t>(on_empty) >= on_empty_names.size())
+    return wrong("an estimator or on_empty that does not exist");
   if (!(loss_budget >= 0 && loss_budget <= 1)) return wrong("loss_budget=" + shortest(loss_budget) + " is not in [0, 1]");
   if (!(loss_off >= 0 && loss_off <= 1)) return wrong("loss_off=" + shortest(loss_off) + " is not in [0, 1]");
-  if (deadline_max < deadline_shortest || deadline_max > deadline_longest) return wrong("deadline_max=" + std::to_string(deadline_max.count()) + "us is not from " + text_of(deadline_shortest) + " to 30 days");
+  if (deadline_max < deadline_shortest || deadline_max > deadline_longest)
+    return wrong("deadline_max=" + std::to_string(deadline_max.count()) + "us is not from " + text_of(deadline_shortest) +
+                 " to 30 days");
   if (deadline != microseconds{0} && (deadline < deadline_shortest || deadline > deadline_max)) {
-    return wrong("deadline=" + std::to_string(deadline.count()) + "us is neither 0 nor from " + text_of(deadline_shortest) + " to deadline_max=" + text_of(deadline_max));
+    return wrong("deadline=" + std::to_string(deadline.count()) + "us is neither 0 nor from " + text_of(deadline_shortest) +
+                 " to deadline_max=" + text_of(deadline_max));
   }
-  if (staging_bytes_max < staging_min) return wrong("staging=" + std::to_string(staging_bytes_max) + " is less than " + text_of(staging_min, sizes));
+  if (staging_bytes_max < staging_min)
+    return wrong("staging=" + std::to_string(staging_bytes_max) + " is less than " + text_of(staging_min, sizes));
   return {};
 }
 

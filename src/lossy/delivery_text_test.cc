@@ -19,7 +19,8 @@ TEST(DeliveryText, nothing_written_is_the_default) {
 }
 
 TEST(DeliveryText, every_option_can_be_written) {
-  const std::string text = "loss_budget=0.2,estimator=count,on_empty=own,deadline=20ms,deadline_max=10s,loss_off=0.5,staging=64M";
+  const std::string text =
+      "loss_budget=0.2,estimator=count,on_empty=own,deadline=20ms,deadline_max=10s,loss_off=0.5,staging=64M";
   const auto parsed = DeliveryOptions::parse(text);
   ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
   const DeliveryOptions expected{.loss_budget = 0.2,

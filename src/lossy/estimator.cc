@@ -13,10 +13,10 @@ namespace {
 // How a sum becomes the estimate. All numbers are made in the type that is worked in.
 template <typename T>
 struct Rule {
-  bool apart = false;    // the others' sum is scaled, then the own values are added; else all are added in rank order
+  bool apart = false;  // the others' sum is scaled, then the own values are added; else all are added in rank order
   T scale = 1;
   uint32_t divisor = 1;
-  T factor = 1;          // after the division
+  T factor = 1;  // after the division
 };
 
 template <typename T>
@@ -39,7 +39,8 @@ Rule<T> rule_of(const RangeTask& task, uint32_t received) {
 
 uint32_t received_of(const RangeTask& task) {
   uint32_t received = 0;
-  for (Rank rank = 0; rank < task.contributions.size(); ++rank) received += rank != task.owner && task.contributions[rank] != nullptr;
+  for (Rank rank = 0; rank < task.contributions.size(); ++rank)
+    received += rank != task.owner && task.contributions[rank] != nullptr;
   return received;
 }
 
@@ -50,7 +51,9 @@ RangeKind kind_of(const RangeTask& task, uint32_t received) {
 }
 
 // These two have a value for a range of which nothing arrived.
-bool has_own_rule_for_empty(Estimator estimator) { return estimator == Estimator::zero_fill || estimator == Estimator::horvitz_thompson; }
+bool has_own_rule_for_empty(Estimator estimator) {
+  return estimator == Estimator::zero_fill || estimator == Estimator::horvitz_thompson;
+}
 
 DType output_type(const RangeTask& task) { return task.fp32_output && task.dtype != DType::f64 ? DType::f32 : task.dtype; }
 
@@ -63,7 +66,8 @@ void multiply(std::vector<T>& values, T factor) {
 }  // namespace
 
 RangeKind RangeEstimator::estimate(const RangeTask& task) {
-  UNISONO_CHECK(task.owner < task.contributions.size() && (task.own != nullptr || task.estimator == Estimator::count_all || task.count == 0));
+  UNISONO_CHECK(task.owner < task.contributions.size() &&
+                (task.own != nullptr || task.estimator == Estimator::count_all || task.count == 0));
   const auto received = received_of(task);
   const auto kind = kind_of(task, received);
   if (task.count == 0) return kind;
@@ -77,8 +81,13 @@ RangeKind RangeEstimator::estimate(const RangeTask& task) {
   const bool as_they_are = task.codec.is_plain() && task.codec.dtype == task.dtype && output_type(task) == task.dtype;
   if (kind == RangeKind::full && as_they_are && task.estimator != Estimator::horvitz_thompson) {
     sources_.clear();
-    for (Rank rank = 0; rank < task.contributions.size(); ++rank) sources_.push_back(rank == task.owner ? task.own : task.contributions[rank]);
-    kernels::reduce({.dtype = task.dtype, .sources = sources_, .destination = task.output, .count = task.count, .divisor = rule_of<float>(task, received).divisor});
+    for (Rank rank = 0; rank < task.contributions.size(); ++rank)
+      sources_.push_back(rank == task.owner ? task.own : task.contributions[rank]);
+    kernels::reduce({.dtype = task.dtype,
+                     .sources = sources_,
+                     .destination = task.output,
+                     .count = task.count,
+                     .divisor = rule_of<float>(task, received).divisor});
     return kind;
   }
   if (task.dtype == DType::f64) estimate_as(task, received, double_);
@@ -99,7 +108,8 @@ void RangeEstimator::estimate_as(const RangeTask& task, uint32_t received, Memor
   }
   sources_.clear();
   for (Rank rank = 0; rank < task.contributions.size(); ++rank) {
-    if (rank == task.owner ? own != nullptr && !rule.apart : task.contributions[rank] != nullptr) sources_.push_back(rank == task.owner ? nullptr : task.contributions[rank]);
+    if (rank == task.owner ? own != nullptr && !rule.apart : task.contributions[rank] != nullptr)
+      sources_.push_back(rank == task.owner ? nullptr : task.contributions[rank]);
   }
   const void* last[2];
   size_t last_count = 0;
@@ -113,13 +123,19 @@ void RangeEstimator::estimate_as(const RangeTask& task, uint32_t received, Memor
     last[last_count++] = own;
   }
   const bool at_once = output_type(task) == dtype_of<T>() && rule.factor == T{1};
-  kernels::reduce({.dtype = dtype_of<T>(), .sources = {last, last_count}, .destination = at_once ? task.output : memory.sum.data(), .count = task.count, .divisor = rule.divisor});
+  kernels::reduce({.dtype = dtype_of<T>(),
+                   .sources = {last, last_count},
+                   .destination = at_once ? task.output : memory.sum.data(),
+                   .count = task.count,
+                   .divisor = rule.divisor});
   if (at_once) return;
   multiply(memory.sum, rule.factor);
   if constexpr (std::is_same_v<T, float>) {
     // As a sum of plain elements is rounded, and as a sum of messages is.
-    if (output_type(task) != DType::f32 && task.codec.is_plain()) return kernels::convert(task.dtype, task.output, DType::f32, memory.sum.data(), task.count);
-    if (output_type(task) != DType::f32) return narrow(task.dtype, task.output, memory.sum.data(), task.count, task.codec.block.poison, counts_);
+    if (output_type(task) != DType::f32 && task.codec.is_plain())
+      return kernels::convert(task.dtype, task.output, DType::f32, memory.sum.data(), task.count);
+    if (output_type(task) != DType::f32)
+      return narrow(task.dtype, task.output, memory.sum.data(), task.count, task.codec.block.poison, counts_);
   }
   std::memcpy(task.output, memory.sum.data(), task.count * sizeof(T));
 }
@@ -129,16 +145,28 @@ template <typename T>
 void RangeEstimator::add_up(const RangeTask& task, const void* own, Memory<T>& memory) {
   if (task.codec.is_plain() && task.codec.dtype == dtype_of<T>()) {
     std::replace(sources_.begin(), sources_.end(), static_cast<const void*>(nullptr), own);
-    return kernels::reduce({.dtype = dtype_of<T>(), .sources = sources_, .destination = memory.sum.data(), .count = task.count});
+    return kernels::reduce(
+        {.dtype = dtype_of<T>(), .sources = sources_, .destination = memory.sum.data(), .count = task.count});
   }
   if constexpr (std::is_same_v<T, double>) {
     UNISONO_CHECK(false);  // contributions to a tensor of f64 are plain
   } else if (sources_.size() > 1) {
-    fold({.from = task.codec, .messages = sources_, .own = own, .own_exact = task.own_exact, .count = task.count, .output = memory.sum.data(), .error = task.error}, counts_);
+    fold({.from = task.codec,
+          .messages = sources_,
+          .own = own,
+          .own_exact = task.own_exact,
+          .count = task.count,
+          .output = memory.sum.data(),
+          .error = task.error},
+         counts_);
   } else if (sources_.front() == nullptr) {
     std::memcpy(memory.sum.data(), own_as_sent(task, own, memory.own), task.count * sizeof(float));
   } else {
-    decode({.codec = task.codec, .message = static_cast<const std::byte*>(sources_.front()), .elements = memory.sum.data(), .count = task.count}, counts_);
+    decode({.codec = task.codec,
+            .message = static_cast<const std::byte*>(sources_.front()),
+            .elements = memory.sum.data(),
+            .count = task.count},
+           counts_);
   }
 }
 
@@ -171,7 +199,8 @@ double EffectiveContributors::value() const {
 
 namespace {
 
-// E[value(k) | k >= from], k ~ Binomial(draws, 1 - loss), from <= draws. Weights begin with 1 at the likeliest k, so that nothing that counts underflows.
+// E[value(k) | k >= from], k ~ Binomial(draws, 1 - loss), from <= draws. Weights begin with 1 at the likeliest k, so that
+// nothing that counts underflows.
 template <typename Value>
 double expectation(uint32_t draws, double loss, uint32_t from, const Value& value) {
   const double q = 1 - loss;
@@ -233,12 +262,14 @@ double estimator_variance(Estimator estimator, std::span<const double> values, R
   const double n = world, remote = n - 1, q = 1 - loss;
   const auto others = spread_of(values, owner);
   switch (estimator) {
-    case Estimator::stratified: return remote * remote / (n * n) * others.variance * (inverse_received(world - 1, loss) - 1 / remote);
+    case Estimator::stratified:
+      return remote * remote / (n * n) * others.variance * (inverse_received(world - 1, loss) - 1 / remote);
     case Estimator::count: {
       // (own + sum of R) / (1 + R), first over which R of them, then over R.
       const auto inverse = expectation(world - 1, loss, 0, [](uint32_t k) { return 1.0 / (k + 1.0); });
       const auto square = expectation(world - 1, loss, 0, [](uint32_t k) { return 1.0 / ((k + 1.0) * (k + 1.0)); });
-      const auto drawn = expectation(world - 1, loss, 0, [&](uint32_t k) { return k * (1 - k / remote) / ((k + 1.0) * (k + 1.0)); });
+      const auto drawn =
+          expectation(world - 1, loss, 0, [&](uint32_t k) { return k * (1 - k / remote) / ((k + 1.0) * (k + 1.0)); });
       const double gap = values[owner] - others.mean;
       return others.variance * drawn + gap * gap * (square - inverse * inverse);
     }

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/dispatch.h"
 #include "lossy/estimator.h"
 #include "lossy/range_arrivals.h"
 #include "lossy/range_geometry.h"
-#include "kernels/dispatch.h"
 
 namespace unisono {
 namespace {
@@ -38,19 +38,27 @@ constexpr Rank owner = 1;
 
 // What rank `owner` has to do with: the contributions of all ranks to its shard, encoded range by range.
 struct Shard {
-  Shard(const Setting& with, uint64_t seed) : setting(with), geometry(*RangeGeometry::make({.elements = 9'000, .world = world, .datagram_bytes = 600, .codec = with.codec})) {
+  Shard(const Setting& with, uint64_t seed)
+      : setting(with),
+        geometry(*RangeGeometry::make({.elements = 9'000, .world = world, .datagram_bytes = 600, .codec = with.codec})) {
     Random random(seed);
     const auto count = geometry.shard(owner).count();
     std::vector<float> values(count);
     kernels::BlockCounts counts;
     for (Rank rank = 0; rank < world; ++rank) {
-      for (auto& value : values) value = static_cast<float>((random.unit() - 0.5) * std::exp2(static_cast<double>(random.below(8))));
+      for (auto& value : values)
+        value = static_cast<float>((random.unit() - 0.5) * std::exp2(static_cast<double>(random.below(8))));
       auto& elements = tensors.emplace_back(count * element_bytes(with.dtype));
       if (with.dtype == DType::f32) std::memcpy(elements.data(), values.data(), elements.size());
       else kernels::convert(with.dtype, elements.data(), DType::f32, values.data(), count);
       auto& message = messages.emplace_back(geometry.shard_bytes(owner));
       for (uint32_t range = 0; range < geometry.ranges(owner); ++range) {
-        encode({.codec = geometry.cut().codec, .dtype = with.dtype, .elements = elements.data() + begin(range) * element_bytes(with.dtype), .count = size(range), .message = message.data() + geometry.offset(range)}, counts);
+        encode({.codec = geometry.cut().codec,
+                .dtype = with.dtype,
+                .elements = elements.data() + begin(range) * element_bytes(with.dtype),
+                .count = size(range),
+                .message = message.data() + geometry.offset(range)},
+               counts);
       }
     }
   }
@@ -73,17 +81,28 @@ struct Shard {
     std::vector<RangeArrivals> arrivals(world);
     for (auto& each : arrivals) each.reset(geometry.ranges(owner));
     for (const auto& [sender, range] : arrived) {
-      if (arrivals[sender].mark(range)) std::memcpy(staged[sender].data() + geometry.offset(range), messages[sender].data() + geometry.offset(range), geometry.bytes(owner, range));
+      if (arrivals[sender].mark(range))
+        std::memcpy(staged[sender].data() + geometry.offset(range), messages[sender].data() + geometry.offset(range),
+                    geometry.bytes(owner, range));
     }
     const auto bytes = element_bytes(output_type());
     std::vector<std::byte> output(geometry.shard(owner).count() * bytes, std::byte{0xFF});
     kinds.clear();
     for (uint32_t range = 0; range < geometry.ranges(owner); ++range) {
       const std::byte* contributions[world];
-      for (Rank rank = 0; rank < world; ++rank) contributions[rank] = arrivals[rank].arrived(range) ? staged[rank].data() + geometry.offset(range) : nullptr;
+      for (Rank rank = 0; rank < world; ++rank)
+        contributions[rank] = arrivals[rank].arrived(range) ? staged[rank].data() + geometry.offset(range) : nullptr;
       contributions[owner] = staged[owner].data();  // not to be looked at
-      kinds.push_back(worker.estimate({.codec = geometry.cut().codec, .dtype = setting.dtype, .contributions = contributions, .own = tensors[owner].data() + begin(range) * element_bytes(setting.dtype),
-                                       .owner = owner, .count = size(range), .mean = setting.mean, .estimator = estimator, .own_exact = setting.own_exact, .fp32_output = setting.fp32_output,
+      kinds.push_back(worker.estimate({.codec = geometry.cut().codec,
+                                       .dtype = setting.dtype,
+                                       .contributions = contributions,
+                                       .own = tensors[owner].data() + begin(range) * element_bytes(setting.dtype),
+                                       .owner = owner,
+                                       .count = size(range),
+                                       .mean = setting.mean,
+                                       .estimator = estimator,
+                                       .own_exact = setting.own_exact,
+                                       .fp32_output = setting.fp32_output,
                                        .output = output.data() + begin(range) * bytes}));
     }
     return output;
@@ -96,15 +115,26 @@ struct Shard {
     if (setting.codec.is_plain()) {
       std::vector<const void*> sources;
       for (const auto& tensor : tensors) sources.push_back(tensor.data());
-      kernels::reduce({.dtype = setting.dtype, .sources = sources, .destination = output.data(), .count = geometry.shard(owner).count(), .divisor = divisor});
+      kernels::reduce({.dtype = setting.dtype,
+                       .sources = sources,
+                       .destination = output.data(),
+                       .count = geometry.shard(owner).count(),
+                       .divisor = divisor});
       return output;
     }
     kernels::BlockCounts counts;
     for (uint32_t range = 0; range < geometry.ranges(owner); ++range) {
       std::vector<const void*> sources;
-      for (Rank rank = 0; rank < world; ++rank) sources.push_back(rank == owner ? nullptr : messages[rank].data() + geometry.offset(range));
-      fold({.from = geometry.cut().codec, .messages = sources, .own = tensors[owner].data() + begin(range) * element_bytes(setting.dtype), .own_exact = setting.own_exact, .dtype = setting.dtype,
-            .count = size(range), .divisor = divisor, .output = output.data() + begin(range) * element_bytes(setting.dtype)},
+      for (Rank rank = 0; rank < world; ++rank)
+        sources.push_back(rank == owner ? nullptr : messages[rank].data() + geometry.offset(range));
+      fold({.from = geometry.cut().codec,
+            .messages = sources,
+            .own = tensors[owner].data() + begin(range) * element_bytes(setting.dtype),
+            .own_exact = setting.own_exact,
+            .dtype = setting.dtype,
+            .count = size(range),
+            .divisor = divisor,
+            .output = output.data() + begin(range) * element_bytes(setting.dtype)},
            counts);
     }
     return output;
@@ -118,7 +148,8 @@ struct Shard {
 };
 
 WireCodec quantized(uint8_t bits, bool spikes = false) {
-  return {.kind = StepCodec::Kind::quantize, .block = {.bits = bits, .group = 32, .metadata = kernels::Metadata::bf16, .spikes = spikes}};
+  return {.kind = StepCodec::Kind::quantize,
+          .block = {.bits = bits, .group = 32, .metadata = kernels::Metadata::bf16, .spikes = spikes}};
 }
 
 std::vector<Setting> settings() {
@@ -131,12 +162,16 @@ std::vector<Setting> settings() {
         all.push_back({.codec = quantized(3, true), .dtype = dtype, .own_exact = exact, .mean = mean});
       }
     }
-    all.push_back({.codec = {.kind = StepCodec::Kind::bf16, .dtype = DType::bf16, .block = {}}, .dtype = DType::f32, .mean = mean});
+    all.push_back(
+        {.codec = {.kind = StepCodec::Kind::bf16, .dtype = DType::bf16, .block = {}}, .dtype = DType::f32, .mean = mean});
   }
   return all;
 }
 
-std::string text(const Setting& setting) { return to_string(setting.codec) + " of " + name(setting.dtype) + (setting.own_exact ? ", own exact" : "") + (setting.mean ? ", mean" : ", sum"); }
+std::string text(const Setting& setting) {
+  return to_string(setting.codec) + " of " + name(setting.dtype) + (setting.own_exact ? ", own exact" : "") +
+         (setting.mean ? ", mean" : ", sum");
+}
 
 TEST(EstimatorOfRanges, a6_everything_present_is_bit_identical_to_the_reliable_sum) {
   for (const auto& setting : settings()) {
@@ -144,7 +179,8 @@ TEST(EstimatorOfRanges, a6_everything_present_is_bit_identical_to_the_reliable_s
     Shard shard(setting, 60);
     for (const auto estimator : {Estimator::stratified, Estimator::count, Estimator::count_all, Estimator::zero_fill}) {
       EXPECT_TRUE(shard.close(shard.all(), estimator) == shard.reliable());
-      EXPECT_EQ(std::count(shard.kinds.begin(), shard.kinds.end(), RangeKind::full), static_cast<std::ptrdiff_t>(shard.geometry.ranges(owner)));
+      EXPECT_EQ(std::count(shard.kinds.begin(), shard.kinds.end(), RangeKind::full),
+                static_cast<std::ptrdiff_t>(shard.geometry.ranges(owner)));
     }
   }
 }
@@ -158,10 +194,14 @@ TEST(EstimatorOfRanges, a6_one_missing_datagram_changes_only_its_elements) {
       auto arrived = shard.all();
       std::erase(arrived, lost);
       const auto result = shard.close(arrived);
-      const auto first = shard.begin(lost.range) * element_bytes(setting.dtype), end = first + shard.size(lost.range) * element_bytes(setting.dtype);
+      const auto first = shard.begin(lost.range) * element_bytes(setting.dtype),
+                 end = first + shard.size(lost.range) * element_bytes(setting.dtype);
       EXPECT_TRUE(std::equal(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(first), result.begin()));
-      EXPECT_TRUE(std::equal(whole.begin() + static_cast<std::ptrdiff_t>(end), whole.end(), result.begin() + static_cast<std::ptrdiff_t>(end)));
-      EXPECT_FALSE(std::equal(whole.begin() + static_cast<std::ptrdiff_t>(first), whole.begin() + static_cast<std::ptrdiff_t>(end), result.begin() + static_cast<std::ptrdiff_t>(first)));
+      EXPECT_TRUE(std::equal(whole.begin() + static_cast<std::ptrdiff_t>(end), whole.end(),
+                             result.begin() + static_cast<std::ptrdiff_t>(end)));
+      EXPECT_FALSE(std::equal(whole.begin() + static_cast<std::ptrdiff_t>(first),
+                              whole.begin() + static_cast<std::ptrdiff_t>(end),
+                              result.begin() + static_cast<std::ptrdiff_t>(first)));
       EXPECT_EQ(std::count(shard.kinds.begin(), shard.kinds.end(), RangeKind::reduced), 1);
     }
   }
@@ -202,8 +242,15 @@ TEST(EstimatorOfRanges, short_ranges_of_messages_are_rounded_once) {
       const auto count = shard.size(range);
       std::vector<std::vector<float>> values(world, std::vector<float>(count));
       for (const Rank rank : {0, 1, 3}) {
-        if (rank == owner && (setting.own_exact || codec.is_plain())) widened(setting.dtype, shard.tensors[rank].data() + shard.begin(range) * element_bytes(setting.dtype), count, values[rank].data());
-        else decode({.codec = codec, .message = shard.messages[rank].data() + shard.geometry.offset(range), .elements = values[rank].data(), .count = count}, counts);
+        if (rank == owner && (setting.own_exact || codec.is_plain()))
+          widened(setting.dtype, shard.tensors[rank].data() + shard.begin(range) * element_bytes(setting.dtype), count,
+                  values[rank].data());
+        else
+          decode({.codec = codec,
+                  .message = shard.messages[rank].data() + shard.geometry.offset(range),
+                  .elements = values[rank].data(),
+                  .count = count},
+                 counts);
       }
       std::vector<float> expected(count);
       for (size_t i = 0; i < count; ++i) {
@@ -215,7 +262,9 @@ TEST(EstimatorOfRanges, short_ranges_of_messages_are_rounded_once) {
       std::vector<std::byte> rounded(count * element_bytes(setting.dtype));
       if (setting.dtype == DType::f32) std::memcpy(rounded.data(), expected.data(), rounded.size());
       else kernels::convert(setting.dtype, rounded.data(), DType::f32, expected.data(), count);
-      ASSERT_EQ(std::memcmp(rounded.data(), result.data() + shard.begin(range) * element_bytes(setting.dtype), rounded.size()), 0) << "range " << range;
+      ASSERT_EQ(std::memcmp(rounded.data(), result.data() + shard.begin(range) * element_bytes(setting.dtype), rounded.size()),
+                0)
+          << "range " << range;
     }
   }
 }
@@ -243,7 +292,8 @@ TEST(EstimatorOfRanges, what_the_codec_takes_from_own_values_is_told_in_every_ki
   const auto codec = quantized(3);
   Random random(65);
   std::vector<float> own(96), other(96), output(96), error(96);
-  for (size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(random.unit()), other[i] = static_cast<float>(random.unit());
+  for (size_t i = 0; i < own.size(); ++i)
+    own[i] = static_cast<float>(random.unit()), other[i] = static_cast<float>(random.unit());
   std::vector<std::byte> message(codec.message_bytes(96));
   std::vector<float> decoded(96);
   kernels::BlockCounts counts;
@@ -256,7 +306,12 @@ TEST(EstimatorOfRanges, what_the_codec_takes_from_own_values_is_told_in_every_ki
   const std::byte* const none[] = {nullptr, nullptr, nullptr};
   for (const auto& contributions : {full, some, none}) {
     std::fill(error.begin(), error.end(), 1.0f);
-    estimator.estimate({.codec = codec, .contributions = {contributions, 3}, .own = own.data(), .count = 96, .output = output.data(), .error = error.data()});
+    estimator.estimate({.codec = codec,
+                        .contributions = {contributions, 3},
+                        .own = own.data(),
+                        .count = 96,
+                        .output = output.data(),
+                        .error = error.data()});
     for (size_t i = 0; i < own.size(); ++i) ASSERT_EQ(error[i], 1.0f + (own[i] - decoded[i]));
   }
 }
@@ -269,17 +324,31 @@ TEST(EstimatorOfRanges, the_result_may_take_the_place_of_the_own_values) {
   for (const size_t received : {0, 1, 2}) {
     std::vector<float> own{1, 2};
     const std::byte* const contributions[] = {received > 0 ? bytes : nullptr, nullptr, received > 1 ? bytes : nullptr};
-    estimator.estimate({.codec = plain, .contributions = contributions, .own = own.data(), .owner = 1, .count = 2, .mean = false, .output = own.data()});
+    estimator.estimate({.codec = plain,
+                        .contributions = contributions,
+                        .own = own.data(),
+                        .owner = 1,
+                        .count = 2,
+                        .mean = false,
+                        .output = own.data()});
     EXPECT_EQ(own, received > 0 ? (std::vector<float>{17, 34}) : (std::vector<float>{3, 6}));
   }
   uint16_t small[] = {0x3F80, 0x4000}, others[] = {0x4100, 0x4180};  // 1, 2; 8, 16
   const std::byte* const contributions[] = {reinterpret_cast<const std::byte*>(others), nullptr, nullptr};
-  estimator.estimate({.codec = bf16, .dtype = DType::bf16, .contributions = contributions, .own = small, .owner = 1, .count = 2, .mean = false, .output = small});
+  estimator.estimate({.codec = bf16,
+                      .dtype = DType::bf16,
+                      .contributions = contributions,
+                      .own = small,
+                      .owner = 1,
+                      .count = 2,
+                      .mean = false,
+                      .output = small});
   EXPECT_EQ(small[0], 0x4188);  // 17
   EXPECT_EQ(small[1], 0x4208);  // 34
 }
 
-// Check A4 of docs/design/methods/packet_loss.md: how often nothing arrives, with poisoned memory, and that no poison comes out.
+// Check A4 of docs/design/methods/packet_loss.md: how often nothing arrives, with poisoned memory, and that no poison comes
+// out.
 TEST(EstimatorOfRanges, a4_empty_ranges_are_as_frequent_as_all_links_losing_and_read_no_old_memory) {
   constexpr uint64_t seed = 66;
   constexpr double loss = 0.4;
@@ -309,7 +378,9 @@ TEST(EstimatorOfRanges, one_rank_alone_has_its_own_values) {
   float output[2] = {};
   const std::byte* const contributions[] = {nullptr};
   RangeEstimator estimator;
-  EXPECT_EQ(estimator.estimate({.codec = plain, .contributions = contributions, .own = own, .count = 2, .mean = true, .output = output}), RangeKind::full);
+  EXPECT_EQ(estimator.estimate(
+                {.codec = plain, .contributions = contributions, .own = own, .count = 2, .mean = true, .output = output}),
+            RangeKind::full);
   EXPECT_EQ(output[1], -2);
   EXPECT_EQ(estimator.estimate({.codec = plain, .contributions = contributions, .count = 0}), RangeKind::empty);
 }

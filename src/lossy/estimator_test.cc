@@ -29,8 +29,14 @@ struct OneValue {
     for (Rank rank = 0; rank < values.size(); ++rank) {
       if (rank != owner && (mask >> rank & 1) != 0) contributions[rank] = reinterpret_cast<const std::byte*>(&values[rank]);
     }
-    RangeTask task{.codec = sizeof(T) == 8 ? plain_f64 : plain_f32, .dtype = dtype_of<T>(), .contributions = contributions, .own = (mask >> owner & 1) != 0 ? &values[owner] : nullptr,
-                   .owner = owner, .count = 1, .mean = true, .output = &result};
+    RangeTask task{.codec = sizeof(T) == 8 ? plain_f64 : plain_f32,
+                   .dtype = dtype_of<T>(),
+                   .contributions = contributions,
+                   .own = (mask >> owner & 1) != 0 ? &values[owner] : nullptr,
+                   .owner = owner,
+                   .count = 1,
+                   .mean = true,
+                   .output = &result};
     if (change) change(task);
     return estimator.estimate(task);
   }
@@ -46,7 +52,8 @@ struct Moments {
 };
 
 // Over everything that can arrive, in double, by the estimator that ships. given_any: without the case that nothing does.
-Moments enumerate(const std::vector<double>& values, Rank owner, double loss, Estimator estimator, OnEmpty on_empty, bool given_any) {
+Moments enumerate(const std::vector<double>& values, Rank owner, double loss, Estimator estimator, OnEmpty on_empty,
+                  bool given_any) {
   OneValue<double> one(values, owner);
   const bool own_may_miss = estimator == Estimator::count_all;
   const auto links = static_cast<int>(values.size()) - (own_may_miss ? 0 : 1);
@@ -62,7 +69,8 @@ Moments enumerate(const std::vector<double>& values, Rank owner, double loss, Es
   }
   Moments moments;
   for (const auto& [probability, result] : outcomes) moments.mean += probability / weight * result;
-  for (const auto& [probability, result] : outcomes) moments.variance += probability / weight * (result - moments.mean) * (result - moments.mean);
+  for (const auto& [probability, result] : outcomes)
+    moments.variance += probability / weight * (result - moments.mean) * (result - moments.mean);
   return moments;
 }
 
@@ -77,7 +85,16 @@ const std::vector<Row>& table() {
   static const std::vector<Row> rows{
       {{1, 2, 4, 8}, 2, 0.1, 3.75, 0.472128378378, 3.75925, 0.3228519375, 3.475, 0.388125, 0.375225022502},
       {{1, 2, 4, 8}, 2, 0.2, 3.75, 1.040322580645, 3.770666666667, 0.638072888889, 3.2, 0.69, 0.880519943020},
-      {{1, 2, 4, 8, 16, 32, 64, 128}, 0, 0.1, 31.875, 30.543648032802, 31.384920683929, 28.396808370713, 28.7, 30.718125, 31.708101707636},
+      {{1, 2, 4, 8, 16, 32, 64, 128},
+       0,
+       0.1,
+       31.875,
+       30.543648032802,
+       31.384920683929,
+       28.396808370713,
+       28.7,
+       30.718125,
+       31.708101707636},
       {{3, 5}, 0, 0.2, 4, 0, 3.8, 0.16, 3.5, 1, 0.333333333333},
   };
   return rows;
@@ -138,10 +155,13 @@ TEST(Estimator, a1_gives_in_fp32_what_it_gives_in_double) {
   for (const auto& row : table()) {
     OneValue<double> wide(row.values, row.owner);
     OneValue<float> narrow({row.values.begin(), row.values.end()}, row.owner);
-    for (const auto estimator : {Estimator::stratified, Estimator::count, Estimator::count_all, Estimator::horvitz_thompson, Estimator::zero_fill}) {
+    for (const auto estimator :
+         {Estimator::stratified, Estimator::count, Estimator::count_all, Estimator::horvitz_thompson, Estimator::zero_fill}) {
       for (uint32_t mask = 0; mask < 1u << row.values.size(); ++mask) {
         if (estimator != Estimator::count_all && (mask >> row.owner & 1) == 0) continue;
-        const auto change = [&](RangeTask& task) { task.estimator = estimator, task.loss = row.loss, task.mean = mask % 3 != 0; };
+        const auto change = [&](RangeTask& task) {
+          task.estimator = estimator, task.loss = row.loss, task.mean = mask % 3 != 0;
+        };
         EXPECT_EQ(wide.estimate(mask, change), narrow.estimate(mask, change));
         EXPECT_NEAR(narrow.result, wide.result, 4e-7 * std::abs(wide.result)) << mask;
       }
@@ -156,7 +176,8 @@ TEST(Estimator, stratified_does_not_change_its_variance_when_a_constant_is_added
   const auto shifted = enumerate(far, 2, 0.2, Estimator::stratified, OnEmpty::own, true);
   EXPECT_NEAR(shifted.mean, near_zero.mean + 1024, 1e-9);
   EXPECT_NEAR(shifted.variance, near_zero.variance, 1e-8);
-  EXPECT_GT(estimator_variance(Estimator::horvitz_thompson, far, 2, 0.2), 1000 * estimator_variance(Estimator::horvitz_thompson, values, 2, 0.2));
+  EXPECT_GT(estimator_variance(Estimator::horvitz_thompson, far, 2, 0.2),
+            1000 * estimator_variance(Estimator::horvitz_thompson, values, 2, 0.2));
 }
 
 struct Inflation {
@@ -172,7 +193,9 @@ const Inflation inflations[] = {{Estimator::stratified, 4, {1.01147, 1.06146, 1.
 
 TEST(Estimator, a2_noise_grows_as_the_formula_says) {
   for (const auto& row : inflations) {
-    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(noise_inflation(row.estimator, row.world, losses[i]), row.expected[i], 1e-5) << row.world << ", loss " << losses[i];
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_NEAR(noise_inflation(row.estimator, row.world, losses[i]), row.expected[i], 1e-5)
+          << row.world << ", loss " << losses[i];
   }
 }
 
@@ -194,16 +217,24 @@ TEST(Estimator, a2_noise_grows_as_measured) {
         for (auto& rank : values) {
           for (auto& value : rank) value = (signs & 1) != 0 ? 1.0f : -1.0f, signs >>= 1;
         }
-        for (Rank rank = 0; rank < row.world; ++rank) contributions[rank] = random.chance(losses[i]) ? nullptr : reinterpret_cast<const std::byte*>(values[rank].data());
+        for (Rank rank = 0; rank < row.world; ++rank)
+          contributions[rank] = random.chance(losses[i]) ? nullptr : reinterpret_cast<const std::byte*>(values[rank].data());
         std::array<float, elements> result{};
         const bool own_missing = row.estimator == Estimator::count_all && contributions[1] == nullptr;
-        const auto kind = estimator.estimate({.codec = plain_f32, .contributions = contributions, .own = own_missing ? nullptr : values[1].data(), .owner = 1, .count = elements, .mean = true,
-                                              .estimator = row.estimator, .output = result.data()});
+        const auto kind = estimator.estimate({.codec = plain_f32,
+                                              .contributions = contributions,
+                                              .own = own_missing ? nullptr : values[1].data(),
+                                              .owner = 1,
+                                              .count = elements,
+                                              .mean = true,
+                                              .estimator = row.estimator,
+                                              .output = result.data()});
         if (kind == RangeKind::empty) continue;
         for (const auto value : result) squares += double{value} * value;
         counted += elements;
       }
-      EXPECT_NEAR(squares / static_cast<double>(counted) * row.world / row.expected[i], 1, 0.02) << row.world << ", loss " << losses[i];
+      EXPECT_NEAR(squares / static_cast<double>(counted) * row.world / row.expected[i], 1, 0.02)
+          << row.world << ", loss " << losses[i];
     }
   }
 }
@@ -236,7 +267,8 @@ TEST(Estimator, inverse_received_is_the_sum_over_the_binomial) {
   EXPECT_NEAR(inverse_received(30'000, 0.9) * 3000, 1, 1e-3);
 }
 
-// Check A3 of docs/design/methods/packet_loss.md: with unequal loss, those with good links weigh more; by how much, from what the estimator makes of one-hot contributions.
+// Check A3 of docs/design/methods/packet_loss.md: with unequal loss, those with good links weigh more; by how much, from what
+// the estimator makes of one-hot contributions.
 TEST(Estimator, a3_weights_of_contributions_under_unequal_loss) {
   const double loss[] = {0, 0.1, 0.4};
   const double expected[] = {1 / 3.0, 0.4375, 0.229166666666667};
@@ -265,11 +297,13 @@ TEST(Estimator, a4_what_stands_for_an_empty_range) {
 
 TEST(Estimator, a4_an_empty_range_that_is_held_or_fails_is_not_written) {
   for (const auto on_empty : {OnEmpty::hold, OnEmpty::fail}) {
-    for (const auto estimator : {Estimator::stratified, Estimator::count, Estimator::count_all, Estimator::horvitz_thompson, Estimator::zero_fill}) {
+    for (const auto estimator :
+         {Estimator::stratified, Estimator::count, Estimator::count_all, Estimator::horvitz_thompson, Estimator::zero_fill}) {
       OneValue<float> one({3, 5, 7}, 0);
       one.result = 42;
       const uint32_t mask = estimator == Estimator::count_all ? 0 : 1;
-      EXPECT_EQ(one.estimate(mask, [&](RangeTask& task) { task.on_empty = on_empty, task.estimator = estimator; }), RangeKind::empty);
+      EXPECT_EQ(one.estimate(mask, [&](RangeTask& task) { task.on_empty = on_empty, task.estimator = estimator; }),
+                RangeKind::empty);
       EXPECT_EQ(one.result, 42);
     }
   }
@@ -346,17 +380,27 @@ TEST_F(EstimatorOnEveryTarget, a5_short_ranges_of_any_length_are_equal_to_plain_
       std::vector<std::vector<float>> values(world, std::vector<float>(1 + random.below(400)));
       for (auto& rank : values) rank.resize(values[0].size());
       for (auto& rank : values) {
-        for (auto& value : rank) value = static_cast<float>((random.unit() - 0.5) * std::exp2(static_cast<double>(random.below(20))));
+        for (auto& value : rank)
+          value = static_cast<float>((random.unit() - 0.5) * std::exp2(static_cast<double>(random.below(20))));
       }
       auto mask = static_cast<uint32_t>(1 + random.below((1u << world) - 1)) & ~(1u << owner);
       if (mask == 0) mask = owner == 0 ? 2 : 1;
       if (std::popcount(mask) + 1 == static_cast<int>(world)) mask &= mask - 1;
       std::vector<const std::byte*> contributions(world);
-      for (Rank rank = 0; rank < world; ++rank) contributions[rank] = (mask >> rank & 1) != 0 ? reinterpret_cast<const std::byte*>(values[rank].data()) : nullptr;
+      for (Rank rank = 0; rank < world; ++rank)
+        contributions[rank] = (mask >> rank & 1) != 0 ? reinterpret_cast<const std::byte*>(values[rank].data()) : nullptr;
       std::vector<float> output(values[0].size());
-      EXPECT_EQ(estimator.estimate({.codec = plain_f32, .contributions = contributions, .own = values[owner].data(), .owner = owner, .count = output.size(), .mean = true, .output = output.data()}),
+      EXPECT_EQ(estimator.estimate({.codec = plain_f32,
+                                    .contributions = contributions,
+                                    .own = values[owner].data(),
+                                    .owner = owner,
+                                    .count = output.size(),
+                                    .mean = true,
+                                    .output = output.data()}),
                 RangeKind::reduced);
-      for (size_t i = 0; i < output.size(); ++i) ASSERT_EQ(bits(output[i]), bits(by_hand(values, mask, owner, i))) << "seed " << seed << ", round " << round << ", element " << i;
+      for (size_t i = 0; i < output.size(); ++i)
+        ASSERT_EQ(bits(output[i]), bits(by_hand(values, mask, owner, i)))
+            << "seed " << seed << ", round " << round << ", element " << i;
     }
   });
 }

@@ -1,17 +1,17 @@
-// After the first operation, the parts of lossy delivery allocate nothing. This file replaces the global operator new of the whole test program; what
-// else in this module is to be counted belongs here.
+// After the first operation, the parts of lossy delivery allocate nothing. This file replaces the global operator new of the
+// whole test program; what else in this module is to be counted belongs here.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <new>
 #include <vector>
 
-#include "testing/replaced_new.h"
 #include "lossy/deadline.h"
 #include "lossy/delivery_policy.h"
 #include "lossy/estimator.h"
 #include "lossy/range_arrivals.h"
 #include "lossy/stream_clock.h"
+#include "testing/replaced_new.h"
 
 namespace {
 
@@ -35,16 +35,31 @@ constexpr size_t count = 320;
 // Of one codec and type: full, short and empty ranges, by all estimators.
 class Worker {
  public:
-  Worker(const WireCodec& codec, DType dtype) : codec_(codec), dtype_(dtype), message_(codec.message_bytes(count)), own_(count * element_bytes(dtype)), output_(count * element_bytes(dtype)) {
+  Worker(const WireCodec& codec, DType dtype)
+      : codec_(codec),
+        dtype_(dtype),
+        message_(codec.message_bytes(count)),
+        own_(count * element_bytes(dtype)),
+        output_(count * element_bytes(dtype)) {
     kernels::BlockCounts counts;
     encode({.codec = codec_, .dtype = dtype_, .elements = own_.data(), .count = count, .message = message_.data()}, counts);
   }
 
   void work() {
     for (uint32_t mask = 0; mask < 8; ++mask) {
-      const std::byte* const contributions[] = {(mask & 1) != 0 ? message_.data() : nullptr, nullptr, (mask & 2) != 0 ? message_.data() : nullptr, (mask & 4) != 0 ? message_.data() : nullptr};
-      for (const auto estimator : {Estimator::stratified, Estimator::count, Estimator::count_all, Estimator::horvitz_thompson, Estimator::zero_fill}) {
-        estimator_.estimate({.codec = codec_, .dtype = dtype_, .contributions = contributions, .own = own_.data(), .owner = 1, .count = count, .estimator = estimator, .output = output_.data()});
+      const std::byte* const contributions[] = {(mask & 1) != 0 ? message_.data() : nullptr, nullptr,
+                                                (mask & 2) != 0 ? message_.data() : nullptr,
+                                                (mask & 4) != 0 ? message_.data() : nullptr};
+      for (const auto estimator :
+           {Estimator::stratified, Estimator::count, Estimator::count_all, Estimator::horvitz_thompson, Estimator::zero_fill}) {
+        estimator_.estimate({.codec = codec_,
+                             .dtype = dtype_,
+                             .contributions = contributions,
+                             .own = own_.data(),
+                             .owner = 1,
+                             .count = count,
+                             .estimator = estimator,
+                             .output = output_.data()});
       }
     }
   }

@@ -15,13 +15,15 @@ namespace {
 
 constexpr Nanos repair_interval_min = 2 * millisecond;
 constexpr Nanos idle_interval_min = 5 * millisecond;
-constexpr int questions_unanswered = 4;  // then a rank that was heard counts as gone: some of them, or their answers, may be lost
+constexpr int questions_unanswered =
+    4;  // then a rank that was heard counts as gone: some of them, or their answers, may be lost
 
 // Of a bitmap whose bit 0 is `first`: clears what is not needed. False: nothing is left.
 bool keep_needed(std::span<const uint32_t> needed, uint32_t first, std::span<std::byte> bitmap) {
   std::array<std::byte, repair_bitmap_bytes_max> mask{};
   bool any = false;
-  for (auto it = std::ranges::lower_bound(needed, first); it != needed.end() && *it < first + 8 * bitmap.size(); ++it) mask[(*it - first) / 8] |= std::byte{1} << ((*it - first) % 8);
+  for (auto it = std::ranges::lower_bound(needed, first); it != needed.end() && *it < first + 8 * bitmap.size(); ++it)
+    mask[(*it - first) / 8] |= std::byte{1} << ((*it - first) % 8);
   for (size_t i = 0; i < bitmap.size(); ++i) any |= (bitmap[i] &= mask[i]) != std::byte{0};
   return any;
 }
@@ -97,7 +99,8 @@ DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std:
   if (!setup_.geometry->find(owner, header.slice, header.packet_index, range)) return DatagramFault::place;
   if (payload.size() != setup_.geometry->bytes(owner, range)) return DatagramFault::size;
   const auto& codec = setup_.geometry->cut().codec;
-  if (codec.quantizes() && !check_message(codec, payload, setup_.geometry->range(owner, range).count()).ok()) return DatagramFault::size;
+  if (codec.quantizes() && !check_message(codec, payload, setup_.geometry->range(owner, range).count()).ok())
+    return DatagramFault::size;
   if (phase.closed) {
     ++stream.late;
     return DatagramFault::late;
@@ -141,10 +144,13 @@ void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now
 }
 
 std::span<const uint32_t> LossyOperation::needed_of(uint32_t number, Rank from) const {
-  return number == 1 && from < setup_.needed.size() ? std::span<const uint32_t>(setup_.needed[from]) : std::span<const uint32_t>();
+  return number == 1 && from < setup_.needed.size() ? std::span<const uint32_t>(setup_.needed[from])
+                                                    : std::span<const uint32_t>();
 }
 
-bool LossyOperation::lacks(uint32_t number, const LossyStream& stream) const { return stream.needed > 0 || lacks_much(number, stream); }
+bool LossyOperation::lacks(uint32_t number, const LossyStream& stream) const {
+  return stream.needed > 0 || lacks_much(number, stream);
+}
 
 bool LossyOperation::lacks_much(uint32_t number, const LossyStream& stream) const {
   return DeliveryPolicy::needs_repair(stream.arrivals.missing_fraction(), setup_.loss_budget, setup_.phases[number].completes);
@@ -169,19 +175,23 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
     const auto heard = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
     stream.ask_at = std::max(heard, stream.asked) + std::max(idle_interval_min, answer);
     // Once all was sent, what is missing is lost: no more is to be waited for.
-    if (stream.all_sent) stream.ask_at = std::min(stream.ask_at, stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer));
+    if (stream.all_sent)
+      stream.ask_at = std::min(stream.ask_at, stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer));
   }
   if (stream.ask_at > now) return;
   ask_for(number, from, stream, now);
   stream.ask_at = now + std::max(stream.clock.needs_repair() ? repair_interval_min : idle_interval_min, answer);
 }
 
-// When a rank counts as gone if nothing more of it comes. Also one that was heard before: it may have died in the middle of the operation.
+// When a rank counts as gone if nothing more of it comes. Also one that was heard before: it may have died in the middle of the
+// operation.
 Nanos LossyOperation::silent_at(uint32_t number, Rank from) const {
   const auto silent = setup_.phases[number].silent;
   if (silent == never) return never;
   const auto start = phases_[number].start, heard = heard_[from];
-  return heard < 0 ? start + silent : std::max(start, heard) + std::max({silent, lossy_silence_min, questions_unanswered * port_->answer_time(from)});
+  return heard < 0
+             ? start + silent
+             : std::max(start, heard) + std::max({silent, lossy_silence_min, questions_unanswered * port_->answer_time(from)});
 }
 
 // What is missing, slice by slice; if that is little enough, only what must come.
@@ -201,7 +211,8 @@ void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Na
       at = end;
       continue;
     }
-    port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, static_cast<uint16_t>(slice), at % ranges_per_slice, std::span(bitmap).first(bytes));
+    port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, static_cast<uint16_t>(slice), at % ranges_per_slice,
+               std::span(bitmap).first(bytes));
     at = end;
   }
 }
@@ -262,9 +273,12 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
     // Of a sum all is needed; whoever gathers shards keeps what it had of others.
     return finish(whole || (setup_.collective != Collective::all_reduce && !setup_.reliable) ? Status() : incomplete(1), now);
   }
-  if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; })) return finish(incomplete(0), now);
+  if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; }))
+    return finish(incomplete(0), now);
   if (!reduce_shard()) {
-    return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " + std::to_string(contributors_.size()) + " ranges"}, now);
+    return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " +
+                                   std::to_string(contributors_.size()) + " ranges"},
+                  now);
   }
   if (!phases_[1].runs) return finish({}, now);
   publish(true);
@@ -280,10 +294,12 @@ Status LossyOperation::incomplete(uint32_t number) const {
     const auto& stream = phases_[number].streams[from];
     const auto missing = stream.arrivals.missing_count();
     if (missing == 0) continue;
-    const auto bytes = std::min<uint64_t>(uint64_t{missing} * setup_.geometry->range_bytes(), setup_.geometry->shard_bytes(owner_of(number, from)));
+    const auto bytes = std::min<uint64_t>(uint64_t{missing} * setup_.geometry->range_bytes(),
+                                          setup_.geometry->shard_bytes(owner_of(number, from)));
     if (!text.empty()) text += "; ";
-    text += "rank " + std::to_string(from) + " (" + port_->place(from) + "): " + std::to_string(missing) + " of " + std::to_string(stream.arrivals.ranges()) +
-            " ranges, " + std::to_string(bytes) + " bytes, missing" + (stream.clock.heard() ? "" : ", nothing heard");
+    text += "rank " + std::to_string(from) + " (" + port_->place(from) + "): " + std::to_string(missing) + " of " +
+            std::to_string(stream.arrivals.ranges()) + " ranges, " + std::to_string(bytes) + " bytes, missing" +
+            (stream.clock.heard() ? "" : ", nothing heard");
   }
   return {Code::late, std::string(number == 0 ? "contributions" : "results") + " incomplete: " + text};
 }

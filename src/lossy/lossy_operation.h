@@ -1,10 +1,11 @@
-// One lossy collective on one rank: what arrives in time is reduced, what does not is replaced in expectation, or keeps its old value.
+// One lossy collective on one rank: what arrives in time is reduced, what does not is replaced in expectation, or keeps its old
+// value.
 //
-// A state machine: events come in as calls with `now`, requests go out through StreamPort. Phase 0: every rank sends each owner its contribution to the
-// owner's shard. When phase 0 closes the owner reduces its shard. Phase 1: every owner sends its shard to everybody. all_reduce has both, its second
-// one repaired until complete; reduce_scatter has phase 0, all_gather phase 1 only. A range that is missing when phase 1 closes stays as it was in the
-// output. Order and repetition of datagrams cannot change a bit of the result. After warm-up nothing is allocated.
-// Source: docs/design/methods/packet_loss.md; arXiv 2507.07114.
+// A state machine: events come in as calls with `now`, requests go out through StreamPort. Phase 0: every rank sends each owner
+// its contribution to the owner's shard. When phase 0 closes the owner reduces its shard. Phase 1: every owner sends its shard
+// to everybody. all_reduce has both, its second one repaired until complete; reduce_scatter has phase 0, all_gather phase 1
+// only. A range that is missing when phase 1 closes stays as it was in the output. Order and repetition of datagrams cannot
+// change a bit of the result. After warm-up nothing is allocated. Source: docs/design/methods/packet_loss.md; arXiv 2507.07114.
 #pragma once
 
 #include <array>
@@ -28,34 +29,37 @@
 namespace unisono {
 
 inline constexpr uint32_t lossy_phases = 2;
-// A rank that was heard in an operation is given at least so long, whatever LossyPhaseSetup::silent says: four questions may be unanswered.
+// A rank that was heard in an operation is given at least so long, whatever LossyPhaseSetup::silent says: four questions may be
+// unanswered.
 inline constexpr Nanos lossy_silence_min = 20 * millisecond;
 
 struct LossyPhaseSetup {
   StreamLimits limits;
   bool completes = false;  // repaired until nothing is missing
-  Nanos silent = never;    // and then only as long as its sender shows that it lives: this long without anything of it, in any phase, ends a stream
+  Nanos silent = never;    // and then only as long as its sender shows that it lives: this long without anything of it, in any
+                           // phase, ends a stream
 };
 
 struct LossySetup {
   Collective collective = Collective::all_reduce;
   bool mean = false;
-  DType dtype = DType::f32;          // f32, f16 or bf16
-  const void* input = nullptr;       // the whole tensor; all_gather: the own shard
-  void* output = nullptr;            // the whole tensor, may be input; reduce_scatter: the own shard
+  DType dtype = DType::f32;     // f32, f16 or bf16
+  const void* input = nullptr;  // the whole tensor; all_gather: the own shard
+  void* output = nullptr;       // the whole tensor, may be input; reduce_scatter: the own shard
   std::optional<RangeGeometry> geometry{};
   Rank self = 0;
   uint32_t op = 0;
   Estimator estimator = Estimator::stratified;
   OnEmpty on_empty = OnEmpty::own;
-  bool own_exact = false;            // as Codec::own_exact
+  bool own_exact = false;  // as Codec::own_exact
   double loss_budget = 0.05;
-  bool reliable = false;             // nothing may be missing: what is when a phase closes, or a link is lost, ends the operation. Its phases complete
+  bool reliable =
+      false;  // nothing may be missing: what is when a phase closes, or a link is lost, ends the operation. Its phases complete
   std::array<LossyPhaseSetup, lossy_phases> phases{};
   std::array<Nanos, lossy_phases> announced{};  // t_hard of each phase, for others
   std::vector<std::vector<uint32_t>> needed{};  // all_gather: by rank, which of its ranges must come, ascending; may be shorter
-  Nanos needed_hard = 0;             // how long a rank of which some are needed is asked, if it shows that it lives
-  Nanos deadline = never;            // absolute; what is not complete then ends with late
+  Nanos needed_hard = 0;                        // how long a rank of which some are needed is asked, if it shows that it lives
+  Nanos deadline = never;                       // absolute; what is not complete then ends with late
 };
 
 // What happened to one stream.
@@ -63,20 +67,20 @@ struct LossyStream {
   RangeArrivals arrivals;
   StreamClock clock;
   uint64_t duplicate = 0, late = 0, repaired = 0;  // datagrams
-  uint32_t missing = 0;      // ranges, when its phase closed
-  uint32_t needed = 0;       // of those that must come: how many are still missing
-  Nanos asked = -1;          // when it was last asked for; -1: never
+  uint32_t missing = 0;                            // ranges, when its phase closed
+  uint32_t needed = 0;                             // of those that must come: how many are still missing
+  Nanos asked = -1;                                // when it was last asked for; -1: never
   Nanos ask_at = never;
-  bool all_sent = false;     // its end was heard
-  bool lost = false;         // its link is gone
-  bool confirmed = false;    // it has ended, and its sender was told that nothing more is wanted
+  bool all_sent = false;   // its end was heard
+  bool lost = false;       // its link is gone
+  bool confirmed = false;  // it has ended, and its sender was told that nothing more is wanted
   // What came before the phase began here.
   Nanos early_first = never, early_last = never;
   bool early_tail = false, early_end = false;
 };
 
 struct LossyPhase {
-  bool runs = false;         // the collective has it
+  bool runs = false;  // the collective has it
   bool open = false, closed = false;
   Nanos start = 0, close = 0;
   std::vector<LossyStream> streams;  // by rank; this rank's is not used
@@ -150,12 +154,12 @@ class LossyOperation {
   LossySetup setup_;
   StreamPort* port_ = nullptr;
   std::array<LossyPhase, lossy_phases> phases_;
-  std::vector<Nanos> heard_;             // by rank: anything of this operation, last; -1: nothing yet
-  std::vector<std::byte> outgoing_;      // contributions, shard after shard, encoded
-  std::vector<size_t> outgoing_at_;      // by owner
-  std::vector<std::byte> staging_;       // received contributions to the own shard, sender after sender
-  std::vector<std::byte> result_;        // the own shard, encoded
-  std::vector<float> wide_;              // the own shard, where it is encoded from a 16-bit tensor: rounded once only
+  std::vector<Nanos> heard_;         // by rank: anything of this operation, last; -1: nothing yet
+  std::vector<std::byte> outgoing_;  // contributions, shard after shard, encoded
+  std::vector<size_t> outgoing_at_;  // by owner
+  std::vector<std::byte> staging_;   // received contributions to the own shard, sender after sender
+  std::vector<std::byte> result_;    // the own shard, encoded
+  std::vector<float> wide_;          // the own shard, where it is encoded from a 16-bit tensor: rounded once only
   std::vector<uint16_t> contributors_;
   std::vector<const std::byte*> present_;  // of one range, by rank
   RangeEstimator estimator_;

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "base/prefetch.h"
-#include "lossy/lossy_operation.h"
 #include "kernels/dispatch.h"
+#include "lossy/lossy_operation.h"
 
 namespace unisono {
 
@@ -37,7 +37,9 @@ void LossyOperation::encode_shard(Rank owner, DType dtype, const void* elements,
   }
 }
 
-uint32_t LossyOperation::deadline_us(uint32_t phase) const { return static_cast<uint32_t>(std::min<Nanos>(setup_.announced[phase] / microsecond, UINT32_MAX)); }
+uint32_t LossyOperation::deadline_us(uint32_t phase) const {
+  return static_cast<uint32_t>(std::min<Nanos>(setup_.announced[phase] / microsecond, UINT32_MAX));
+}
 
 void LossyOperation::send_contributions() {
   const auto& geometry = *setup_.geometry;
@@ -55,8 +57,13 @@ void LossyOperation::send_contributions() {
     const auto bytes = geometry.shard_bytes(owner);
     if (bytes == 0) continue;
     auto* message = outgoing_.data() + outgoing_at_[owner];
-    encode_shard(owner, setup_.dtype, static_cast<const std::byte*>(setup_.input) + geometry.shard(owner).begin * element_size(), message);
-    port_->send_stream({.to = owner, .name = {setup_.op, 0}, .bytes = {message, bytes}, .range_bytes = geometry.range_bytes(), .deadline_us = deadline_us(0)});
+    encode_shard(owner, setup_.dtype,
+                 static_cast<const std::byte*>(setup_.input) + geometry.shard(owner).begin * element_size(), message);
+    port_->send_stream({.to = owner,
+                        .name = {setup_.op, 0},
+                        .bytes = {message, bytes},
+                        .range_bytes = geometry.range_bytes(),
+                        .deadline_us = deadline_us(0)});
   }
 }
 
@@ -64,18 +71,20 @@ void LossyOperation::publish(bool with_contributors) {
   const auto bytes = setup_.geometry->shard_bytes(setup_.self);
   if (bytes == 0) return;
   for (uint32_t i = 1; i < world(); ++i) {
-    port_->send_stream({.to = (setup_.self + i) % world(),
-                        .name = {setup_.op, 1},
-                        .bytes = {result_.data(), bytes},
-                        .range_bytes = setup_.geometry->range_bytes(),
-                        .contributors = with_contributors ? std::span<const uint16_t>(contributors_) : std::span<const uint16_t>(),
-                        .deadline_us = deadline_us(1)});
+    port_->send_stream(
+        {.to = (setup_.self + i) % world(),
+         .name = {setup_.op, 1},
+         .bytes = {result_.data(), bytes},
+         .range_bytes = setup_.geometry->range_bytes(),
+         .contributors = with_contributors ? std::span<const uint16_t>(contributors_) : std::span<const uint16_t>(),
+         .deadline_us = deadline_us(1)});
   }
 }
 
 std::byte* LossyOperation::own_output() const {
   auto* output = static_cast<std::byte*>(setup_.output);
-  return setup_.collective == Collective::reduce_scatter ? output : output + setup_.geometry->shard(setup_.self).begin * element_size();
+  return setup_.collective == Collective::reduce_scatter ? output
+                                                         : output + setup_.geometry->shard(setup_.self).begin * element_size();
 }
 
 void LossyOperation::keep(uint32_t phase, Rank from, uint32_t range, std::span<const std::byte> payload) {
@@ -97,17 +106,21 @@ void LossyOperation::keep(uint32_t phase, Rank from, uint32_t range, std::span<c
     put(target, (geometry.shard(from).end - span.begin) * element_size());
     return;
   }
-  decode({.codec = codec, .message = payload.data(), .dtype = setup_.dtype, .elements = target, .count = span.count()}, blocks_);
+  decode({.codec = codec, .message = payload.data(), .dtype = setup_.dtype, .elements = target, .count = span.count()},
+         blocks_);
 }
 
-// How many ranges from `first` on have arrived from the same ranks, and so may be summed in one go: plain ones only, as others are messages of their own.
+// How many ranges from `first` on have arrived from the same ranks, and so may be summed in one go: plain ones only, as others
+// are messages of their own.
 uint32_t LossyOperation::run_of(uint32_t first) const {
   const auto ranges = setup_.geometry->ranges(setup_.self);
   if (!setup_.geometry->cut().codec.is_plain()) return 1;
   uint32_t run = 1;
   const auto alike = [&](uint32_t range) {
     for (Rank from = 0; from < world(); ++from) {
-      if (from != setup_.self && phases_[0].streams[from].arrivals.arrived(range) != phases_[0].streams[from].arrivals.arrived(first)) return false;
+      if (from != setup_.self &&
+          phases_[0].streams[from].arrivals.arrived(range) != phases_[0].streams[from].arrivals.arrived(first))
+        return false;
     }
     return true;
   };
@@ -128,18 +141,19 @@ void LossyOperation::reduce_run(uint32_t first, uint32_t count) {
     ++received;
   }
   const auto* own = static_cast<const std::byte*>(setup_.input) + (shard.begin + begin) * element_size();
-  const auto kind = estimator_.estimate({.codec = geometry.cut().codec,
-                                         .dtype = setup_.dtype,
-                                         .contributions = present_,
-                                         .own = own,
-                                         .owner = setup_.self,
-                                         .count = elements,
-                                         .mean = setup_.mean,
-                                         .estimator = setup_.estimator,
-                                         .on_empty = setup_.on_empty,
-                                         .own_exact = setup_.own_exact,
-                                         .fp32_output = is_wide(),
-                                         .output = is_wide() ? static_cast<void*>(wide_.data() + begin) : own_output() + begin * element_size()});
+  const auto kind = estimator_.estimate(
+      {.codec = geometry.cut().codec,
+       .dtype = setup_.dtype,
+       .contributions = present_,
+       .own = own,
+       .owner = setup_.self,
+       .count = elements,
+       .mean = setup_.mean,
+       .estimator = setup_.estimator,
+       .on_empty = setup_.on_empty,
+       .own_exact = setup_.own_exact,
+       .fp32_output = is_wide(),
+       .output = is_wide() ? static_cast<void*>(wide_.data() + begin) : own_output() + begin * element_size()});
   (kind == RangeKind::full ? counts_.full : kind == RangeKind::empty ? counts_.empty : counts_.reduced) += count;
   std::fill_n(contributors_.begin() + first, count, static_cast<uint16_t>(received + 1));
 }
@@ -151,7 +165,12 @@ void LossyOperation::decode_own() {
   if (codec.is_plain()) return;
   for (uint32_t range = 0; range < geometry.ranges(setup_.self); ++range) {
     const auto span = geometry.range(setup_.self, range);
-    decode({.codec = codec, .message = result_.data() + geometry.offset(range), .dtype = setup_.dtype, .elements = own_output() + (span.begin - geometry.shard(setup_.self).begin) * element_size(), .count = span.count()}, blocks_);
+    decode({.codec = codec,
+            .message = result_.data() + geometry.offset(range),
+            .dtype = setup_.dtype,
+            .elements = own_output() + (span.begin - geometry.shard(setup_.self).begin) * element_size(),
+            .count = span.count()},
+           blocks_);
   }
 }
 

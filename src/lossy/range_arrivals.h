@@ -24,7 +24,8 @@ class RangeArrivals {
   bool mark(uint32_t range);
   // The first missing range at or after `from`; ranges() if none.
   uint32_t next_missing(uint32_t from) const;
-  // What is missing of [first, first + 8 * bitmap.size()), bit 0 of byte 0 first, 1 = missing; nothing at and beyond `end`. How many are set.
+  // What is missing of [first, first + 8 * bitmap.size()), bit 0 of byte 0 first, 1 = missing; nothing at and beyond `end`. How
+  // many are set.
   uint32_t missing_bitmap(uint32_t first, uint32_t end, std::span<std::byte> bitmap) const;
 
  private:

@@ -9,13 +9,13 @@ namespace unisono {
 namespace {
 
 constexpr uint32_t datagram_bytes_min = 576, datagram_bytes_max = 65'507;
-constexpr uint32_t world_max = 65'535;             // ranks travel in two bytes
+constexpr uint32_t world_max = 65'535;  // ranks travel in two bytes
 constexpr uint64_t elements_max = uint64_t{1} << 56;
 constexpr uint64_t ranges_max = uint64_t{65'536} * ranges_per_slice;  // the slice travels in two bytes
-constexpr size_t plain_block_bytes = 64;           // so that shards and ranges begin on cache lines
+constexpr size_t plain_block_bytes = 64;                              // so that shards and ranges begin on cache lines
 
-// The most whole blocks whose message fits. Messages of quantised elements have a header and padding, so that this is no division; but each block more
-// makes them longer.
+// The most whole blocks whose message fits. Messages of quantised elements have a header and padding, so that this is no
+// division; but each block more makes them longer.
 uint32_t blocks_that_fit(const WireCodec& codec, uint64_t block, size_t bytes) {
   uint32_t low = 0, high = static_cast<uint32_t>(bytes / plain_block_bytes + 1);
   if (codec.quantizes()) high = static_cast<uint32_t>(bytes);  // a block has more than a byte
@@ -34,16 +34,21 @@ uint32_t RangeGeometry::block_elements(const WireCodec& codec) {
 
 Result<RangeGeometry> RangeGeometry::make(const RangeCut& cut) {
   const auto wrong = [](const std::string& what) { return Status(Code::invalid, "lossy delivery: " + what); };
-  if (cut.world == 0 || cut.world > world_max) return wrong(std::to_string(cut.world) + " ranks; it takes 1 to " + std::to_string(world_max));
+  if (cut.world == 0 || cut.world > world_max)
+    return wrong(std::to_string(cut.world) + " ranks; it takes 1 to " + std::to_string(world_max));
   if (cut.elements > elements_max) return wrong(std::to_string(cut.elements) + " elements, too many");
   if (cut.datagram_bytes < datagram_bytes_min || cut.datagram_bytes > datagram_bytes_max) {
-    return wrong("datagrams of " + std::to_string(cut.datagram_bytes) + " bytes; they have " + std::to_string(datagram_bytes_min) + " to " + std::to_string(datagram_bytes_max));
+    return wrong("datagrams of " + std::to_string(cut.datagram_bytes) + " bytes; they have " +
+                 std::to_string(datagram_bytes_min) + " to " + std::to_string(datagram_bytes_max));
   }
   const uint64_t block = block_elements(cut.codec);
-  if (cut.shard_unit % block != 0) return wrong("shards of multiples of " + std::to_string(cut.shard_unit) + " elements; a block of " + to_string(cut.codec) + " has " + std::to_string(block));
+  if (cut.shard_unit % block != 0)
+    return wrong("shards of multiples of " + std::to_string(cut.shard_unit) + " elements; a block of " + to_string(cut.codec) +
+                 " has " + std::to_string(block));
   const auto blocks = blocks_that_fit(cut.codec, block, cut.datagram_bytes - datagram_header_bytes);
   if (blocks == 0) {
-    return wrong("a block of " + to_string(cut.codec) + " has " + std::to_string(cut.codec.message_bytes(block)) + " bytes and does not fit into a datagram of " + std::to_string(cut.datagram_bytes));
+    return wrong("a block of " + to_string(cut.codec) + " has " + std::to_string(cut.codec.message_bytes(block)) +
+                 " bytes and does not fit into a datagram of " + std::to_string(cut.datagram_bytes));
   }
   RangeGeometry made;
   made.cut_ = cut;
@@ -52,7 +57,8 @@ Result<RangeGeometry> RangeGeometry::make(const RangeCut& cut) {
   made.range_elements_ = static_cast<uint32_t>(blocks * block);
   made.range_bytes_ = cut.codec.message_bytes(made.range_elements_);
   const auto ranges = made.shard_elements_ / made.range_elements_ + (made.shard_elements_ % made.range_elements_ != 0);
-  if (ranges > ranges_max) return wrong(std::to_string(ranges) + " datagrams for one shard; their number travels in " + std::to_string(ranges_max));
+  if (ranges > ranges_max)
+    return wrong(std::to_string(ranges) + " datagrams for one shard; their number travels in " + std::to_string(ranges_max));
   return made;
 }
 

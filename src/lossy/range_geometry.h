@@ -1,7 +1,8 @@
-// How a tensor is cut for lossy delivery: one shard per rank, which owns it; a shard into ranges, one per datagram; ranges into slices.
+// How a tensor is cut for lossy delivery: one shard per rank, which owns it; a shard into ranges, one per datagram; ranges into
+// slices.
 //
-// Everything follows from numbers that all ranks agree on before, so no datagram carries an offset or a count: the receiver computes where a
-// range belongs. Ranges end on codec blocks, so a lost datagram never spoils its neighbours. Source:
+// Everything follows from numbers that all ranks agree on before, so no datagram carries an offset or a count: the receiver
+// computes where a range belongs. Ranges end on codec blocks, so a lost datagram never spoils its neighbours. Source:
 // docs/design/methods/packet_loss.md, "Geometry".
 #pragma once
 
@@ -21,16 +22,18 @@ struct ElementSpan {
 };
 
 struct RangeCut {
-  uint64_t elements = 0;        // of the tensor
+  uint64_t elements = 0;  // of the tensor
   uint32_t world = 1;
   uint32_t datagram_bytes = 0;  // UDP payload of a full datagram, header included: 576 … 65,507
   WireCodec codec{};            // of what travels
-  uint32_t shard_unit = 0;      // shards have multiples of so many elements, as of the codec's blocks: contributions and results may have different codecs
+  uint32_t shard_unit = 0;  // shards have multiples of so many elements, as of the codec's blocks: contributions and results
+                            // may have different codecs
 };
 
 class RangeGeometry {
  public:
-  // invalid: not even one block of the codec fits into a datagram, shard_unit is no multiple of it, or the numbers are out of range. A block of plain elements has 64 bytes.
+  // invalid: not even one block of the codec fits into a datagram, shard_unit is no multiple of it, or the numbers are out of
+  // range. A block of plain elements has 64 bytes.
   static Result<RangeGeometry> make(const RangeCut& cut);
 
   const RangeCut& cut() const { return cut_; }

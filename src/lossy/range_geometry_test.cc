@@ -76,7 +76,9 @@ TEST(RangeGeometry, of_no_elements_has_no_ranges) {
 }
 
 TEST(RangeGeometry, blocks_of_plain_elements_have_64_bytes_of_any_type) {
-  const auto elements = [](DType type) { return cut({.elements = 1, .world = 2, .datagram_bytes = 1472, .codec = {.dtype = type, .block = {}}}).shard_elements(); };
+  const auto elements = [](DType type) {
+    return cut({.elements = 1, .world = 2, .datagram_bytes = 1472, .codec = {.dtype = type, .block = {}}}).shard_elements();
+  };
   EXPECT_EQ(elements(DType::f32), 16u);
   EXPECT_EQ(elements(DType::bf16), 32u);
   EXPECT_EQ(elements(DType::f16), 32u);
@@ -133,7 +135,8 @@ void expect_partition(const RangeGeometry& geometry) {
     ASSERT_EQ(at, shard.end);
     ASSERT_EQ(geometry.shard_bytes(owner), offset);
     uint32_t beyond = 0;
-    ASSERT_FALSE(geometry.find(owner, geometry.ranges(owner) / ranges_per_slice, geometry.ranges(owner) % ranges_per_slice, beyond));
+    ASSERT_FALSE(
+        geometry.find(owner, geometry.ranges(owner) / ranges_per_slice, geometry.ranges(owner) % ranges_per_slice, beyond));
   }
   ASSERT_EQ(at, geometry.cut().elements);
 }
@@ -150,7 +153,8 @@ TEST(RangeGeometry, shards_and_ranges_hold_every_element_once_whatever_the_numbe
                   .datagram_bytes = static_cast<uint32_t>(576 + random.below(random.chance(0.1) ? 64'932 : 1000)),
                   .codec = {.dtype = types[random.below(4)], .block = {}}};
     if (random.chance(0.5)) made.codec = quantized(static_cast<uint8_t>(2 + random.below(7)), groups[random.below(4)]);
-    SCOPED_TRACE(std::to_string(made.elements) + " elements, " + std::to_string(made.world) + " ranks, " + std::to_string(made.datagram_bytes) + " bytes, " + to_string(made.codec));
+    SCOPED_TRACE(std::to_string(made.elements) + " elements, " + std::to_string(made.world) + " ranks, " +
+                 std::to_string(made.datagram_bytes) + " bytes, " + to_string(made.codec));
     const auto geometry = RangeGeometry::make(made);
     ASSERT_TRUE(geometry.ok()) << geometry.status().to_string();
     expect_partition(*geometry);

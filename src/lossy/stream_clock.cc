@@ -32,7 +32,9 @@ void StreamClock::end_seen(Nanos now) {
   if (!data_came_) first_ = last_ = now;
 }
 
-Nanos StreamClock::tail_at() const { return tail_seen_ == never ? never : std::max(std::max(last_, start_) + limits_.grace, tail_seen_); }
+Nanos StreamClock::tail_at() const {
+  return tail_seen_ == never ? never : std::max(std::max(last_, start_) + limits_.grace, tail_seen_);
+}
 
 Nanos StreamClock::soft_at() const { return first_ == never ? never : std::max(first_, start_) + limits_.soft; }
 

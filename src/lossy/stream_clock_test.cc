@@ -253,9 +253,12 @@ TEST(StreamClock, ends_as_the_rules_say_whatever_arrives) {
   for (int round = 0; round < 5000; ++round) {
     SCOPED_TRACE(round);
     const Nanos start = static_cast<Nanos>(random.below(20));
-    const StreamLimits within{.soft = static_cast<Nanos>(1 + random.below(40)), .hard = static_cast<Nanos>(40 + random.below(40)), .grace = static_cast<Nanos>(1 + random.below(10))};
+    const StreamLimits within{.soft = static_cast<Nanos>(1 + random.below(40)),
+                              .hard = static_cast<Nanos>(40 + random.below(40)),
+                              .grace = static_cast<Nanos>(1 + random.below(10))};
     std::vector<Event> events(random.below(12));
-    for (auto& event : events) event = {.at = static_cast<Nanos>(random.below(100)), .data = random.chance(0.8), .tail = random.chance(0.15)};
+    for (auto& event : events)
+      event = {.at = static_cast<Nanos>(random.below(100)), .data = random.chance(0.8), .tail = random.chance(0.15)};
     std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.at < b.at; });
     if (!events.empty() && random.chance(0.3)) events.back().data = events.back().complete = true;
     const auto expected = tick_by_tick(events, within, start);

@@ -1,8 +1,8 @@
-// The seam between the UDP transport and a network that may lose, repeat and reorder: batches of datagrams out, batches of datagrams in. Implemented by
-// UdpSocket, and by virtual networks in tests and in the simulator.
+// The seam between the UDP transport and a network that may lose, repeat and reorder: batches of datagrams out, batches of
+// datagrams in. Implemented by UdpSocket, and by virtual networks in tests and in the simulator.
 //
-// Nothing blocks, nothing allocates after construction. What is sent needs to be valid during the call only. All calls come from one
-// thread at a time; news come from receive only.
+// Nothing blocks, nothing allocates after construction. What is sent needs to be valid during the call only. All calls come
+// from one thread at a time; news come from receive only.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,18 @@
 
 namespace unisono {
 
-// One datagram to be sent: header (sealed), then payload. The two are joined on their way out; the payload is not copied before.
+// One datagram to be sent: header (sealed), then payload. The two are joined on their way out; the payload is not copied
+// before.
 struct OutDatagram {
   const TcpAddress* to = nullptr;
   DatagramHeader header;
   std::span<const std::byte> payload{};
-  bool confirms = false;  // what was sent to its receiver arrives: whoever is next on the way there is there, and need not be asked (ARP, neighbour discovery)
+  bool confirms = false;  // what was sent to its receiver arrives: whoever is next on the way there is there, and need not be
+                          // asked (ARP, neighbour discovery)
 };
 
-// Why send stopped before the end of its batch. All but would_block and no_buffers are about the first datagram that was not taken: that one is the
-// caller's to count and to leave out.
+// Why send stopped before the end of its batch. All but would_block and no_buffers are about the first datagram that was not
+// taken: that one is the caller's to count and to leave out.
 enum class SendStop : uint8_t {
   none = 0,
   would_block,  // the socket's own buffer is full: go on when the handle is writable
@@ -37,11 +39,12 @@ enum class SendStop : uint8_t {
 struct SendOutcome {
   size_t taken = 0;  // the first so many are the network's now
   SendStop stop = SendStop::none;
-  int error = 0;     // errno of the stop
+  int error = 0;  // errno of the stop
   friend bool operator==(const SendOutcome&, const SendOutcome&) = default;
 };
 
-// Any bytes from anybody, even none. One that is longer than the socket was made for may come cut, yet stays longer than that, so check_shape refuses it.
+// Any bytes from anybody, even none. One that is longer than the socket was made for may come cut, yet stays longer than that,
+// so check_shape refuses it.
 struct InDatagram {
   std::span<const std::byte> bytes{};
   const TcpAddress* from = nullptr;
@@ -54,7 +57,8 @@ class DatagramInbox {
   virtual ~DatagramInbox() = default;
   // In the order in which they came; at most datagrams_per_batch, at least one. Valid during the call.
   virtual void arrived(std::span<const InDatagram> batch) = 0;
-  // The network said that something sent to this address did not reach anybody (a closed port). Anyone can forge that: for counting only.
+  // The network said that something sent to this address did not reach anybody (a closed port). Anyone can forge that: for
+  // counting only.
   virtual void refused(const TcpAddress& to) = 0;
 };
 
@@ -73,10 +77,11 @@ class DatagramSocket {
   // At least one batch of the kernel's, and no further one begins after so many datagrams.
   virtual ReceiveOutcome receive(DatagramInbox& inbox, size_t datagrams_max) = 0;
 
-  // A descriptor to wait on: readable when there is something to receive (an error condition counts: receive clears it), writable when send can go
-  // on after would_block. -1: there is none, poll.
+  // A descriptor to wait on: readable when there is something to receive (an error condition counts: receive clears it),
+  // writable when send can go on after would_block. -1: there is none, poll.
   virtual int wait_handle() const = 0;
-  // Datagrams that came as far as this socket and found its buffer full, since it was made. Up to date whenever receive said `drained`.
+  // Datagrams that came as far as this socket and found its buffer full, since it was made. Up to date whenever receive said
+  // `drained`.
   virtual uint64_t own_drops() const = 0;
   // As it is bound: the port is not 0.
   virtual const TcpAddress& address() const = 0;

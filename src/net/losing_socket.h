@@ -1,6 +1,8 @@
-// A socket that loses a share of what arrives, at random and on purpose: so that somebody can see what losses do without a bad network and without root.
+// A socket that loses a share of what arrives, at random and on purpose: so that somebody can see what losses do without a bad
+// network and without root.
 //
-// What is lost was never there for whoever receives, as if the network had dropped it: it is in no counter of the socket's. Draws follow from the seed.
+// What is lost was never there for whoever receives, as if the network had dropped it: it is in no counter of the socket's.
+// Draws follow from the seed.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,8 @@ struct PurposeLoss {
 
 class LosingSocket final : public DatagramSocket {
  public:
-  LosingSocket(std::unique_ptr<DatagramSocket> inner, const PurposeLoss& loss) : inner_(std::move(inner)), per_mille_(loss.per_mille), random_(loss.seed) {}
+  LosingSocket(std::unique_ptr<DatagramSocket> inner, const PurposeLoss& loss)
+      : inner_(std::move(inner)), per_mille_(loss.per_mille), random_(loss.seed) {}
 
   SendOutcome send(std::span<const OutDatagram> batch) override { return inner_->send(batch); }
   ReceiveOutcome receive(DatagramInbox& inbox, size_t datagrams_max) override;

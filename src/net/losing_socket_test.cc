@@ -45,7 +45,9 @@ TEST(LosingSocket, loses_the_share_that_it_was_told) {
   for (const uint32_t per_mille : {0u, 1u, 100u, 999u}) {
     constexpr uint32_t count = 100'000;
     const double p = per_mille / 1000.0;
-    EXPECT_NEAR(1 - static_cast<double>(pass({.per_mille = per_mille, .seed = 3}, count).size()) / count, p, 4 * std::sqrt(p * (1 - p) / count)) << per_mille;
+    EXPECT_NEAR(1 - static_cast<double>(pass({.per_mille = per_mille, .seed = 3}, count).size()) / count, p,
+                4 * std::sqrt(p * (1 - p) / count))
+        << per_mille;
   }
 }
 

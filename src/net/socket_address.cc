@@ -58,9 +58,7 @@ std::string list_names(const std::vector<InterfaceAddress>& all) {
 
 }  // namespace
 
-uint16_t TcpAddress::port() const {
-  return ntohs(family() == AF_INET ? v4(*this).sin_port : v6(*this).sin6_port);
-}
+uint16_t TcpAddress::port() const { return ntohs(family() == AF_INET ? v4(*this).sin_port : v6(*this).sin6_port); }
 
 void TcpAddress::set_port(uint16_t port) {
   if (family() == AF_INET) reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(port);
@@ -95,7 +93,7 @@ std::string TcpAddress::to_string() const {
   ::inet_ntop(AF_INET6, &v6(plain).sin6_addr, text.data(), text.size());
   std::string result = "[" + std::string(text.data());
   if (plain.scope() != 0) {
-    std::array<char, IF_NAMESIZE> interface{};
+    std::array<char, IF_NAMESIZE> interface {};
     result += "%";
     result += ::if_indextoname(plain.scope(), interface.data()) != nullptr ? std::string(interface.data())
                                                                            : std::to_string(plain.scope());
@@ -182,7 +180,8 @@ Result<std::vector<InterfaceAddress>> list_interfaces() {
 }
 
 bool is_virtual_interface(std::string_view name) {
-  constexpr std::string_view prefixes[] = {"docker", "virbr", "veth", "br-", "lxc", "lxdbr", "cni", "flannel", "cali", "podman", "vnet", "tap"};
+  constexpr std::string_view prefixes[] = {"docker", "virbr",   "veth", "br-",    "lxc",  "lxdbr",
+                                           "cni",    "flannel", "cali", "podman", "vnet", "tap"};
   return std::any_of(std::begin(prefixes), std::end(prefixes), [&](auto prefix) { return name.starts_with(prefix); });
 }
 
@@ -204,16 +203,17 @@ Result<std::vector<InterfaceAddress>> select_interface(std::vector<InterfaceAddr
   const auto wanted = parse_tcp_address(interface);
   std::vector<InterfaceAddress> chosen;
   for (const auto& entry : all) {
-    const bool same_address = wanted.ok() && entry.address.same_host(*wanted) &&
-                              (wanted->scope() == 0 || wanted->scope() == entry.address.scope());
+    const bool same_address =
+        wanted.ok() && entry.address.same_host(*wanted) && (wanted->scope() == 0 || wanted->scope() == entry.address.scope());
     if (same_address || entry.interface == interface) chosen.push_back(entry);
   }
   // The kernel answers on all of 127/8 although it lists 127.0.0.1 only.
-  if (chosen.empty() && wanted.ok() && wanted->family() == AF_INET && wanted->is_loopback()) chosen.push_back({"lo", *wanted, false});
+  if (chosen.empty() && wanted.ok() && wanted->family() == AF_INET && wanted->is_loopback())
+    chosen.push_back({"lo", *wanted, false});
   if (!chosen.empty()) return chosen;
   sort_by_preference(all);
-  return Status(Code::invalid, "no interface has the name or address \"" + std::string(interface) + "\"; this host has " +
-                                   list_names(all));
+  return Status(Code::invalid,
+                "no interface has the name or address \"" + std::string(interface) + "\"; this host has " + list_names(all));
 }
 
 std::vector<TcpAddress> dial_addresses(const TcpAddress& endpoint, const std::vector<InterfaceAddress>& own) {

@@ -44,8 +44,8 @@ TcpAddress local_address(int socket);
 TcpAddress remote_address(int socket);
 
 struct InterfaceAddress {
-  std::string interface;  // "eth0"
-  TcpAddress address;     // port 0
+  std::string interface;    // "eth0"
+  TcpAddress address;       // port 0
   bool is_virtual = false;  // a bridge or pair that only containers of this host can reach
 };
 
@@ -57,8 +57,8 @@ bool is_virtual_interface(std::string_view name);
 int preference(const InterfaceAddress& address);
 void sort_by_preference(std::vector<InterfaceAddress>& addresses);
 
-// Those that `interface` means: the name of an interface, an address, or everything when empty. invalid: nothing has that name or
-// address; the message lists what there is.
+// Those that `interface` means: the name of an interface, an address, or everything when empty. invalid: nothing has that name
+// or address; the message lists what there is.
 Result<std::vector<InterfaceAddress>> select_interface(std::vector<InterfaceAddress> all, std::string_view interface);
 
 // Where to dial for one endpoint of a peer. A link-local address is meaningful on one interface only, and the peer's

@@ -30,9 +30,10 @@ TEST(TcpEndpoint, keeps_the_scope_of_a_link_local_address) {
 }
 
 TEST(TcpEndpoint, refuses_everything_else) {
-  for (const char* text : {"", "tcp://", "10.0.0.1:5", "tcp://10.0.0.1", "tcp://10.0.0.1:", "tcp://10.0.0.1:0", "tcp://10.0.0.1:65536",
-                           "tcp://10.0.0.1:5x", "tcp://10.0.0.1:-5", "tcp://10.0.0.256:5", "tcp://host:5", "tcp://::1:5",
-                           "tcp://[10.0.0.1]:5", "tcp://[::1:5", "tcp://[]:5", "udp://10.0.0.1:5", "tcp://[::g]:5"}) {
+  for (const char* text :
+       {"", "tcp://", "10.0.0.1:5", "tcp://10.0.0.1", "tcp://10.0.0.1:", "tcp://10.0.0.1:0", "tcp://10.0.0.1:65536",
+        "tcp://10.0.0.1:5x", "tcp://10.0.0.1:-5", "tcp://10.0.0.256:5", "tcp://host:5", "tcp://::1:5", "tcp://[10.0.0.1]:5",
+        "tcp://[::1:5", "tcp://[]:5", "udp://10.0.0.1:5", "tcp://[::g]:5"}) {
     EXPECT_EQ(parse_tcp_endpoint(text).status().code(), Code::invalid) << text;
   }
 }
@@ -46,8 +47,9 @@ TEST(TcpEndpoint, shows_a_mapped_address_as_what_it_is) {
 }
 
 TEST(TcpEndpoint, prefers_addresses_that_others_can_reach) {
-  std::vector<InterfaceAddress> all = {entry("lo", "127.0.0.1"),        entry("docker0", "172.17.0.1"), entry("eth0", "fe80::5", 2),
-                                       entry("veth12ab", "fe80::9", 3), entry("eth0", "2001:db8::1"),   entry("lo", "::1"),
+  std::vector<InterfaceAddress> all = {entry("lo", "127.0.0.1"),     entry("docker0", "172.17.0.1"),
+                                       entry("eth0", "fe80::5", 2),  entry("veth12ab", "fe80::9", 3),
+                                       entry("eth0", "2001:db8::1"), entry("lo", "::1"),
                                        entry("eth0", "10.0.0.5")};
   sort_by_preference(all);
   std::vector<std::string> order;
@@ -76,7 +78,8 @@ TEST(TcpEndpoint, names_what_there_is_when_nothing_matches) {
 }
 
 TEST(TcpEndpoint, a_link_local_address_is_dialled_on_own_interfaces_the_same_name_first) {
-  const std::vector<InterfaceAddress> own = {entry("eth0", "10.0.0.5"), entry("eth0", "fe80::1", 2), entry("eth1", "fe80::2", 3)};
+  const std::vector<InterfaceAddress> own = {entry("eth0", "10.0.0.5"), entry("eth0", "fe80::1", 2),
+                                             entry("eth1", "fe80::2", 3)};
   auto peer = *parse_tcp_endpoint("tcp://[fe80::77]:9");
   peer.set_scope(3);
   const auto targets = dial_addresses(peer, own);

@@ -1,7 +1,7 @@
 #include "net/tcp_socket.h"
 
-#include <cerrno>
 #include <cctype>
+#include <cerrno>
 #include <cstring>
 
 #include <linux/sockios.h>

@@ -39,10 +39,10 @@ std::string error_text(int error);
 // No delay for small frames, and probes that find a dead host behind an idle link. Buffer sizes: see tcp_path.h.
 void set_stream_options(int socket);
 
-// Inside one host nothing is congested, and a congestion control that paces (BBR) halves what the link carries: connections have Reno
-// there, which every kernel has and any user may ask for. Between hosts the machine's choice stands. A connection that has had BBR once is
-// paced by the kernel's timers for ever, whatever it has later; so a socket begins with Reno, before connect or listen (of which accepted
-// ones inherit it), and once connected to another host gets the machine's choice.
+// Inside one host nothing is congested, and a congestion control that paces (BBR) halves what the link carries: connections
+// have Reno there, which every kernel has and any user may ask for. Between hosts the machine's choice stands. A connection
+// that has had BBR once is paced by the kernel's timers for ever, whatever it has later; so a socket begins with Reno, before
+// connect or listen (of which accepted ones inherit it), and once connected to another host gets the machine's choice.
 void begin_without_pacing(int socket);
 void set_congestion_control(int socket);
 

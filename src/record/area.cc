@@ -52,7 +52,8 @@ Result<Area> Area::in_memory(size_t bytes) {
   if (area.fd_ < 0) return failed("memfd_create", errno);
   if (auto status = area.map(bytes); !status.ok()) return status;
   // Who opens it through /proc must not be able to take the memory away under the writer.
-  if (::fcntl(area.fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return failed("sealing the memory", errno);
+  if (::fcntl(area.fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return failed("sealing the memory", errno);
   return area;
 }
 

@@ -1,5 +1,5 @@
-// The memory that a record lives in: a memfd that other processes find in /proc, or a file that outlives this process, mapped and
-// wholly reserved, so that writing to it never fails later.
+// The memory that a record lives in: a memfd that other processes find in /proc, or a file that outlives this process, mapped
+// and wholly reserved, so that writing to it never fails later.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,8 @@ std::string file_name(const Identity& identity) {
   auto host = identity.host;
   for (auto& c : host) c = c == '/' || c == '\0' ? '_' : c;
   char numbers[96];
-  std::snprintf(numbers, sizeof(numbers), "-%d-%x-%u-%llx", identity.pid, identity.group, identity.epoch, static_cast<unsigned long long>(identity.wall_start));
+  std::snprintf(numbers, sizeof(numbers), "-%d-%x-%u-%llx", identity.pid, identity.group, identity.epoch,
+                static_cast<unsigned long long>(identity.wall_start));
   return "unisono-" + host.substr(0, 128) + numbers + file_suffix;
 }
 
@@ -162,7 +163,8 @@ void Recorder::count_all() {
 void Recorder::ended(const Entry& entry, Nanos waited, std::span<const Moved> moved) {
   change([&] {
     count_uncounted();
-    if (const auto at = find(entry.number, entry.numbering, entry.kind); at < live_->count) live_->shown[at] = live_->shown[--live_->count];
+    if (const auto at = find(entry.number, entry.numbering, entry.kind); at < live_->count)
+      live_->shown[at] = live_->shown[--live_->count];
     *next_ = entry;
     count(entry, waited);
     for (const auto& m : moved) {

@@ -1,8 +1,9 @@
-// Writes the record of one group. Cheap enough to be always on: an express operation costs a handful of stores, most of them made while it
-// waits for the others anyway; any other one a few dozen. No locks, no system calls, no allocation after it was made.
+// Writes the record of one group. Cheap enough to be always on: an express operation costs a handful of stores, most of them
+// made while it waits for the others anyway; any other one a few dozen. No locks, no system calls, no allocation after it was
+// made.
 //
-// One thread at a time writes (the node's mutex sees to that). Readers are other processes that look at any moment: Live has a sequence
-// number, a ring entry counts once Totals::ended says so, and every counter is one word.
+// One thread at a time writes (the node's mutex sees to that). Readers are other processes that look at any moment: Live has a
+// sequence number, a ring entry counts once Totals::ended says so, and every counter is one word.
 #pragma once
 
 #include <atomic>
@@ -54,8 +55,8 @@ struct Moved {
 
 class Recorder {
  public:
-  // Always gives one: if there is neither file nor memory to be seen by others, status() says why, and so does the header's note.
-  // Only if there is no memory at all: unavailable.
+  // Always gives one: if there is neither file nor memory to be seen by others, status() says why, and so does the header's
+  // note. Only if there is no memory at all: unavailable.
   static Result<std::unique_ptr<Recorder>> make(const Identity& identity, const Placement& placement);
   Recorder(const Recorder&) = delete;
 
@@ -78,8 +79,8 @@ class Recorder {
     publish();
   }
 
-  // Any other one, and an express operation that takes longer after all: that has begun already. What is shown replaces what was
-  // shown of it before; beyond shown_max operations in flight nothing is.
+  // Any other one, and an express operation that takes longer after all: that has begun already. What is shown replaces what
+  // was shown of it before; beyond shown_max operations in flight nothing is.
   void begun() { store(totals_->begun, totals_->begun + 1); }
   void show(const Shown& shown);
   // `waited`: from its start to the first message of the rank that it awaited; counted if there is one.
@@ -132,7 +133,7 @@ class Recorder {
   Entry* ring_;
   uint64_t ring_mask_;
   uint32_t world_;
-  Entry* next_;            // of the ring
+  Entry* next_;                       // of the ring
   uint64_t ended_ = 0, counted_ = 0;  // as in totals_
 };
 

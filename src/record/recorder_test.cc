@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "testing/temporary_folder.h"
 #include "record/process.h"
 #include "record/test_support.h"
+#include "testing/temporary_folder.h"
 
 namespace unisono::record {
 namespace {
@@ -35,7 +35,9 @@ TEST(Recorder, tells_who_wrote_it) {
 TEST(Recorder, keeps_an_operation_with_its_outcome_and_counts_it) {
   const auto recorder = recorder_of_three();
   recorder->begun();
-  recorder->ended(entry_of(17, start, Code::late), 900, std::vector<Moved>{{.rank = 2, .sent_bytes = 4064, .sent_messages = 1, .received_bytes = 128, .received_messages = 2}});
+  recorder->ended(
+      entry_of(17, start, Code::late), 900,
+      std::vector<Moved>{{.rank = 2, .sent_bytes = 4064, .sent_messages = 1, .received_bytes = 128, .received_messages = 2}});
   const auto record = snapshot_of(*recorder);
   EXPECT_EQ(record.begun, 1u);
   EXPECT_EQ(record.ended, 1u);
@@ -81,7 +83,9 @@ TEST(Recorder, counts_fast_path_operations_whenever_it_is_read) {
 
 TEST(Recorder, counts_fast_path_operations_by_their_collective) {
   const auto recorder = recorder_of_three();
-  const Kind kinds[] = {all_reduce_kind(), {.collective = static_cast<uint8_t>(unisono::Collective::barrier), .dtype = 0, .reduce_op = 0, .schedule = 0, .root = 0}};
+  const Kind kinds[] = {
+      all_reduce_kind(),
+      {.collective = static_cast<uint8_t>(unisono::Collective::barrier), .dtype = 0, .reduce_op = 0, .schedule = 0, .root = 0}};
   for (uint64_t i = 0; i < 2 * uncounted_max + 6; ++i) {
     const auto at = start + static_cast<Nanos>(i) * 1000;
     recorder->fast_path_begun(i, i % 2 == 0 ? 1024 : 0, kinds[i % 2], at);
@@ -98,7 +102,11 @@ TEST(Recorder, counts_fast_path_operations_by_their_collective) {
 
 TEST(Recorder, counts_of_an_fast_path_all_gather_what_crosses_each_link) {
   const auto recorder = recorder_of_three();
-  const Kind kind{.collective = static_cast<uint8_t>(unisono::Collective::all_gather), .dtype = 0, .reduce_op = 0, .schedule = 0, .root = 0};
+  const Kind kind{.collective = static_cast<uint8_t>(unisono::Collective::all_gather),
+                  .dtype = 0,
+                  .reduce_op = 0,
+                  .schedule = 0,
+                  .root = 0};
   for (uint64_t i = 1; i <= 2 * uncounted_max; ++i) {
     recorder->fast_path_begun(i, 3 * 1024, kind, start);
     recorder->fast_path_ended(0, start + 500);

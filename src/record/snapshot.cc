@@ -61,7 +61,9 @@ bool read_entry(const Entry& raw, uint32_t world, EndedOperation& out) {
   if (!name_of(raw, world, out.name) || raw.code > static_cast<uint8_t>(Code::internal)) return false;
   if (raw.pending < -1 || raw.pending >= static_cast<int32_t>(world)) return false;
   const auto inside = [&](Nanos time) { return time == 0 || (time >= raw.started && time <= raw.ended); };
-  if (!is_time(raw.started) || !is_time(raw.ended) || raw.ended < raw.started || !inside(raw.first_send) || !inside(raw.last_receive)) return false;
+  if (!is_time(raw.started) || !is_time(raw.ended) || raw.ended < raw.started || !inside(raw.first_send) ||
+      !inside(raw.last_receive))
+    return false;
   out.started = raw.started;
   out.first_send = raw.first_send;
   out.last_receive = raw.last_receive;
@@ -72,7 +74,8 @@ bool read_entry(const Entry& raw, uint32_t world, EndedOperation& out) {
 }
 
 bool read_shown(const Shown& raw, uint32_t world, RunningOperation& out) {
-  if (!name_of(raw, world, out.name) || raw.phase > static_cast<uint8_t>(Phase::working) || raw.pending_count > world) return false;
+  if (!name_of(raw, world, out.name) || raw.phase > static_cast<uint8_t>(Phase::working) || raw.pending_count > world)
+    return false;
   if (!is_time(raw.started) || !is_time(raw.progress) || raw.progress < raw.started) return false;
   out.started = raw.started;
   out.progress = raw.progress;
@@ -91,10 +94,15 @@ Status read_header(ByteView bytes, Snapshot& out, uint64_t& capacity) {
   if (bytes.size() < sizeof(Header)) return corrupt(std::to_string(bytes.size()) + " bytes");
   const auto header = at<Header>(bytes, 0);
   if (header.magic != magic) return corrupt("another magic number");
-  if (header.version != layout_version) return corrupt("layout version " + std::to_string(header.version) + ", this program reads " + std::to_string(layout_version));
-  if (header.header_bytes != sizeof(Header) || header.world == 0 || header.world > world_max || header.rank >= header.world) return corrupt("a world of " + std::to_string(header.world));
-  if (!std::has_single_bit(header.ring_capacity) || header.ring_capacity < ring_min || header.ring_capacity > ring_max) return corrupt("a ring of " + std::to_string(header.ring_capacity));
-  if (bytes.size() != area_bytes(header.world, header.ring_capacity) || header.total_bytes != bytes.size()) return corrupt(std::to_string(bytes.size()) + " bytes");
+  if (header.version != layout_version)
+    return corrupt("layout version " + std::to_string(header.version) + ", this program reads " +
+                   std::to_string(layout_version));
+  if (header.header_bytes != sizeof(Header) || header.world == 0 || header.world > world_max || header.rank >= header.world)
+    return corrupt("a world of " + std::to_string(header.world));
+  if (!std::has_single_bit(header.ring_capacity) || header.ring_capacity < ring_min || header.ring_capacity > ring_max)
+    return corrupt("a ring of " + std::to_string(header.ring_capacity));
+  if (bytes.size() != area_bytes(header.world, header.ring_capacity) || header.total_bytes != bytes.size())
+    return corrupt(std::to_string(bytes.size()) + " bytes");
   if (!is_time(header.wall_start) || !is_time(header.monotonic_start)) return corrupt("a start at no time");
   capacity = header.ring_capacity;
   out.run = header.run;
@@ -138,7 +146,8 @@ void read_collectives(ByteView bytes, Snapshot& out) {
 void read_links(ByteView bytes, const Totals& totals, Snapshot& out) {
   for (Rank rank = 0; rank < out.world; ++rank) {
     const auto raw = at<Link>(bytes, links_at + rank * sizeof(Link));
-    const uint64_t messages = rank == out.rank ? 0 : totals.fast_path_messages, fast_path = rank == out.rank ? 0 : totals.fast_path_bytes;
+    const uint64_t messages = rank == out.rank ? 0 : totals.fast_path_messages,
+                   fast_path = rank == out.rank ? 0 : totals.fast_path_bytes;
     out.links.push_back({.transport = text(raw.transport),
                          .place = text(raw.place),
                          .sent_bytes = raw.sent_bytes + fast_path,
@@ -155,8 +164,10 @@ void read_links(ByteView bytes, const Totals& totals, Snapshot& out) {
 // Those that are not counted yet are express operations.
 void count_late(const EndedOperation& operation, Snapshot& out) {
   const auto took = static_cast<uint64_t>(operation.ended - operation.started);
-  auto at = std::find_if(out.collectives.begin(), out.collectives.end(), [&](const auto& c) { return c.collective >= operation.name.kind.collective; });
-  if (at == out.collectives.end() || at->collective != operation.name.kind.collective) at = out.collectives.insert(at, {.collective = operation.name.kind.collective});
+  auto at = std::find_if(out.collectives.begin(), out.collectives.end(),
+                         [&](const auto& c) { return c.collective >= operation.name.kind.collective; });
+  if (at == out.collectives.end() || at->collective != operation.name.kind.collective)
+    at = out.collectives.insert(at, {.collective = operation.name.kind.collective});
   at->ended += 1;
   at->bytes += operation.name.bytes;
   at->total_ns += took;
@@ -199,13 +210,16 @@ bool read_at(int fd, size_t offset, std::byte* to, size_t bytes) {
   return true;
 }
 
-// All before the ring as it is between two changes. A writer that died in the middle of one leaves it half changed for good: then
-// as it is.
+// All before the ring as it is between two changes. A writer that died in the middle of one leaves it half changed for good:
+// then as it is.
 bool read_counters(int fd, Bytes& bytes, size_t ring) {
-  const auto sequence = [&](uint64_t& value) { return read_at(fd, totals_at + offsetof(Totals, sequence), reinterpret_cast<std::byte*>(&value), sizeof(value)); };
+  const auto sequence = [&](uint64_t& value) {
+    return read_at(fd, totals_at + offsetof(Totals, sequence), reinterpret_cast<std::byte*>(&value), sizeof(value));
+  };
   uint64_t before = 0, after = 1;
   for (int i = 0; i < tries_max && (before != after || before % 2 != 0); ++i) {
-    if (!sequence(before) || !read_at(fd, totals_at, bytes.data() + totals_at, ring - totals_at) || !sequence(after)) return false;
+    if (!sequence(before) || !read_at(fd, totals_at, bytes.data() + totals_at, ring - totals_at) || !sequence(after))
+      return false;
   }
   return true;
 }
@@ -220,7 +234,8 @@ Result<Snapshot> parse(ByteView bytes, uint64_t overwritten) {
   out.begun = totals.begun;
   out.ended = totals.ended;
   out.left_at = is_time(totals.left_at) ? totals.left_at : 0;
-  out.left_code = totals.left_code <= static_cast<uint64_t>(Code::internal) ? static_cast<Code>(totals.left_code) : Code::internal;
+  out.left_code =
+      totals.left_code <= static_cast<uint64_t>(Code::internal) ? static_cast<Code>(totals.left_code) : Code::internal;
   read_live(bytes, out);
   read_collectives(bytes, out);
   read_links(bytes, totals, out);
@@ -240,7 +255,8 @@ Result<Snapshot> read(int fd) {
   const Status shorter(Code::unavailable, "it became shorter while it was read");
   if (!read_at(fd, 0, bytes.data(), sizeof(Header))) return shorter;
   if (auto status = read_header(bytes, header, capacity); !status.ok()) return status;
-  // The ring is read after the number of its entries, and the number once more after it: what was overwritten meanwhile is known.
+  // The ring is read after the number of its entries, and the number once more after it: what was overwritten meanwhile is
+  // known.
   const auto ring = ring_at(header.world);
   const bool whole = read_counters(fd, bytes, ring) && read_at(fd, ring, bytes.data() + ring, size - ring) &&
                      read_at(fd, totals_at + offsetof(Totals, ended), reinterpret_cast<std::byte*>(&ended), sizeof(ended));

@@ -55,7 +55,7 @@ struct RunningOperation {
   Phase phase = Phase::begun;
   uint32_t round = 0;
   std::vector<Rank> pending = {};  // the first of them
-  uint32_t pending_count = 0;  // all of them
+  uint32_t pending_count = 0;      // all of them
 };
 
 struct CollectiveCount {

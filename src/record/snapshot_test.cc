@@ -66,7 +66,8 @@ TEST(Snapshot, sound_bytes_are_taken) {
 TEST(Snapshot, nothing_is_refused) { expect_refused({}); }
 TEST(Snapshot, every_cut_is_refused) {
   const auto bytes = sound();
-  for (size_t size = 0; size < bytes.size(); size += size < 4096 ? 1 : 997) EXPECT_FALSE(parse(ByteView(bytes).first(size)).ok()) << size;
+  for (size_t size = 0; size < bytes.size(); size += size < 4096 ? 1 : 997)
+    EXPECT_FALSE(parse(ByteView(bytes).first(size)).ok()) << size;
 }
 TEST(Snapshot, a_byte_too_many_is_refused) {
   auto bytes = sound();
@@ -80,7 +81,9 @@ TEST(Snapshot, another_size_is_refused) { expect_refused(with(offsetof(Header, t
 TEST(Snapshot, an_empty_world_is_refused) { expect_refused(with(offsetof(Header, world), uint32_t{0})); }
 TEST(Snapshot, a_huge_world_is_refused) { expect_refused(with(offsetof(Header, world), uint32_t{UINT32_MAX})); }
 TEST(Snapshot, a_rank_outside_is_refused) { expect_refused(with(offsetof(Header, rank), uint32_t{3})); }
-TEST(Snapshot, a_ring_that_is_no_power_of_two_is_refused) { expect_refused(with(offsetof(Header, ring_capacity), uint64_t{255})); }
+TEST(Snapshot, a_ring_that_is_no_power_of_two_is_refused) {
+  expect_refused(with(offsetof(Header, ring_capacity), uint64_t{255}));
+}
 TEST(Snapshot, a_huge_ring_is_refused) { expect_refused(with(offsetof(Header, ring_capacity), uint64_t{1} << 62)); }
 TEST(Snapshot, a_start_before_time_is_refused) { expect_refused(with(offsetof(Header, wall_start), INT64_MIN)); }
 TEST(Snapshot, a_start_after_time_is_refused) { expect_refused(with(offsetof(Header, monotonic_start), INT64_MAX)); }
@@ -93,7 +96,9 @@ TEST(Snapshot, text_cannot_speak_to_a_terminal) {
   EXPECT_EQ(parse(bytes)->host, std::string(sizeof(Header::host), 'x')) << "without a zero byte at its end";
 }
 
-TEST(Snapshot, an_unknown_collective_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, kind), uint8_t{collective_count})); }
+TEST(Snapshot, an_unknown_collective_is_left_out) {
+  expect_damaged(with(entry_at + offsetof(Entry, kind), uint8_t{collective_count}));
+}
 TEST(Snapshot, an_unknown_type_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, kind) + 1, uint8_t{99})); }
 TEST(Snapshot, an_unknown_reduction_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, kind) + 2, uint8_t{99})); }
 TEST(Snapshot, an_unknown_schedule_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, kind) + 3, uint8_t{99})); }
@@ -104,10 +109,16 @@ TEST(Snapshot, an_pending_rank_outside_is_left_out) { expect_damaged(with(entry_
 TEST(Snapshot, an_end_before_the_start_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, ended), start - 1)); }
 TEST(Snapshot, an_end_after_time_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, ended), INT64_MAX)); }
 TEST(Snapshot, a_start_before_time_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, started), INT64_MIN)); }
-TEST(Snapshot, a_message_outside_its_operation_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, last_receive), start + second)); }
+TEST(Snapshot, a_message_outside_its_operation_is_left_out) {
+  expect_damaged(with(entry_at + offsetof(Entry, last_receive), start + second));
+}
 TEST(Snapshot, an_unknown_phase_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, phase), uint8_t{5})); }
-TEST(Snapshot, more_pending_ranks_than_there_are_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, pending_count), uint32_t{4})); }
-TEST(Snapshot, an_operation_that_waits_for_a_rank_outside_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, pending), uint32_t{3})); }
+TEST(Snapshot, more_pending_ranks_than_there_are_is_left_out) {
+  expect_damaged(with(shown_at + offsetof(Shown, pending_count), uint32_t{4}));
+}
+TEST(Snapshot, an_operation_that_waits_for_a_rank_outside_is_left_out) {
+  expect_damaged(with(shown_at + offsetof(Shown, pending), uint32_t{3}));
+}
 TEST(Snapshot, progress_before_the_start_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, progress), start - 1)); }
 
 TEST(Snapshot, a_count_of_operations_in_flight_that_is_too_large_reads_no_further) {
@@ -155,7 +166,8 @@ TEST(Snapshot, read_while_it_is_written_is_true_in_itself) {
   for (int candidate = 0; candidate < 1024 && fd < 0; ++candidate) {
     char target[64] = {};
     const auto link = "/proc/self/fd/" + std::to_string(candidate);
-    if (::readlink(link.c_str(), target, sizeof(target) - 1) > 0 && std::string(target).starts_with("/memfd:unisono-record")) fd = ::open(link.c_str(), O_RDONLY | O_CLOEXEC);
+    if (::readlink(link.c_str(), target, sizeof(target) - 1) > 0 && std::string(target).starts_with("/memfd:unisono-record"))
+      fd = ::open(link.c_str(), O_RDONLY | O_CLOEXEC);
   }
   ASSERT_GE(fd, 0);
   std::atomic<bool> stop{false};
@@ -164,7 +176,9 @@ TEST(Snapshot, read_while_it_is_written_is_true_in_itself) {
       const auto at = start + static_cast<Nanos>(i) * microsecond;
       if (i % 10 == 0) {
         recorder->begun();
-        recorder->ended(entry_of(i, at), 500, std::vector<Moved>{{.rank = 0, .sent_bytes = 1024 + 64, .sent_messages = 1}, {.rank = 2, .sent_bytes = 1024 + 64, .sent_messages = 1}});
+        recorder->ended(entry_of(i, at), 500,
+                        std::vector<Moved>{{.rank = 0, .sent_bytes = 1024 + 64, .sent_messages = 1},
+                                           {.rank = 2, .sent_bytes = 1024 + 64, .sent_messages = 1}});
       } else {
         recorder->fast_path_begun(i, 1024, all_reduce_kind(), at);
         recorder->fast_path_ended(0, at + 500);
@@ -175,8 +189,10 @@ TEST(Snapshot, read_while_it_is_written_is_true_in_itself) {
   for (int looked = 0; looked < 2000 && !HasFailure(); ++looked) {
     const auto record = read(fd);
     EXPECT_TRUE(record.ok() && record->damaged == 0 && record->ended >= last);
-    for (size_t i = 1; i < record->operations.size(); ++i) EXPECT_EQ(record->operations[i].name.number, record->operations[i - 1].name.number + 1);
-    for (const auto& operation : record->operations) EXPECT_EQ(operation.started, start + static_cast<Nanos>(operation.name.number) * microsecond);
+    for (size_t i = 1; i < record->operations.size(); ++i)
+      EXPECT_EQ(record->operations[i].name.number, record->operations[i - 1].name.number + 1);
+    for (const auto& operation : record->operations)
+      EXPECT_EQ(operation.started, start + static_cast<Nanos>(operation.name.number) * microsecond);
     last = record->ended;
   }
   stop = true;

@@ -18,7 +18,7 @@ constexpr uint32_t world_size_limit = 4096;  // of the rendezvous
 constexpr size_t job_bytes_limit = 255;      // likewise
 constexpr uint32_t streams_limit = 64;
 constexpr uint32_t compute_threads_limit = 64;
-constexpr uint32_t loss_limit = 999;         // of 1000: with all of them nobody ever meets
+constexpr uint32_t loss_limit = 999;  // of 1000: with all of them nobody ever meets
 constexpr uint32_t rate_limit_mbps_limit = 1'000'000;
 constexpr uint32_t record_limit = 1u << 20;  // operations
 
@@ -247,14 +247,16 @@ Status resolve_switch(const Environment& environment, const char* name, bool giv
 }
 
 // 0: the environment decides, else it stays 0, automatic.
-Status resolve_number(const Environment& environment, const char* name, const char* field, uint32_t given, uint32_t most, uint32_t& out) {
+Status resolve_number(const Environment& environment, const char* name, const char* field, uint32_t given, uint32_t most,
+                      uint32_t& out) {
   out = given;
   if (const auto text = lookup(environment, name); text && given == 0) {
     auto value = parse_number<uint32_t>(name, *text, 0, most);
     if (!value.ok()) return value.status();
     out = *value;
   }
-  if (out > most) return invalid(std::string("Options::") + field + " is " + std::to_string(out) + "; at most " + std::to_string(most));
+  if (out > most)
+    return invalid(std::string("Options::") + field + " is " + std::to_string(out) + "; at most " + std::to_string(most));
   return {};
 }
 
@@ -278,10 +280,14 @@ Status resolve_transport(const Options& options, const Environment& environment,
   resolved.interface = options.interface.empty() ? text_of(environment, "UNISONO_INTERFACE") : options.interface;
   resolved.transport = options.transport.empty() ? text_of(environment, "UNISONO_TRANSPORT") : options.transport;
   if (resolved.transport.empty()) resolved.transport = "auto";
-  if (resolved.transport != "auto" && resolved.transport != "shm" && resolved.transport != "tcp" && resolved.transport != "udp") {
+  if (resolved.transport != "auto" && resolved.transport != "shm" && resolved.transport != "tcp" &&
+      resolved.transport != "udp") {
     return invalid("transport '" + resolved.transport + "' is not known; needed: auto, shm, tcp or udp");
   }
-  if (auto s = resolve_number(environment, "UNISONO_RATE_LIMIT_MBPS", "rate_limit_mbps", options.rate_limit_mbps, rate_limit_mbps_limit, resolved.rate_limit_mbps); !s.ok()) return s;
+  if (auto s = resolve_number(environment, "UNISONO_RATE_LIMIT_MBPS", "rate_limit_mbps", options.rate_limit_mbps,
+                              rate_limit_mbps_limit, resolved.rate_limit_mbps);
+      !s.ok())
+    return s;
   bool checksum = false;
   if (auto s = resolve_switch(environment, "UNISONO_DATAGRAM_CHECKSUM", options.datagram_checksum, checksum); !s.ok()) return s;
   if (checksum) resolved.datagram_auth = DatagramAuth::checksum;
@@ -290,7 +296,8 @@ Status resolve_transport(const Options& options, const Environment& environment,
   auto value = parse_number<uint32_t>("UNISONO_LOSE_PER_MILLE", *text, 0, loss_limit);
   if (!value.ok()) return value.status();
   if (*value > 0 && resolved.transport != "udp") {
-    return invalid("UNISONO_LOSE_PER_MILLE is " + std::to_string(*value) + ", and only the transport udp can lose: this process has '" + resolved.transport + "'");
+    return invalid("UNISONO_LOSE_PER_MILLE is " + std::to_string(*value) +
+                   ", and only the transport udp can lose: this process has '" + resolved.transport + "'");
   }
   resolved.lose_per_mille = *value;
   return {};
@@ -319,12 +326,20 @@ Status resolve_details(const Options& options, const Environment& environment, R
   if (auto s = resolve_min_world(options, environment, resolved); !s.ok()) return s;
   if (const auto text = options.codec.empty() ? text_of(environment, "UNISONO_CODEC") : options.codec; !text.empty()) {
     auto codec = Codec::parse(text);
-    if (!codec.ok()) return invalid((options.codec.empty() ? "UNISONO_CODEC" : "Options::codec") + (" is '" + text + "': ") + codec.status().message());
+    if (!codec.ok())
+      return invalid((options.codec.empty() ? "UNISONO_CODEC" : "Options::codec") + (" is '" + text + "': ") +
+                     codec.status().message());
     resolved.codec = *codec;
   }
-  if (auto s = resolve_number(environment, "UNISONO_STREAMS_PER_LINK", "streams_per_link", options.streams_per_link, streams_limit, resolved.streams_per_link); !s.ok()) return s;
+  if (auto s = resolve_number(environment, "UNISONO_STREAMS_PER_LINK", "streams_per_link", options.streams_per_link,
+                              streams_limit, resolved.streams_per_link);
+      !s.ok())
+    return s;
   resolved.tuning_file = options.tuning.empty() ? text_of(environment, "UNISONO_TUNING") : options.tuning;
-  if (auto s = resolve_number(environment, "UNISONO_COMPUTE_THREADS", "compute_threads", options.compute_threads, compute_threads_limit, resolved.compute_threads); !s.ok()) return s;
+  if (auto s = resolve_number(environment, "UNISONO_COMPUTE_THREADS", "compute_threads", options.compute_threads,
+                              compute_threads_limit, resolved.compute_threads);
+      !s.ok())
+    return s;
   if (const auto text = lookup(environment, "UNISONO_RECORD")) {
     auto value = parse_number<uint32_t>("UNISONO_RECORD", *text, 0, record_limit);
     if (!value.ok()) return value.status();

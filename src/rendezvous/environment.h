@@ -26,15 +26,17 @@ Environment process_environment();
 struct RendezvousAddress {
   enum class Kind : uint8_t { none, tcp, file };
   Kind kind = Kind::none;  // none: a group of one that nobody can join
-  std::string host;        // tcp: name or address, or several with commas between; no brackets; empty = every interface (listening only)
-  uint16_t port = 0;       // tcp
-  std::string path;        // file: absolute
+  std::string
+      host;  // tcp: name or address, or several with commas between; no brackets; empty = every interface (listening only)
+  uint16_t port = 0;  // tcp
+  std::string path;   // file: absolute
   friend bool operator==(const RendezvousAddress&, const RendezvousAddress&) = default;
   // "tcp://[::1]:29500", "file:///tmp/job", "none"
   std::string to_string() const;
 };
 
-// "tcp://host:port", "tcp://[::1]:port", "tcp://[10.0.0.1,::1]:port", "file:///path". `wildcard` also takes port 0 and an empty host, for listening.
+// "tcp://host:port", "tcp://[::1]:port", "tcp://[10.0.0.1,::1]:port", "file:///path". `wildcard` also takes port 0 and an empty
+// host, for listening.
 Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard = false);
 
 struct ResolvedOptions {
@@ -43,9 +45,9 @@ struct ResolvedOptions {
   RendezvousAddress rendezvous;
   std::string job;
   std::string interface;
-  std::string transport = "auto";  // "auto", "shm", "tcp" or "udp"
-  uint32_t lose_per_mille = 0;     // of datagrams that arrive, on purpose; udp
-  uint32_t rate_limit_mbps = 0;    // udp
+  std::string transport = "auto";                  // "auto", "shm", "tcp" or "udp"
+  uint32_t lose_per_mille = 0;                     // of datagrams that arrive, on purpose; udp
+  uint32_t rate_limit_mbps = 0;                    // udp
   DatagramAuth datagram_auth = DatagramAuth::mac;  // udp: that is enough for this process
   bool join_running = false;
   Milliseconds join_timeout{60'000};

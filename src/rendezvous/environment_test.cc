@@ -254,7 +254,8 @@ TEST(Environment, says_how_much_is_recorded_and_where) {
   EXPECT_EQ(resolve({}, torchrun).record_folder, "");
   EXPECT_EQ(resolve({}, with(torchrun, {{"UNISONO_RECORD", "0"}})).record_operations, 0u);
   EXPECT_EQ(resolve({}, with(torchrun, {{"UNISONO_RECORD", "10000"}, {"UNISONO_RECORD_DIR", "/x"}})).record_folder, "/x");
-  for (const char* wrong : {"many", "-1", "1048577", "1.5"}) expect_refused({}, with(torchrun, {{"UNISONO_RECORD", wrong}}), {"UNISONO_RECORD is '", wrong});
+  for (const char* wrong : {"many", "-1", "1048577", "1.5"})
+    expect_refused({}, with(torchrun, {{"UNISONO_RECORD", wrong}}), {"UNISONO_RECORD is '", wrong});
 }
 
 TEST(RendezvousAddress, is_parsed_and_printed) {
@@ -304,12 +305,16 @@ TEST(Environment, datagrams_are_limited_and_checked_as_asked) {
   const auto given = resolve(options, with(torchrun, {{"UNISONO_RATE_LIMIT_MBPS", "50"}}));
   EXPECT_EQ(given.rate_limit_mbps, 7u);
   EXPECT_EQ(given.datagram_auth, DatagramAuth::checksum);
-  expect_refused({}, with(torchrun, {{"UNISONO_RATE_LIMIT_MBPS", "10G"}}), {"UNISONO_RATE_LIMIT_MBPS is '10G'", "needed: a number from 0 to 1000000"});
-  expect_refused({}, with(torchrun, {{"UNISONO_DATAGRAM_CHECKSUM", "crc"}}), {"UNISONO_DATAGRAM_CHECKSUM is 'crc'", "needed: 1 or 0"});
+  expect_refused({}, with(torchrun, {{"UNISONO_RATE_LIMIT_MBPS", "10G"}}),
+                 {"UNISONO_RATE_LIMIT_MBPS is '10G'", "needed: a number from 0 to 1000000"});
+  expect_refused({}, with(torchrun, {{"UNISONO_DATAGRAM_CHECKSUM", "crc"}}),
+                 {"UNISONO_DATAGRAM_CHECKSUM is 'crc'", "needed: 1 or 0"});
 }
 
 TEST(Environment, losses_on_purpose_are_for_udp_and_below_all) {
-  const auto losing = [](const char* transport, const char* share) { return with(torchrun, {{"UNISONO_TRANSPORT", transport}, {"UNISONO_LOSE_PER_MILLE", share}}); };
+  const auto losing = [](const char* transport, const char* share) {
+    return with(torchrun, {{"UNISONO_TRANSPORT", transport}, {"UNISONO_LOSE_PER_MILLE", share}});
+  };
   EXPECT_EQ(resolve({}, with(torchrun, {{"UNISONO_TRANSPORT", "udp"}})).lose_per_mille, 0u);
   EXPECT_EQ(resolve({}, losing("udp", "999")).lose_per_mille, 999u);
   Options udp;
@@ -319,7 +324,8 @@ TEST(Environment, losses_on_purpose_are_for_udp_and_below_all) {
   for (const char* share : {"1000", "-1", "10%", "0.1", "x"}) {
     expect_refused({}, losing("udp", share), {"UNISONO_LOSE_PER_MILLE is '", share, "needed: a number from 0 to 999"});
   }
-  for (const char* transport : {"tcp", "auto", "shm"}) expect_refused({}, losing(transport, "10"), {"UNISONO_LOSE_PER_MILLE is 10", "only the transport udp", transport});
+  for (const char* transport : {"tcp", "auto", "shm"})
+    expect_refused({}, losing(transport, "10"), {"UNISONO_LOSE_PER_MILLE is 10", "only the transport udp", transport});
 }
 
 }  // namespace

@@ -20,13 +20,13 @@ namespace unisono::rendezvous {
 class Client {
  public:
   enum class Phase : uint8_t {
-    apart,      // no connection: dial
-    greeting,   // hello said, no answer yet
-    waiting,    // registered
-    attending,  // told of joiners
-    met,        // has the table and needs no connection any more
-    refused,    // the server turned this process away: error() says why
-    unauthenticated,   // what answers there is not a rendezvous server: error() says what it is
+    apart,            // no connection: dial
+    greeting,         // hello said, no answer yet
+    waiting,          // registered
+    attending,        // told of joiners
+    met,              // has the table and needs no connection any more
+    refused,          // the server turned this process away: error() says why
+    unauthenticated,  // what answers there is not a rendezvous server: error() says what it is
   };
 
   // hello.remaining_ms is filled in from the deadline at each greeting.

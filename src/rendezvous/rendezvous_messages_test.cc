@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "elastic/roster/test_support.h"
+#include "testing/peer_ids.h"
 
 namespace unisono::rendezvous {
 namespace {

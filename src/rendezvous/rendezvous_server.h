@@ -1,8 +1,8 @@
 // The rendezvous server as a state machine: connections and bytes in, bytes out, time as an argument. No sockets.
 //
-// Serves one job (inside rank 0) or any number of them (standing alone). What an unauthenticated peer can do is bounded: connections,
-// jobs, joiners and message sizes have limits, a connection that has not said hello in unauthenticated_timeout is dropped, and
-// bytes that are not ours end the connection and are counted. A connection that goes away frees its rank.
+// Serves one job (inside rank 0) or any number of them (standing alone). What an unauthenticated peer can do is bounded:
+// connections, jobs, joiners and message sizes have limits, a connection that has not said hello in unauthenticated_timeout is
+// dropped, and bytes that are not ours end the connection and are counted. A connection that goes away frees its rank.
 #pragma once
 
 #include <cstdint>

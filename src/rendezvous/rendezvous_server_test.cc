@@ -154,7 +154,8 @@ TEST(Rendezvous, different_library_versions_are_told_to_all) {
   for (const size_t each : {size_t{1}, c}) {
     EXPECT_EQ(place.client(each).error().code(), Code::unsupported);
     expect_has(place.error(each),
-               {"rank 0 (host h0, pid 100) runs unisono " UNISONO_VERSION ", protocol " + std::to_string(protocol_version), "rank 2 (host h2, pid 102) runs unisono 9.9.9"});
+               {"rank 0 (host h0, pid 100) runs unisono " UNISONO_VERSION ", protocol " + std::to_string(protocol_version),
+                "rank 2 (host h2, pid 102) runs unisono 9.9.9"});
   }
 }
 

@@ -13,12 +13,12 @@
 #include <optional>
 
 #include "base/random.h"
+#include "net/tcp_socket.h"
 #include "rendezvous/rendezvous_client.h"
 #include "rendezvous/rendezvous_server.h"
 #include "rendezvous/rendezvous_socket_dialer.h"
 #include "rendezvous/rendezvous_socket_listen.h"
 #include "rendezvous/rendezvous_socket_server.h"
-#include "net/tcp_socket.h"
 
 namespace unisono {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "rendezvous/roster.h"
 #include "rendezvous/environment.h"
+#include "rendezvous/roster.h"
 #include "unisono/status.h"
 #include "wire/peer_id.h"
 

@@ -166,7 +166,8 @@ void Dialer::read(Nanos now) {
     if (size > 0) {
       client_.received(ByteView(buffer).first(static_cast<size_t>(size)), now);
       const auto phase = client_.phase();
-      if (phase == Client::Phase::met || phase == Client::Phase::refused || phase == Client::Phase::unauthenticated) return hang_up();
+      if (phase == Client::Phase::met || phase == Client::Phase::refused || phase == Client::Phase::unauthenticated)
+        return hang_up();
       pause_ = 0;
       continue;
     }

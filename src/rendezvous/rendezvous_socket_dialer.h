@@ -11,9 +11,9 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "net/tcp_socket.h"
 #include "rendezvous/rendezvous_client.h"
 #include "rendezvous/rendezvous_socket_listen.h"
-#include "net/tcp_socket.h"
 
 namespace unisono {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/environment.h"
 #include "net/tcp_socket.h"
+#include "rendezvous/environment.h"
 #include "unisono/status.h"
 
 namespace unisono {

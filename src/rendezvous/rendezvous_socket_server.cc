@@ -15,7 +15,7 @@ constexpr uint64_t listener_tag = 0;
 constexpr int accepts_per_poll = 256;
 constexpr size_t server_read_bytes = 64 << 10;
 constexpr size_t queue_bytes_max = rendezvous::message_bytes_max + (1u << 20);  // for one client
-constexpr Nanos drain_time = second;              // for a refused unauthenticated peer to read why
+constexpr Nanos drain_time = second;               // for a refused unauthenticated peer to read why
 constexpr Nanos accept_pause = 100 * millisecond;  // after running out of descriptors
 
 bool is_tcp(int socket) { return bound_address(socket).storage.ss_family != AF_UNIX; }
@@ -138,7 +138,8 @@ void SocketServer::apply_sends(Nanos now) {
       client.queue.push_back(std::move(send.bytes));
     }
     client.closing = client.closing || send.close;
-    if (client.queued_bytes > queue_bytes_max) (void)shutdown(client.socket.get(), SHUT_RDWR);  // it reads nothing: the read side reports its end
+    if (client.queued_bytes > queue_bytes_max)
+      (void)shutdown(client.socket.get(), SHUT_RDWR);  // it reads nothing: the read side reports its end
     write_some(send.to, client, now);
   }
 }

@@ -10,9 +10,9 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "net/tcp_socket.h"
 #include "rendezvous/rendezvous_server.h"
 #include "rendezvous/rendezvous_socket_listen.h"
-#include "net/tcp_socket.h"
 
 namespace unisono {
 
@@ -36,9 +36,9 @@ class SocketServer {
   struct Client {
     Descriptor socket;
     std::deque<std::shared_ptr<const Bytes>> queue;
-    size_t sent_bytes = 0;       // of the first in the queue
-    size_t queued_bytes = 0;     // of all
-    bool closing = false;        // ends when the queue is empty
+    size_t sent_bytes = 0;      // of the first in the queue
+    size_t queued_bytes = 0;    // of all
+    bool closing = false;       // ends when the queue is empty
     Nanos drain_until = never;  // our side is shut; the other may still read
     bool wants_write = false;
   };

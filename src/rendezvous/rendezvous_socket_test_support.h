@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/rendezvous_socket.h"
 #include "net/tcp_socket.h"
+#include "rendezvous/rendezvous_socket.h"
 
 namespace unisono::test {
 
@@ -75,7 +75,8 @@ inline RendezvousAddress file_address(const std::string& path) {
   return {.kind = RendezvousAddress::Kind::file, .host = {}, .port = 0, .path = path};
 }
 
-inline ResolvedOptions options_for(uint32_t rank, uint32_t world, const RendezvousAddress& address, const std::string& job = "job") {
+inline ResolvedOptions options_for(uint32_t rank, uint32_t world, const RendezvousAddress& address,
+                                   const std::string& job = "job") {
   ResolvedOptions options;
   options.rank = rank;
   options.world_size = world;
@@ -112,7 +113,7 @@ inline std::future<Met> meet(const ResolvedOptions& options, Nanos timeout = ple
 }
 
 inline std::vector<Met> meet_all(uint32_t world, const RendezvousAddress& address, int listen_fd = -1,
-                          const std::string& job = "job") {
+                                 const std::string& job = "job") {
   std::vector<std::future<Met>> futures;
   for (uint32_t i = 0; i < world; ++i) {
     auto options = options_for(world - 1 - i, world, address, job);  // rank 0 last: the others have to wait for it

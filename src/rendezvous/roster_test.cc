@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "elastic/roster/test_support.h"
+#include "testing/peer_ids.h"
 
 namespace unisono {
 namespace {

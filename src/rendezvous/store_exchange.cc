@@ -28,11 +28,15 @@ Result<std::string> own_hosts(const std::string& interface) {
 }  // namespace
 
 Result<std::optional<Listening>> meet_by_store(ResolvedOptions& options, KeyValueStore& store) {
-  if (options.join_running) return Status(Code::invalid, "Options::store is for processes that start together; who joins a running group needs its rendezvous address");
+  if (options.join_running)
+    return Status(
+        Code::invalid,
+        "Options::store is for processes that start together; who joins a running group needs its rendezvous address");
   if (options.world_size == 1) return std::optional<Listening>();
   const auto key = "unisono/" + options.job + "/rendezvous";
   const auto failed = [&](const char* what, const Status& why) {
-    return Status(why.code(), std::string("the store: cannot ") + what + " " + key + (options.rank == 0 ? "" : ", which rank 0 writes") + ": " + why.message());
+    return Status(why.code(), std::string("the store: cannot ") + what + " " + key +
+                                  (options.rank == 0 ? "" : ", which rank 0 writes") + ": " + why.message());
   };
   if (options.rank > 0) {
     const auto value = store.get(key, options.join_timeout);

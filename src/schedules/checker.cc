@@ -31,8 +31,11 @@ struct Sent {
 class Checker {
  public:
   explicit Checker(const CheckRequest& request)
-      : collective_(request.collective), root_(request.root), schedules_(request.schedules),
-        world_(static_cast<uint32_t>(request.schedules.size())), words_((world_ + 63) / 64) {}
+      : collective_(request.collective),
+        root_(request.root),
+        schedules_(request.schedules),
+        world_(static_cast<uint32_t>(request.schedules.size())),
+        words_((world_ + 63) / 64) {}
 
   Result<Proof> run();
 
@@ -67,7 +70,9 @@ class Checker {
   Word* sources(Rank rank) { return &sources_[size_t{rank} * words_]; }
   uint32_t* clock(Rank rank) { return &clocks_[size_t{rank} * world_]; }
   uint32_t* next_clock(Rank rank) { return &next_clocks_[size_t{rank} * world_]; }
-  bool empty(const Word* set) const { return std::all_of(set, set + words_, [](Word w) { return w == 0; }); }
+  bool empty(const Word* set) const {
+    return std::all_of(set, set + words_, [](Word w) { return w == 0; });
+  }
   bool equal(const Word* a, const Word* b) const { return std::equal(a, a + words_, b); }
   bool contains(const Word* outer, const Word* inner) const;
   bool overlap(const Word* a, const Word* b) const;
@@ -86,16 +91,16 @@ class Checker {
   std::vector<uint32_t> touched_;
   std::vector<Word> values_, next_values_;
   std::vector<Word> full_;
-  std::vector<Word> sources_;              // ranks whose values the rank adds up in this round, itself included
+  std::vector<Word> sources_;                   // ranks whose values the rank adds up in this round, itself included
   std::vector<uint32_t> clocks_, next_clocks_;  // [rank][other]: 1 + the last stage of `other` that rank's value follows from
-  std::vector<uint32_t> last_sent_;        // head of the list in sent_
+  std::vector<uint32_t> last_sent_;             // head of the list in sent_
   std::vector<Sent> sent_;
-  std::vector<uint32_t> reduced_in_;       // round of the rank's reduction, or none
+  std::vector<uint32_t> reduced_in_;  // round of the rank's reduction, or none
 
   std::vector<uint64_t> pending_;  // [from][to]: number of the group in which a message is under way
   uint64_t group_ = 0;             // number of the (chunk, round) at hand
   uint32_t completers_ = 0;
-  uint32_t completed_in_ = none;   // round of the first completion
+  uint32_t completed_in_ = none;  // round of the first completion
   std::vector<Word> completed_from_;
   Proof proof_;
 };
@@ -113,18 +118,16 @@ bool Checker::overlap(const Word* a, const Word* b) const {
 }
 
 Status Checker::fail(const std::string& what) const {
-  return {Code::internal, std::string(name(schedules_[0].kind)) + " " + name(collective_) + " of " +
-                              std::to_string(world_) + " ranks: " + what};
+  return {Code::internal, std::string(name(schedules_[0].kind)) + " " + name(collective_) + " of " + std::to_string(world_) +
+                              " ranks: " + what};
 }
 
 Status Checker::fail(Rank rank, uint32_t round, const std::string& what) const {
-  return fail("rank " + std::to_string(rank) + ", round " + std::to_string(round) + ", chunk " + std::to_string(chunk_) +
-              ": " + what);
+  return fail("rank " + std::to_string(rank) + ", round " + std::to_string(round) + ", chunk " + std::to_string(chunk_) + ": " +
+              what);
 }
 
-bool Checker::reduces() const {
-  return adds(collective_) || is_barrier();
-}
+bool Checker::reduces() const { return adds(collective_) || is_barrier(); }
 
 Rank Checker::source() const {
   switch (collective_) {
@@ -158,7 +161,9 @@ Status Checker::check_shape() const {
         other.every_rank_completes != first.every_rank_completes)
       return fail("rank " + std::to_string(rank) + " and rank 0 differ in kind, chunk count or claims");
   }
-  const uint32_t expected = collective_ == Collective::all_to_all ? world_ * world_ : has_blocks(collective_) ? world_ : first.chunk_count;
+  const uint32_t expected = collective_ == Collective::all_to_all ? world_ * world_
+                            : has_blocks(collective_)             ? world_
+                                                                  : first.chunk_count;
   if (first.chunk_count == 0 || first.chunk_count != expected)
     return fail(std::to_string(first.chunk_count) + " chunks instead of " + std::to_string(std::max(expected, 1u)));
   return {};
@@ -176,8 +181,9 @@ Status Checker::check_steps(Rank rank) {
     if (step.peer >= world_ || step.peer == rank)
       return fail(rank, round, "peer " + std::to_string(step.peer) + " is not another rank");
     if (step.chunks.begin >= step.chunks.end || step.chunks.end > schedules_[rank].chunk_count)
-      return fail(rank, round, "chunk range ends at " + std::to_string(step.chunks.end) + ", chunk count " +
-                                   std::to_string(schedules_[rank].chunk_count));
+      return fail(rank, round,
+                  "chunk range ends at " + std::to_string(step.chunks.end) + ", chunk count " +
+                      std::to_string(schedules_[rank].chunk_count));
     for (auto chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk) ++item_begin_[chunk + 1];
     proof_.rounds = std::max(proof_.rounds, round + 1);
   }

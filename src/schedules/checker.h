@@ -25,7 +25,7 @@ struct CheckRequest {
 // What holds beyond the promises; direct and every_rank_completes are compared with the schedules' own claims.
 struct Proof {
   uint32_t rounds = 0;
-  uint64_t messages = 0;   // one per chunk of each send
+  uint64_t messages = 0;  // one per chunk of each send
   // Each reduced message is one rank's own contribution, and all of them for one chunk meet at a rank in one round, so that
   // the rank can add them in any order it likes.
   bool direct = true;

@@ -60,8 +60,7 @@ class Replay {
         counts.assign(world_, 0);
         if (reduces() || rank == source(chunk)) counts[rank] = 1;
       }
-    while (step_somewhere()) {
-    }
+    while (step_somewhere()) {}
     for (const auto& [where, chain] : chains_)
       if (!chain.empty()) return false;
     if (!wire_.empty()) return false;
@@ -72,8 +71,8 @@ class Replay {
   }
 
  private:
-  using Where = std::pair<Rank, uint32_t>;                       // rank, chunk
-  using Message = std::tuple<uint32_t, uint32_t, Rank, Rank>;    // round, chunk, from, to
+  using Where = std::pair<Rank, uint32_t>;                     // rank, chunk
+  using Message = std::tuple<uint32_t, uint32_t, Rank, Rank>;  // round, chunk, from, to
 
   bool reduces() const {
     return collective_ == Collective::all_reduce || collective_ == Collective::reduce_scatter ||

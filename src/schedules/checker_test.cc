@@ -142,9 +142,9 @@ TEST(Checker, refuses_a_send_of_nothing) {
 }
 
 TEST(Checker, refuses_a_contribution_counted_twice) {
-  expect_refusal(by_hand({{{0, send, 1, {0, 1}}, {1, send, 1, {0, 1}}},
-                          {{0, recv_reduce, 0, {0, 1}}, {1, recv_reduce, 0, {0, 1}}}}),
-                 "counts contributions twice");
+  expect_refusal(
+      by_hand({{{0, send, 1, {0, 1}}, {1, send, 1, {0, 1}}}, {{0, recv_reduce, 0, {0, 1}}, {1, recv_reduce, 0, {0, 1}}}}),
+      "counts contributions twice");
 }
 
 TEST(Checker, refuses_an_addition_to_nothing) {
@@ -156,15 +156,15 @@ TEST(Checker, refuses_a_copy_that_discards_a_contribution) {
 }
 
 TEST(Checker, refuses_an_unfinished_chunk_over_a_finished_one) {
-  expect_refusal(by_hand({{{0, send, 1, {0, 1}}, {1, send, 1, {0, 1}}},
-                          {{0, recv_reduce, 0, {0, 1}}, {1, recv_copy, 0, {0, 1}}}}),
-                 "overwrites its finished chunk");
+  expect_refusal(
+      by_hand({{{0, send, 1, {0, 1}}, {1, send, 1, {0, 1}}}, {{0, recv_reduce, 0, {0, 1}}, {1, recv_copy, 0, {0, 1}}}}),
+      "overwrites its finished chunk");
 }
 
 TEST(Checker, refuses_a_copy_of_what_is_there) {
-  expect_refusal(by_hand({{{0, send, 1, {0, 1}}, {1, send, 1, {0, 1}}},
-                          {{0, recv_copy, 0, {0, 1}}, {1, recv_copy, 0, {0, 1}}}}),
-                 "copies what it has already", Collective::broadcast);
+  expect_refusal(
+      by_hand({{{0, send, 1, {0, 1}}, {1, send, 1, {0, 1}}}, {{0, recv_copy, 0, {0, 1}}, {1, recv_copy, 0, {0, 1}}}}),
+      "copies what it has already", Collective::broadcast);
 }
 
 TEST(Checker, refuses_a_copy_and_an_addition_in_one_stage) {
@@ -195,10 +195,8 @@ TEST(Checker, refuses_completion_from_different_parts) {
   const ChunkRange all{0, 1};
   std::vector<std::vector<Step>> steps;
   for (Rank rank = 0; rank < 4; ++rank)
-    steps.push_back({{0, send, rank ^ 1, all},
-                     {0, recv_reduce, rank ^ 1, all},
-                     {1, send, rank ^ 2, all},
-                     {1, recv_reduce, rank ^ 2, all}});
+    steps.push_back(
+        {{0, send, rank ^ 1, all}, {0, recv_reduce, rank ^ 1, all}, {1, send, rank ^ 2, all}, {1, recv_reduce, rank ^ 2, all}});
   expect_refusal(by_hand(steps, false, true), "completes from other parts");
 }
 
@@ -228,10 +226,9 @@ TEST(Checker, refuses_announced_completions_that_do_not_happen) {
 
 // Own contributions only, but in two rounds: the first is added before the second is there.
 TEST(Checker, does_not_call_contributions_of_different_rounds_direct) {
-  expect_refusal(by_hand({{{0, recv_reduce, 1, {0, 1}}, {1, recv_reduce, 2, {0, 1}}},
-                          {{0, send, 0, {0, 1}}},
-                          {{1, send, 0, {0, 1}}}}),
-                 "claims direct = true", Collective::reduce);
+  expect_refusal(
+      by_hand({{{0, recv_reduce, 1, {0, 1}}, {1, recv_reduce, 2, {0, 1}}}, {{0, send, 0, {0, 1}}}, {{1, send, 0, {0, 1}}}}),
+      "claims direct = true", Collective::reduce);
 }
 
 TEST(Checker, refuses_a_root_that_is_no_rank) {

@@ -106,13 +106,17 @@ Chooser::Fractions Chooser::fractions(const Candidate& candidate) const {
   const bool one = candidate.kind == hierarchical ? candidate.outer == one_shot : candidate.kind == one_shot;
   if (candidate.kind == hierarchical) return {(e.reduce + e.gather) / 2, one ? e.across : (e.across + e.gather) / 2};
   const bool reduces_only = one || request_.collective == Collective::reduce_scatter;
-  const double all = reduces_only ? e.reduce : request_.collective == Collective::all_gather ? e.gather : (e.reduce + e.gather) / 2;
+  const double all = reduces_only                                    ? e.reduce
+                     : request_.collective == Collective::all_gather ? e.gather
+                                                                     : (e.reduce + e.gather) / 2;
   return {all, all};
 }
 
 Load Chooser::shrunk(Load load, const Candidate& candidate) const {
   const auto shrink = [](Traffic& part, double& host_group_bytes, double by) {
-    for (auto* bytes : {&part.bytes, &part.written, &part.read, &part.shared, &part.reduced, &part.summed, &part.total, &host_group_bytes}) *bytes *= by;
+    for (auto* bytes :
+         {&part.bytes, &part.written, &part.read, &part.shared, &part.reduced, &part.summed, &part.total, &host_group_bytes})
+      *bytes *= by;
   };
   const auto by = fractions(candidate);
   shrink(load.inside, load.host_group_bytes_inside, by.inside);
@@ -120,8 +124,8 @@ Load Chooser::shrunk(Load load, const Candidate& candidate) const {
   return load;
 }
 
-// Encoded, a slice is so little on the wire that its messages cost more than they hide: larger ones, as long as a rank's share is in
-// enough of them for cores and links to work at the same time, and they stay in a cache.
+// Encoded, a slice is so little on the wire that its messages cost more than they hide: larger ones, as long as a rank's share
+// is in enough of them for cores and links to work at the same time, and they stay in a cache.
 double Chooser::slice_of(const Candidate& candidate) const {
   constexpr double slices_of_a_share = 8, in_cache = 1 << 20;
   const double suits = host_groups_.size() > 1 ? request_.between.slice_bytes : request_.inside.slice_bytes;
@@ -140,7 +144,8 @@ double Chooser::coding_us(const Candidate& candidate) const {
   if (request_.collective == Collective::all_gather) encoded = 1 / n, decoded = 1;
   if (candidate.kind == hierarchical && candidate.outer == one_shot) encoded = 1 + 2 / p, decoded = 2 + 2 / p;
   if (candidate.kind == hierarchical && candidate.outer != one_shot) encoded = 1 + 1 / p + 1 / n, decoded = 2 + 1 / p;
-  // Cores that are slow to copy are slow to encode: of the rate that was measured inside the host, encoding reaches some two thirds.
+  // Cores that are slow to copy are slow to encode: of the rate that was measured inside the host, encoding reaches some two
+  // thirds.
   const bool known = largest_ > 1 && request_.inside.copied_by_cores;
   const double copying = known ? request_.inside.bytes_per_us : e.decode_bytes_per_us;
   const double encoding = std::min(e.encode_bytes_per_us, copying * 2 / 3), decoding = std::min(e.decode_bytes_per_us, copying);
@@ -188,8 +193,9 @@ const char* Chooser::exclusion(const Candidate& candidate) const {
 // Where messages are dear and ranks are many. The gain has to be worth more than the estimate's error.
 bool Chooser::may_relay() const {
   const bool alike = host_groups_.size() == 1 || host_groups_.size() == request_.world;
-  return request_.collective == Collective::all_reduce && !wished() && !request_.encoded && alike && request_.uneven == nullptr &&
-         request_.world > 3 && request_.bytes > 0 && request_.bytes * request_.world <= relay_bytes_max;
+  return request_.collective == Collective::all_reduce && !wished() && !request_.encoded && alike &&
+         request_.uneven == nullptr && request_.world > 3 && request_.bytes > 0 &&
+         request_.bytes * request_.world <= relay_bytes_max;
 }
 
 Candidate Chooser::consider(ScheduleKind kind) const {
@@ -230,8 +236,8 @@ std::string Chooser::reason(const Choice& choice) const {
   }
   char number[64];
   std::string text = std::string(name(request_.collective)) + " of " + std::to_string(request_.bytes) + " bytes on " +
-                     std::to_string(request_.world) + " ranks, " + std::to_string(host_groups_.size()) + " host groups: " +
-                     name(choice.kind);
+                     std::to_string(request_.world) + " ranks, " + std::to_string(host_groups_.size()) +
+                     " host groups: " + name(choice.kind);
   if (choice.kind == hierarchical) text += std::string("(") + name(choice.inner) + ", " + name(choice.outer) + ")";
   if (choice.fitted) text += " fitted to the links";
   if (choice.relayed) text += " relayed";

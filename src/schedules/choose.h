@@ -31,12 +31,12 @@ struct ChooseRequest {
   ScheduleKind kind = ScheduleKind::automatic;   // the caller's wish wins, if it can be had at all
   ScheduleKind inner = ScheduleKind::automatic;  // likewise, of hierarchical
   ScheduleKind outer = ScheduleKind::automatic;
-  uint64_t slice_bytes = 0;                      // likewise; 0 = automatic
-  LinkProfile inside;                            // between ranks of one host group
-  LinkProfile between;                           // between ranks of different host groups
-  const UnevenLinks* uneven = nullptr;           // between host groups pair by pair, for these host group numbers, where pairs differ
-  // Elements that are encoded on their way: bytes on the wire by bytes of the tensor, by step. Then only schedules take part in which an
-  // element is encoded at most once in each step.
+  uint64_t slice_bytes = 0;             // likewise; 0 = automatic
+  LinkProfile inside;                   // between ranks of one host group
+  LinkProfile between;                  // between ranks of different host groups
+  const UnevenLinks* uneven = nullptr;  // between host groups pair by pair, for these host group numbers, where pairs differ
+  // Elements that are encoded on their way: bytes on the wire by bytes of the tensor, by step. Then only schedules take part in
+  // which an element is encoded at most once in each step.
   struct Encoded {
     double reduce = 1, across = 1, gather = 1;
     double encode_bytes_per_us = 12'000, decode_bytes_per_us = 20'000;  // of fp32 elements
@@ -48,10 +48,10 @@ struct Candidate {
   ScheduleKind kind = ScheduleKind::automatic;
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical: the best of all combinations
   ScheduleKind outer = ScheduleKind::automatic;
-  bool fitted = false;                           // to uneven links
-  bool relayed = false;                          // one_shot: values are passed on (schedules/relay.h)
+  bool fitted = false;   // to uneven links
+  bool relayed = false;  // one_shot: values are passed on (schedules/relay.h)
   double predicted_us = 0;
-  const char* excluded = nullptr;                // why it does not take part, or null
+  const char* excluded = nullptr;  // why it does not take part, or null
 };
 
 inline constexpr uint32_t candidates_max = 8;
@@ -69,8 +69,8 @@ struct Choice {
   std::string reason;                                  // one line for logs
 };
 
-// Errors: invalid (no world, host group numbers for another world, a rate that is not positive), unsupported (a wished kind that
-// does not exist for the collective or cannot add in rank order; names those that can).
+// Errors: invalid (no world, host group numbers for another world, a rate that is not positive), unsupported (a wished kind
+// that does not exist for the collective or cannot add in rank order; names those that can).
 Result<Choice> choose(const ChooseRequest& request);
 
 }  // namespace unisono

@@ -80,8 +80,19 @@ TEST(Choose, makes_only_direct_schedules_in_rank_order) {
 
 // A link that costs nothing but latency and bytes, and cores that cost nothing.
 ChooseRequest on_thin_links(double latency_us, double bytes_per_us, const std::vector<uint32_t>& host_groups) {
-  const LinkProfile link{.latency_us = latency_us, .bytes_per_us = bytes_per_us, .per_message_cpu_us = 0, .per_batch_cpu_us = 0, .reduce_bytes_per_us = 1e12, .slice_bytes = 1e9, .switch_us = 0, .cores = 64};
-  return {.world = static_cast<uint32_t>(host_groups.size()), .host_groups = host_groups, .order = Order::in_rank_order, .inside = link, .between = link};
+  const LinkProfile link{.latency_us = latency_us,
+                         .bytes_per_us = bytes_per_us,
+                         .per_message_cpu_us = 0,
+                         .per_batch_cpu_us = 0,
+                         .reduce_bytes_per_us = 1e12,
+                         .slice_bytes = 1e9,
+                         .switch_us = 0,
+                         .cores = 64};
+  return {.world = static_cast<uint32_t>(host_groups.size()),
+          .host_groups = host_groups,
+          .order = Order::in_rank_order,
+          .inside = link,
+          .between = link};
 }
 
 ChooseRequest::Encoded encoded_to(double reduce, double gather) {
@@ -121,7 +132,8 @@ TEST(Choose, encoded_elements_cost_what_their_bytes_and_their_encoding_cost) {
   // In one slice, nothing overlaps: 1 + 1/N times encoded, 2 times decoded.
   request.encoded->encode_bytes_per_us = 1000;
   request.encoded->decode_bytes_per_us = 2000;
-  EXPECT_NEAR(must_choose(request).predicted_us, 2 * 50 + 1.5 * 0.375 * (8 << 20) / 117.5 + (8 << 20) * (1.25 / 1000 + 2.0 / 2000), wire * 1e-3);
+  EXPECT_NEAR(must_choose(request).predicted_us,
+              2 * 50 + 1.5 * 0.375 * (8 << 20) / 117.5 + (8 << 20) * (1.25 / 1000 + 2.0 / 2000), wire * 1e-3);
 }
 
 TEST(Choose, encoded_elements_go_in_slices_that_are_large_enough_on_the_wire) {
@@ -221,15 +233,19 @@ TEST(Choose, prefers_direct_schedules_for_16_bit_floats) {
   EXPECT_DOUBLE_EQ(time_of(choice, two_step), time_of(wide, two_step));
   // The others run on a copy of twice the bytes, which is written and read once more.
   request.bytes *= 2;
-  EXPECT_DOUBLE_EQ(time_of(choice, ring),
-                   time_of(must_choose(request), ring) +
-                       2 * static_cast<double>(request.bytes) / request.inside.reduce_bytes_per_us);
+  EXPECT_DOUBLE_EQ(time_of(choice, ring), time_of(must_choose(request), ring) +
+                                              2 * static_cast<double>(request.bytes) / request.inside.reduce_bytes_per_us);
 }
 
 // Many ranks to whom messages are dear.
 TEST(Choose, relays_short_sums_where_that_saves_messages_that_cost_something) {
   const auto request_of = [](const std::vector<uint32_t>& host_groups, uint64_t bytes) {
-    return ChooseRequest{.bytes = bytes, .world = static_cast<uint32_t>(host_groups.size()), .host_groups = host_groups, .order = Order::in_rank_order, .inside = loopback_tcp_profile(2), .between = network_tcp_profile(2)};
+    return ChooseRequest{.bytes = bytes,
+                         .world = static_cast<uint32_t>(host_groups.size()),
+                         .host_groups = host_groups,
+                         .order = Order::in_rank_order,
+                         .inside = loopback_tcp_profile(2),
+                         .between = network_tcp_profile(2)};
   };
   const auto crowd = hosts(1, 16), pair = hosts(1, 2), many = hosts(100, 1), mixed = hosts(8, 2);
   const auto choice = must_choose(request_of(crowd, 1024));
@@ -356,7 +372,8 @@ TEST(Choose, adds_both_tensors_at_once_on_two_ranks_that_share_memory_unless_the
   }
 }
 
-// In shared memory a message that waits for a rank to be scheduled is dear, and what several ranks of a core read is cheap: measured on two cores.
+// In shared memory a message that waits for a rank to be scheduled is dear, and what several ranks of a core read is cheap:
+// measured on two cores.
 TEST(Choose, sends_everything_to_everyone_at_once_where_ranks_share_cores_and_memory) {
   for (const uint32_t ranks : {4u, 8u, 16u}) {
     const auto host_groups = hosts(1, ranks);

@@ -29,7 +29,9 @@ Traffic half(Half which, ScheduleKind kind, uint32_t size) {
           .read = (n - 1) / n,
           .shared = gathers && at_once && size > 2 ? (n - 1) / n : 0,
           .reduced = gathers ? 0 : (n - 1) / n,
-          .summed = gathers ? 0 : at_once ? 1 / n : (n - 1) / n,
+          .summed = gathers   ? 0
+                    : at_once ? 1 / n
+                              : (n - 1) / n,
           .total = n - 1};
 }
 
@@ -53,7 +55,8 @@ Traffic both_halves(ScheduleKind kind, uint32_t size) {
 
 Traffic one_round(uint32_t size, double bytes) {
   const double n = size;
-  return {.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = bytes, .written = bytes, .read = bytes, .total = n * bytes};
+  return {
+      .rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = bytes, .written = bytes, .read = bytes, .total = n * bytes};
 }
 
 // The same to all others.
@@ -102,8 +105,13 @@ Traffic rooted(Collective collective, ScheduleKind kind, uint32_t world) {
             .read = 1,
             .shared = world > 3 ? half(Half::all_gather, kind, world - 1).shared : 0,
             .total = n - 1};
-  return sum(half(Half::reduce_scatter, kind, world),
-             {.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = (n - 1) / n, .written = 1 / n, .read = (n - 1) / n, .total = (n - 1) / n});
+  return sum(half(Half::reduce_scatter, kind, world), {.rounds = 1,
+                                                       .batches = n - 1,
+                                                       .messages = n - 1,
+                                                       .bytes = (n - 1) / n,
+                                                       .written = 1 / n,
+                                                       .read = (n - 1) / n,
+                                                       .total = (n - 1) / n});
 }
 
 // Gather and scatter. In a tree the blocks far from the root travel several times, but not over the root's link.
@@ -178,7 +186,8 @@ Load tree_load(const Traffic& whole, const LoadRequest& request) {
   return result;
 }
 
-// Peers of all distances alike: as many messages cross as peers are on other host groups, and every round waits for one of them.
+// Peers of all distances alike: as many messages cross as peers are on other host groups, and every round waits for one of
+// them.
 Load spread_load(const Traffic& whole, const LoadRequest& request) {
   const double others = request.world - 1.0;
   const double outside = (request.world - smallest_of(request.host_groups)) / others;
@@ -203,8 +212,8 @@ Load hierarchical_load(const LoadRequest& request) {
   Load result;
   if (largest > 1 && leader) {
     // The leader receives, and later sends.
-    result.inside = sum(rooted(Collective::reduce, request.inner, largest),
-                        rooted(Collective::broadcast, request.inner, largest));
+    result.inside =
+        sum(rooted(Collective::reduce, request.inner, largest), rooted(Collective::broadcast, request.inner, largest));
     result.inside.messages *= parts;
   } else if (largest > 1) {
     result.inside = both_halves(request.inner, largest);
@@ -214,7 +223,9 @@ Load hierarchical_load(const LoadRequest& request) {
     const double owned = leader ? 1 : (units + smallest - 1) / smallest;  // units of the busiest owner
     const auto whole = traffic(Collective::all_reduce, request.outer, host_group_count);
     result.between = scaled(whole, owned);
-    for (auto bytes : {&Traffic::bytes, &Traffic::written, &Traffic::read, &Traffic::shared, &Traffic::reduced, &Traffic::summed}) result.between.*bytes = whole.*bytes * owned / units;
+    for (auto bytes :
+         {&Traffic::bytes, &Traffic::written, &Traffic::read, &Traffic::shared, &Traffic::reduced, &Traffic::summed})
+      result.between.*bytes = whole.*bytes * owned / units;
     result.host_group_bytes_between = whole.bytes;
   }
   result.host_group_bytes_inside = result.inside.total;
@@ -222,11 +233,12 @@ Load hierarchical_load(const LoadRequest& request) {
 }
 
 // What the cores do for the bytes: on a network they add; on one host they also copy. Into shared memory and out of it, each at
-// the rate; what is added straight from there is not copied out before, but each sum takes a rank's own values and a place. A payload that
-// several ranks of one core read comes from the other core once, and then from this one's cache, as far as it holds them all. Through the kernel, in and out together
-// at the rate.
+// the rate; what is added straight from there is not copied out before, but each sum takes a rank's own values and a place. A
+// payload that several ranks of one core read comes from the other core once, and then from this one's cache, as far as it
+// holds them all. Through the kernel, in and out together at the rate.
 double byte_work_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd) {
-  constexpr double own_part = 0.25, cached_part = 1.0 / 6, cache_bytes = 1 << 20;  // fitted to measurements, as the profiles are
+  constexpr double own_part = 0.25, cached_part = 1.0 / 6,
+                   cache_bytes = 1 << 20;  // fitted to measurements, as the profiles are
   const double adding = part.reduced * bytes / link.reduce_bytes_per_us;
   if (!link.copied_by_cores) return adding;
   if (!link.shares_payloads) return adding + part.bytes * bytes / link.bytes_per_us;
@@ -241,7 +253,8 @@ double wire_us(const Traffic& part, const LinkProfile& link, double bytes, doubl
   return link.host_bytes_per_us > 0 ? std::max(alone, host_group_bytes * bytes / link.host_bytes_per_us) : alone;
 }
 
-// In shared memory nothing of a message can be used before all of it is written: a slice of each round but one overlaps with nothing.
+// In shared memory nothing of a message can be used before all of it is written: a slice of each round but one overlaps with
+// nothing.
 double filling_us(const Traffic& part, const LinkProfile& link, double bytes) {
   if (!link.shares_payloads || part.rounds <= 1 || part.messages == 0) return 0;
   return (part.rounds - 1) * std::min(link.slice_bytes, part.bytes * bytes / part.messages) / link.bytes_per_us;
@@ -261,10 +274,10 @@ double link_us(const Traffic& part, const LinkProfile& link, double bytes, doubl
 bool is_usable(const LinkProfile& link) {
   const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
   const auto not_negative = [](double value) { return std::isfinite(value) && value >= 0; };
-  return positive(link.bytes_per_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) && link.slice_bytes < 0x1p62 &&
-         not_negative(link.host_bytes_per_us) && not_negative(link.latency_us) && not_negative(link.per_message_cpu_us) &&
-         not_negative(link.per_batch_cpu_us) && not_negative(link.handling_us) && not_negative(link.switch_us) && link.cores > 0 &&
-         link.host_groups_sharing > 0;
+  return positive(link.bytes_per_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) &&
+         link.slice_bytes < 0x1p62 && not_negative(link.host_bytes_per_us) && not_negative(link.latency_us) &&
+         not_negative(link.per_message_cpu_us) && not_negative(link.per_batch_cpu_us) && not_negative(link.handling_us) &&
+         not_negative(link.switch_us) && link.cores > 0 && link.host_groups_sharing > 0;
 }
 
 LinkProfile shared_memory_profile(uint32_t cores) {
@@ -311,7 +324,8 @@ LinkProfile measured_profile(const LinkProfile& start, const LinkSpeed& speed) {
   if (link.copied_by_cores) {
     const double factor = speed.latency_us / (link.latency_us + work);
     for (auto* price : {&link.latency_us, &link.per_batch_cpu_us, &link.per_message_cpu_us}) *price *= factor;
-    link.handling_us *= std::clamp(factor, 0.5, 2.0);  // work of the core itself: two ranks that have to share one may take long to answer each other
+    link.handling_us *= std::clamp(
+        factor, 0.5, 2.0);  // work of the core itself: two ranks that have to share one may take long to answer each other
     if (!link.shares_payloads) link.switch_us *= factor;  // the kernel's work, as the rest
   } else {
     link.latency_us = std::max(0.0, speed.latency_us - work);
@@ -341,8 +355,7 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
     case Collective::reduce: return kind == one_shot ? Traffic{} : rooted(collective, kind, world);
     case Collective::gather:
     case Collective::scatter: return kind == direct || kind == tree ? blocks(collective, kind, world) : Traffic{};
-    case Collective::all_to_all:
-      return kind == direct ? one_round(world, (n - 1) / n) : Traffic{};
+    case Collective::all_to_all: return kind == direct ? one_round(world, (n - 1) / n) : Traffic{};
     case Collective::barrier: {
       if (kind == one_shot) return exchange(world, 0);
       const double rounds = log2_ceil(world);
@@ -357,17 +370,29 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
 Traffic relayed_traffic(uint32_t world) {
   if (world <= 1) return {};
   const double n = world, rounds = log2_ceil(world);
-  return {.rounds = rounds, .batches = rounds, .messages = rounds, .bytes = n - 1, .written = n - 1, .read = n - 1, .reduced = n - 1, .summed = 1, .total = n * (n - 1)};
+  return {.rounds = rounds,
+          .batches = rounds,
+          .messages = rounds,
+          .bytes = n - 1,
+          .written = n - 1,
+          .read = n - 1,
+          .reduced = n - 1,
+          .summed = 1,
+          .total = n * (n - 1)};
 }
 
 Load load(const LoadRequest& request) {
   if (request.kind == hierarchical) return hierarchical_load(request);
-  const auto whole = request.relayed ? relayed_traffic(request.world) : traffic(request.collective, request.kind, request.world);
+  const auto whole =
+      request.relayed ? relayed_traffic(request.world) : traffic(request.collective, request.kind, request.world);
   Load result{.inside = whole, .between = {}, .host_group_bytes_inside = whole.total};
   if (request.host_groups.size() > 1 && request.world > 1) {
-    result = request.kind == ring ? ring_load(whole, request) : request.kind == tree ? tree_load(whole, request) : spread_load(whole, request);
+    result = request.kind == ring   ? ring_load(whole, request)
+             : request.kind == tree ? tree_load(whole, request)
+                                    : spread_load(whole, request);
   }
-  result.is_exchange = !request.relayed && request.host_groups.size() <= 1 && request.world <= exchange_ranks_max && is_exchange(request.collective, request.kind);
+  result.is_exchange = !request.relayed && request.host_groups.size() <= 1 && request.world <= exchange_ranks_max &&
+                       is_exchange(request.collective, request.kind);
   return result;
 }
 
@@ -376,13 +401,16 @@ double crowd(const LinkProfile& link, uint32_t largest_host_group, uint32_t host
 }
 
 double predicted_us(const TimeRequest& request) {
-  const auto crowd = [&](const LinkProfile& link) { return unisono::crowd(link, request.largest_host_group, request.host_groups); };
+  const auto crowd = [&](const LinkProfile& link) {
+    return unisono::crowd(link, request.largest_host_group, request.host_groups);
+  };
   const auto& load = request.load;
   const bool bare = load.is_exchange && request.bytes <= static_cast<double>(exchange_bytes_max);
   const double inside = link_us(load.inside, request.inside, request.bytes, crowd(request.inside), bare) +
                         wire_us(load.inside, request.inside, request.bytes, load.host_group_bytes_inside);
-  const double wire_between = request.between_wire_us >= 0 ? request.between_wire_us
-                                                           : wire_us(load.between, request.between, request.bytes, load.host_group_bytes_between);
+  const double wire_between = request.between_wire_us >= 0
+                                  ? request.between_wire_us
+                                  : wire_us(load.between, request.between, request.bytes, load.host_group_bytes_between);
   const double between = link_us(load.between, request.between, request.bytes, crowd(request.between), bare) + wire_between;
   return load.side_by_side ? std::max(inside, between) : inside + between;
 }

@@ -1,7 +1,8 @@
 // What a schedule costs: rounds, messages and bytes of its busiest rank, and from these and the links a time.
 //
 // The counts are exact (the tests count them in the schedules themselves); the time is an estimate for comparing schedules
-// with each other: a latency-bandwidth model with a price per message and per byte added. docs/design/schedules.md has the table.
+// with each other: a latency-bandwidth model with a price per message and per byte added. docs/design/schedules.md has the
+// table.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +14,25 @@ namespace unisono {
 
 // What messages cost between two ranks on one host group, or on two. One rank's view; equal on all ranks.
 struct LinkProfile {
-  double latency_us = 0;           // from a send to the receiver's notice of it
-  double bytes_per_us = 1;         // that one rank can send while it receives; if copied_by_cores, while it does nothing else
-  double host_bytes_per_us = 0;    // that all ranks of a host group can send together; 0 = no common limit. Not if copied_by_cores
-  double per_message_cpu_us = 0;   // to make and to serve one message
-  double per_batch_cpu_us = 0;     // to hand messages of one round to one peer: a system call on TCP, little in shared memory
-  double handling_us = 0;          // more for each message that an operation's executor handles than a bare exchange takes
-  double reduce_bytes_per_us = 1;  // incoming bytes that one core adds
-  double slice_bytes = 256 * 1024; // the unit of pipelining that suits the link
-  double switch_us = 0;            // added to the latency for each rank above one per core: the receiver must be scheduled
-  uint32_t cores = 1;              // shared by the ranks of one host group
-  uint32_t host_groups_sharing = 1;    // so many host groups share the cores: containers on one machine
-  bool copied_by_cores = false;    // the ranks' own cores move the bytes and do nothing else meanwhile: both on one host
-  bool shares_payloads = false;    // one copy serves all receivers of a payload, and they add straight from it: shared memory
+  double latency_us = 0;    // from a send to the receiver's notice of it
+  double bytes_per_us = 1;  // that one rank can send while it receives; if copied_by_cores, while it does nothing else
+  double host_bytes_per_us =
+      0;  // that all ranks of a host group can send together; 0 = no common limit. Not if copied_by_cores
+  double per_message_cpu_us = 0;     // to make and to serve one message
+  double per_batch_cpu_us = 0;       // to hand messages of one round to one peer: a system call on TCP, little in shared memory
+  double handling_us = 0;            // more for each message that an operation's executor handles than a bare exchange takes
+  double reduce_bytes_per_us = 1;    // incoming bytes that one core adds
+  double slice_bytes = 256 * 1024;   // the unit of pipelining that suits the link
+  double switch_us = 0;              // added to the latency for each rank above one per core: the receiver must be scheduled
+  uint32_t cores = 1;                // shared by the ranks of one host group
+  uint32_t host_groups_sharing = 1;  // so many host groups share the cores: containers on one machine
+  bool copied_by_cores = false;      // the ranks' own cores move the bytes and do nothing else meanwhile: both on one host
+  bool shares_payloads = false;      // one copy serves all receivers of a payload, and they add straight from it: shared memory
   friend bool operator==(const LinkProfile&, const LinkProfile&) = default;
 };
 
-// Up to so many bytes what goes in one round within a host needs no executor (engine/fast_path/fast_path.h); above them the executor's share is lost in the noise.
+// Up to so many bytes what goes in one round within a host needs no executor (engine/fast_path/fast_path.h); above them the
+// executor's share is lost in the noise.
 inline constexpr uint64_t exchange_bytes_max = 256u << 10;
 inline constexpr uint32_t exchange_ranks_max = 32;
 
@@ -64,12 +67,12 @@ struct Traffic {
   double batches = 0;   // (round, peer) pairs
   double messages = 0;  // of a tensor of one slice per chunk
   double bytes = 0;
-  double written = 0;   // bytes sent, those of a payload for several peers in one round only once
-  double read = 0;      // bytes received
-  double shared = 0;    // of them those of payloads that others get, too
-  double reduced = 0;   // bytes added
-  double summed = 0;    // bytes of sums made of them: of what arrives in one round for one chunk, one
-  double total = 0;     // bytes sent by all ranks together
+  double written = 0;  // bytes sent, those of a payload for several peers in one round only once
+  double read = 0;     // bytes received
+  double shared = 0;   // of them those of payloads that others get, too
+  double reduced = 0;  // bytes added
+  double summed = 0;   // bytes of sums made of them: of what arrives in one round for one chunk, one
+  double total = 0;    // bytes sent by all ranks together
 };
 // Of every kind but hierarchical; zeros for a world of one and for combinations that do not exist.
 Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world);
@@ -82,7 +85,7 @@ struct Load {
   Traffic between;
   double host_group_bytes_inside = 0;   // sent inside the busiest host group
   double host_group_bytes_between = 0;  // that leave it
-  bool side_by_side = false;        // no rank does both: the slower one counts, not the sum
+  bool side_by_side = false;            // no rank does both: the slower one counts, not the sum
   bool is_exchange = false;
 };
 // inner and outer: of hierarchical; must be kinds, not automatic.
@@ -104,10 +107,11 @@ struct TimeRequest {
   const Load& load;
   const LinkProfile& inside;
   const LinkProfile& between;
-  double bytes = 0;           // of the tensor as it travels
+  double bytes = 0;  // of the tensor as it travels
   uint32_t largest_host_group = 1;
   uint32_t host_groups = UINT32_MAX;  // in the group: no more of them share cores
-  double between_wire_us = -1;  // time on the wires between host groups, if something knows better than the profile; else negative
+  double between_wire_us =
+      -1;  // time on the wires between host groups, if something knows better than the profile; else negative
 };
 double predicted_us(const TimeRequest& request);
 

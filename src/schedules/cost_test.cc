@@ -53,7 +53,8 @@ double count_shared(const std::vector<Schedule>& schedules, Rank rank) {
   double result = 0;
   for (const auto& step : schedules[rank].steps) {
     if (step.op == Op::send) continue;
-    for (auto chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk) result += receivers[{step.peer, step.round, chunk}] > 1 ? 1 : 0;
+    for (auto chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk)
+      result += receivers[{step.peer, step.round, chunk}] > 1 ? 1 : 0;
   }
   return result;
 }
@@ -124,8 +125,8 @@ TEST(Cost, of_equal_host_groups_equals_the_counts_in_the_schedules) {
       for (const auto outer : {one_shot, two_step, ring, halving_doubling}) {
         const ScheduleRequest request{
             .kind = hierarchical, .world = host_group_count * size, .host_groups = host_groups, .inner = inner, .outer = outer};
-        const auto load = unisono::load(
-            {.kind = hierarchical, .inner = inner, .outer = outer, .host_groups = found, .world = request.world});
+        const auto load =
+            unisono::load({.kind = hierarchical, .inner = inner, .outer = outer, .host_groups = found, .world = request.world});
         const auto what = std::string(name(inner)) + " inside " + name(outer) + " of " + std::to_string(host_group_count);
         const auto inside = counted_traffic(request, host_groups, true);
         EXPECT_DOUBLE_EQ(load.inside.rounds, inside.rounds) << what;
@@ -219,8 +220,8 @@ TEST(Cost, on_one_host_is_the_work_of_the_cores) {
     const auto load = unisono::load({.kind = kind, .host_groups = host_groups, .world = 4});
     return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_host_group = 4});
   };
-  // Two ranks to a core. Through the kernel: 3 tensors. Shared: 1 in, for all, and 3 out, half of which another rank of the core has read
-  // before: five sixths less. A sum takes a quarter of itself more.
+  // Two ranks to a core. Through the kernel: 3 tensors. Shared: 1 in, for all, and 3 out, half of which another rank of the
+  // core has read before: five sixths less. A sum takes a quarter of itself more.
   EXPECT_NEAR(time(one_shot, copied), 2 * 3e5 / 100, 1e-3);
   EXPECT_NEAR(time(one_shot, shared), 2 * 3.0e5 / 100, 1e-1);
   // 3/4 twice; shared: 3/4 in, 3/4 out, then 1/4 in for all, 3/4 out, of which half was read before.
@@ -257,8 +258,10 @@ TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
   auto host_groups = find_host_groups(std::vector<uint32_t>(4, 0), 4);
   uint32_t world = 4;
   auto inside = shared_memory_profile(4);
-  const auto added = [&](ScheduleKind kind, double bytes, Collective collective = Collective::all_reduce, bool relayed = false) {
-    const auto load = unisono::load({.collective = collective, .kind = kind, .host_groups = host_groups, .world = world, .relayed = relayed});
+  const auto added = [&](ScheduleKind kind, double bytes, Collective collective = Collective::all_reduce,
+                         bool relayed = false) {
+    const auto load =
+        unisono::load({.collective = collective, .kind = kind, .host_groups = host_groups, .world = world, .relayed = relayed});
     const auto time = [&](double handling_us) {
       inside.handling_us = handling_us;
       return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_host_group = 4});
@@ -266,14 +269,17 @@ TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
     return time(1000) - time(0);
   };
   EXPECT_NEAR(added(one_shot, exchange_bytes_max), 0, 1e-6);
-  EXPECT_NEAR(added(one_shot, exchange_bytes_max + 1024), 1000 * (3 + 3 * (1 + 1.0 / 256)), 1e-6) << "a message to each, and one for each slice";
+  EXPECT_NEAR(added(one_shot, exchange_bytes_max + 1024), 1000 * (3 + 3 * (1 + 1.0 / 256)), 1e-6)
+      << "a message to each, and one for each slice";
   EXPECT_NEAR(added(two_step, 0), 1000 * 6, 1e-6);
   EXPECT_NEAR(added(one_shot, 0, Collective::all_reduce, true), 1000 * relayed_traffic(4).messages, 1e-6);
-  for (const auto collective : {Collective::all_gather, Collective::broadcast, Collective::reduce_scatter, Collective::reduce, Collective::gather, Collective::scatter, Collective::all_to_all}) {
+  for (const auto collective : {Collective::all_gather, Collective::broadcast, Collective::reduce_scatter, Collective::reduce,
+                                Collective::gather, Collective::scatter, Collective::all_to_all}) {
     EXPECT_NEAR(added(direct, exchange_bytes_max, collective), 0, 1e-6) << name(collective);
     EXPECT_GT(added(direct, exchange_bytes_max + 1024, collective), 2900) << name(collective);
   }
-  for (const auto collective : {Collective::all_gather, Collective::broadcast, Collective::reduce_scatter, Collective::reduce}) EXPECT_GT(added(ring, 0, collective), 2900) << name(collective);
+  for (const auto collective : {Collective::all_gather, Collective::broadcast, Collective::reduce_scatter, Collective::reduce})
+    EXPECT_GT(added(ring, 0, collective), 2900) << name(collective);
   EXPECT_NEAR(added(one_shot, 0, Collective::barrier), 0, 1e-6);
   host_groups = find_host_groups(std::vector<uint32_t>{0, 0, 1, 1}, 4);
   EXPECT_GT(added(one_shot, 0), 1000) << "several hosts";

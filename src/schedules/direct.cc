@@ -42,8 +42,7 @@ void append_direct_broadcast(const Team& team, std::vector<Step>& steps) {
 
 void append_direct_gather(const Team& team, std::vector<Step>& steps) {
   if (team.position != 0) return team.append(steps, {.op = Op::send, .peer = 0, .block = team.position});
-  for (uint32_t peer = 1; peer < team.size(); ++peer)
-    team.append(steps, {.op = Op::recv_copy, .peer = peer, .block = peer});
+  for (uint32_t peer = 1; peer < team.size(); ++peer) team.append(steps, {.op = Op::recv_copy, .peer = peer, .block = peer});
 }
 
 void append_direct_scatter(const Team& team, std::vector<Step>& steps) {

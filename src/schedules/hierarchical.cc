@@ -31,8 +31,8 @@ struct Plan {
   ScheduleKind inner;
   ScheduleKind outer;
   uint32_t units;
-  uint32_t parts;       // chunks per unit: what the outer kind cuts it into
-  uint32_t host_group;      // of the rank
+  uint32_t parts;         // chunks per unit: what the outer kind cuts it into
+  uint32_t host_group;    // of the rank
   uint32_t inner_rounds;  // of one inner phase in the largest host group
   uint32_t outer_rounds;
 
@@ -157,7 +157,9 @@ Schedule make_hierarchical_all_reduce(const HierarchicalRequest& request) {
   UNISONO_CHECK(is_inner_kind(inner) && is_outer_kind(outer));
 
   uint32_t host_group = 0;
-  while (std::find(host_groups[host_group].begin(), host_groups[host_group].end(), request.rank) == host_groups[host_group].end()) ++host_group;
+  while (std::find(host_groups[host_group].begin(), host_groups[host_group].end(), request.rank) ==
+         host_groups[host_group].end())
+    ++host_group;
   const Plan plan{.host_groups = host_groups,
                   .rank = request.rank,
                   .inner = inner,
@@ -166,7 +168,9 @@ Schedule make_hierarchical_all_reduce(const HierarchicalRequest& request) {
                   .parts = host_group_count == 1 || outer == one_shot ? 1 : host_group_count,
                   .host_group = host_group,
                   .inner_rounds = has_leader(inner) ? leader_rounds(inner, largest) : half_rounds(inner, largest),
-                  .outer_rounds = host_group_count == 1 ? 0 : outer == one_shot ? 1 : 2 * half_rounds(outer, host_group_count)};
+                  .outer_rounds = host_group_count == 1 ? 0
+                                  : outer == one_shot   ? 1
+                                                        : 2 * half_rounds(outer, host_group_count)};
 
   Schedule schedule;
   schedule.kind = hierarchical;

@@ -36,7 +36,8 @@ void expect_proof_of_all_kinds(const std::vector<uint32_t>& host_groups) {
 
 std::vector<uint32_t> host_groups_of(const std::vector<uint32_t>& sizes) {
   std::vector<uint32_t> host_groups;
-  for (uint32_t host_group = 0; host_group < sizes.size(); ++host_group) host_groups.insert(host_groups.end(), sizes[host_group], host_group);
+  for (uint32_t host_group = 0; host_group < sizes.size(); ++host_group)
+    host_groups.insert(host_groups.end(), sizes[host_group], host_group);
   return host_groups;
 }
 
@@ -61,7 +62,8 @@ TEST(Hierarchical, is_proved_for_random_layouts) {
     const auto world = 1 + random.below(test::world_sizes_limit == 64 ? 40 : 16);
     const auto host_group_count = 1 + random.below(world);
     std::vector<uint32_t> host_groups;
-    for (uint64_t rank = 0; rank < world; ++rank) host_groups.push_back(static_cast<uint32_t>(random.below(host_group_count) * 1'000));
+    for (uint64_t rank = 0; rank < world; ++rank)
+      host_groups.push_back(static_cast<uint32_t>(random.below(host_group_count) * 1'000));
     expect_proof_of_all_kinds(host_groups);
   }
 }

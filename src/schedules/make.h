@@ -17,17 +17,18 @@ struct ScheduleRequest {
   ScheduleKind kind = ScheduleKind::two_step;
   uint32_t world = 1;
   Rank rank = 0;
-  Rank root = 0;                        // of broadcast, reduce, gather, scatter; ignored otherwise
-  std::span<const uint32_t> host_groups{};  // host group number per rank; empty: every rank is a host group of its own
+  Rank root = 0;                                 // of broadcast, reduce, gather, scatter; ignored otherwise
+  std::span<const uint32_t> host_groups{};       // host group number per rank; empty: every rank is a host group of its own
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical: inside host groups
   ScheduleKind outer = ScheduleKind::automatic;  // of hierarchical: between host groups
-  std::span<const Rank> around{};                // all ranks, as an all-reduce, reduce-scatter or all-gather ring goes; empty: by host groups
+  std::span<const Rank> around{};  // all ranks, as an all-reduce, reduce-scatter or all-gather ring goes; empty: by host groups
 };
 
 // The kinds that exist for a collective, best known first; empty for send and recv, which need no schedule.
 std::span<const ScheduleKind> kinds_of(Collective collective);
 
-// Whether Schedule::direct holds; known without making the schedule. For hierarchical (which depends on the host groups): false.
+// Whether Schedule::direct holds; known without making the schedule. For hierarchical (which depends on the host groups):
+// false.
 bool is_direct(Collective collective, ScheduleKind kind, uint32_t world);
 
 // Chunks: all_reduce, broadcast and reduce cut the tensor into as many as the kind likes. reduce_scatter: chunk c ends at

@@ -43,7 +43,8 @@ TEST_P(EverySchedule, is_proved_on_interleaved_host_groups) {
     std::vector<uint32_t> host_groups;
     for (Rank rank = 0; rank < world; ++rank) host_groups.push_back(100 - rank * rank % 3);
     for (const Rank root : {0u, world - 1}) {
-      const auto proof = prove({.collective = collective, .kind = kind, .world = world, .root = root, .host_groups = host_groups});
+      const auto proof =
+          prove({.collective = collective, .kind = kind, .world = world, .root = root, .host_groups = host_groups});
       ASSERT_TRUE(proof.ok()) << proof.status().to_string();
     }
   }
@@ -139,8 +140,8 @@ TEST(MakeSchedule, ring_of_interleaved_hosts_crosses_each_border_once) {
 
 TEST(MakeSchedule, tree_of_interleaved_hosts_crosses_each_border_once) {
   const uint32_t host_groups[] = {0, 1, 0, 1, 0, 1, 0, 1};
-  const auto schedules =
-      make_all({.collective = Collective::broadcast, .kind = ScheduleKind::tree, .world = 8, .root = 3, .host_groups = host_groups});
+  const auto schedules = make_all(
+      {.collective = Collective::broadcast, .kind = ScheduleKind::tree, .world = 8, .root = 3, .host_groups = host_groups});
   int crossings = 0;
   for (Rank rank = 0; rank < 8; ++rank)
     for (const auto& step : schedules[rank].steps)

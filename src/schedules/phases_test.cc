@@ -69,8 +69,7 @@ TEST(Team, counts_binary_levels) {
 TEST(Ring, talks_to_its_two_neighbours_only) {
   for (const uint32_t world : {2u, 3u, 9u}) {
     const auto schedule = make_schedule({.kind = ScheduleKind::ring, .world = world, .rank = 1});
-    for (const auto& step : schedule->steps)
-      EXPECT_EQ(step.peer, step.op == Op::send ? 2 % world : 0u);
+    for (const auto& step : schedule->steps) EXPECT_EQ(step.peer, step.op == Op::send ? 2 % world : 0u);
   }
 }
 

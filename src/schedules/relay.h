@@ -1,8 +1,9 @@
-// The one-shot sum for many ranks: everyone still gets everyone's values and adds them itself, but they are passed on, in log2(n) messages
-// per rank in place of n-1 (the all-gather of Bruck, Ho, Kipnis, Upfal and Weathersby 1997, by doubling distances).
+// The one-shot sum for many ranks: everyone still gets everyone's values and adds them itself, but they are passed on, in
+// log2(n) messages per rank in place of n-1 (the all-gather of Bruck, Ho, Kipnis, Upfal and Weathersby 1997, by doubling
+// distances).
 //
-// Values are kept in blocks, one per rank: block i at rank r is that of rank r-i (modulo n). Before round k a rank has the first 2^k of
-// them. It sends those that the rank 2^k ahead lacks, as one message, and gets as many from the rank 2^k behind.
+// Values are kept in blocks, one per rank: block i at rank r is that of rank r-i (modulo n). Before round k a rank has the
+// first 2^k of them. It sends those that the rank 2^k ahead lacks, as one message, and gets as many from the rank 2^k behind.
 #pragma once
 
 #include <cstdint>

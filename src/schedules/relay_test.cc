@@ -8,7 +8,6 @@
 
 #include "schedules/cost.h"
 
-
 namespace unisono {
 namespace {
 
@@ -31,28 +30,33 @@ TEST(Relay, brings_everyones_values_to_everyone_once_and_in_their_places) {
         ASSERT_EQ(theirs.to, r);
         ASSERT_EQ(theirs.blocks, mine.blocks);
         for (uint32_t i = 0; i < mine.blocks; ++i) {
-          ASSERT_GE(before[mine.from][i], 0) << "rank " << mine.from << " does not have what it sends, round " << k << " of " << world;
+          ASSERT_GE(before[mine.from][i], 0)
+              << "rank " << mine.from << " does not have what it sends, round " << k << " of " << world;
           ASSERT_EQ(has[r][mine.position + i], -1) << "twice";
           has[r][mine.position + i] = before[mine.from][i];
         }
       }
     }
     for (Rank r = 0; r < world; ++r) {
-      for (Rank of = 0; of < world; ++of) EXPECT_EQ(has[r][relay_position(of, r, world)], of) << "rank " << r << " of " << world;
+      for (Rank of = 0; of < world; ++of)
+        EXPECT_EQ(has[r][relay_position(of, r, world)], of) << "rank " << r << " of " << world;
     }
   }
 }
 
 TEST(Relay, takes_as_many_rounds_as_the_world_has_bits_and_sends_each_value_once) {
   EXPECT_TRUE(relay_rounds(0, 1).empty());
-  for (const auto& [world, expected] : std::vector<std::pair<uint32_t, size_t>>{{2, 1}, {3, 2}, {4, 2}, {5, 3}, {8, 3}, {9, 4}, {64, 6}}) {
+  for (const auto& [world, expected] :
+       std::vector<std::pair<uint32_t, size_t>>{{2, 1}, {3, 2}, {4, 2}, {5, 3}, {8, 3}, {9, 4}, {64, 6}}) {
     const auto rounds = relay_rounds(1, world);
     EXPECT_EQ(rounds.size(), expected) << world;
     uint32_t sent = 0;
     for (const auto& round : rounds) sent += round.blocks;
     EXPECT_EQ(sent, world - 1);
     const auto traffic = relayed_traffic(world);
-    EXPECT_EQ(std::tuple(traffic.rounds, traffic.batches, traffic.messages, traffic.bytes), std::tuple(expected, expected, expected, world - 1)) << world;
+    EXPECT_EQ(std::tuple(traffic.rounds, traffic.batches, traffic.messages, traffic.bytes),
+              std::tuple(expected, expected, expected, world - 1))
+        << world;
   }
 }
 

@@ -35,20 +35,31 @@ struct Step {
 struct Schedule {
   ScheduleKind kind = ScheduleKind::two_step;
   uint32_t chunk_count = 0;
-  // Every reduced message carries exactly one rank's own contribution. Only then is the order of additions free, so only then can
-  // sums be made in rank order and 16-bit values travel as they are.
+  // Every reduced message carries exactly one rank's own contribution. Only then is the order of additions free, so only then
+  // can sums be made in rank order and 16-bit values travel as they are.
   bool direct = false;
   // Every rank completes the chunk itself, from the same contributions in the same order (one_shot): the exception to
   // "one completing rank" that the checker knows.
   bool every_rank_completes = false;
-  // Rounds from which on messages carry sums of host groups (hierarchical only), and results or what is only moved: a codec may be another then.
+  // Rounds from which on messages carry sums of host groups (hierarchical only), and results or what is only moved: a codec may
+  // be another then.
   uint32_t across_round = UINT32_MAX, gather_round = UINT32_MAX;
   std::vector<Step> steps;  // ordered by round
 };
 
 // What the collective promises, for the checker and the executor.
 enum class Collective : uint8_t {
-  all_reduce = 0, reduce_scatter = 1, all_gather = 2, broadcast = 3, reduce = 4, gather = 5, scatter = 6, all_to_all = 7, barrier = 8, send = 9, recv = 10
+  all_reduce = 0,
+  reduce_scatter = 1,
+  all_gather = 2,
+  broadcast = 3,
+  reduce = 4,
+  gather = 5,
+  scatter = 6,
+  all_to_all = 7,
+  barrier = 8,
+  send = 9,
+  recv = 10
 };
 const char* name(Collective collective);
 const char* name(ScheduleKind kind);

@@ -16,16 +16,16 @@ namespace unisono {
 struct Move {
   uint32_t round = 0;  // in the phase
   Op op = Op::send;
-  uint32_t peer = 0;   // position
+  uint32_t peer = 0;  // position
   uint32_t block = 0;
   uint32_t count = 1;
 };
 
 struct Team {
-  std::vector<Rank> ranks;          // of each position
-  std::vector<ChunkRange> blocks;   // of each block; may be empty ranges: nothing is exchanged for those
-  uint32_t position = 0;            // of the rank whose steps are made
-  uint32_t first_round = 0;         // of this phase in the schedule
+  std::vector<Rank> ranks;         // of each position
+  std::vector<ChunkRange> blocks;  // of each block; may be empty ranges: nothing is exchanged for those
+  uint32_t position = 0;           // of the rank whose steps are made
+  uint32_t first_round = 0;        // of this phase in the schedule
 
   uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
   // The position at this distance behind (or, with size() - distance, before) this one.

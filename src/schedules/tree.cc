@@ -30,11 +30,9 @@ void append_down(const Team& team, Payload payload, std::vector<Step>& steps) {
   const auto own = level(team);
   if (team.position != 0) {
     const auto [block, count] = span(team, team.position, payload);
-    team.append(steps, {.round = height - 1 - own,
-                        .op = Op::recv_copy,
-                        .peer = team.position - (1u << own),
-                        .block = block,
-                        .count = count});
+    team.append(
+        steps,
+        {.round = height - 1 - own, .op = Op::recv_copy, .peer = team.position - (1u << own), .block = block, .count = count});
   }
   for (auto l = own; l-- > 0;) {
     const auto child = team.position + (1u << l);
@@ -55,8 +53,7 @@ void append_up(const Team& team, Payload payload, std::vector<Step>& steps) {
   }
   if (team.position == 0) return;
   const auto [block, count] = span(team, team.position, payload);
-  team.append(steps,
-              {.round = own, .op = Op::send, .peer = team.position - (1u << own), .block = block, .count = count});
+  team.append(steps, {.round = own, .op = Op::send, .peer = team.position - (1u << own), .block = block, .count = count});
 }
 
 }  // namespace

@@ -74,7 +74,9 @@ class Reader {
 Status wrong(const std::string& what) { return {Code::invalid, what}; }
 
 Status Reader::read(std::string_view text) {
-  if (text.size() > tuning_bytes_max) return wrong(std::to_string(text.size()) + " bytes are more than the " + std::to_string(tuning_bytes_max) + " that a tuning file may have");
+  if (text.size() > tuning_bytes_max)
+    return wrong(std::to_string(text.size()) + " bytes are more than the " + std::to_string(tuning_bytes_max) +
+                 " that a tuning file may have");
   size_t number = 0;
   bool begun = false;
   for (const auto line : split(text, '\n')) {
@@ -82,7 +84,8 @@ Status Reader::read(std::string_view text) {
     const auto words = words_of(line);
     if (words.empty()) continue;
     if (begun) {
-      if (auto status = take_line(words); !status.ok()) return wrong("line " + std::to_string(number) + ": " + status.message());
+      if (auto status = take_line(words); !status.ok())
+        return wrong("line " + std::to_string(number) + ": " + status.message());
     } else if (words != words_of(first_line)) {
       return wrong("it does not begin with '" + std::string(first_line) + "'");
     }
@@ -95,12 +98,14 @@ Status Reader::take_line(const Words& words) {
   if (words[0] == "streams") return take_streams(words);
   if (words[0] == "group") return take_group(words);
   const auto collective = named<Collective>(words[0], tuned_collectives);
-  return collective ? take_call(*collective, words) : wrong("'" + std::string(words[0]) + "' is neither streams, group nor a collective that is tuned");
+  return collective ? take_call(*collective, words)
+                    : wrong("'" + std::string(words[0]) + "' is neither streams, group nor a collective that is tuned");
 }
 
 Status Reader::take_streams(const Words& words) {
   const auto count = words.size() == 2 ? number_of<uint32_t>(words[1]) : std::nullopt;
-  if (!count || *count == 0 || *count > tuned_streams_max) return wrong("expected 'streams N' with 1 to " + std::to_string(tuned_streams_max));
+  if (!count || *count == 0 || *count > tuned_streams_max)
+    return wrong("expected 'streams N' with 1 to " + std::to_string(tuned_streams_max));
   tuning_.streams_per_link = *count;
   return {};
 }
@@ -110,7 +115,9 @@ Status Reader::take_group(const Words& words) {
   const bool known = words.size() == 3 && std::find(transports.begin(), transports.end(), words[2]) != transports.end();
   if (group.host_groups.empty() || !known) return wrong("expected 'group PLACEMENT TRANSPORT', as in 'group 2+2 auto'");
   group.transport = words[2];
-  const bool twice = std::any_of(tuning_.groups.begin(), tuning_.groups.end(), [&](const TunedGroup& other) { return other.transport == group.transport && other.host_groups == group.host_groups; });
+  const bool twice = std::any_of(tuning_.groups.begin(), tuning_.groups.end(), [&](const TunedGroup& other) {
+    return other.transport == group.transport && other.host_groups == group.host_groups;
+  });
   if (twice) return wrong("this group has been there before");
   tuning_.groups.push_back(std::move(group));
   return {};
@@ -138,7 +145,8 @@ Status Reader::take_call(Collective collective, const Words& words) {
   }
   auto& calls = tuning_.groups.back().calls;
   for (const auto& before : calls) {
-    if (before.collective == collective && before.bytes_max >= call.bytes_max) return wrong("no more bytes than a line above it");
+    if (before.collective == collective && before.bytes_max >= call.bytes_max)
+      return wrong("no more bytes than a line above it");
   }
   calls.push_back(call);
   return {};
@@ -147,7 +155,9 @@ Status Reader::take_call(Collective collective, const Words& words) {
 }  // namespace
 
 const TunedCall* TunedGroup::find(Collective collective, uint64_t bytes) const {
-  const auto found = std::find_if(calls.begin(), calls.end(), [&](const TunedCall& call) { return call.collective == collective && bytes <= call.bytes_max; });
+  const auto found = std::find_if(calls.begin(), calls.end(), [&](const TunedCall& call) {
+    return call.collective == collective && bytes <= call.bytes_max;
+  });
   return found == calls.end() ? nullptr : &*found;
 }
 
@@ -156,7 +166,8 @@ const TunedGroup* Tuning::find(std::span<const uint32_t> host_groups, uint32_t w
   std::vector<uint32_t> wanted(world);
   for (uint32_t rank = 0; rank < world; ++rank) wanted[rank] = rank;
   if (!host_groups.empty()) wanted = numbered_as_they_come(host_groups);
-  const auto found = std::find_if(groups.begin(), groups.end(), [&](const TunedGroup& group) { return group.host_groups == wanted; });
+  const auto found =
+      std::find_if(groups.begin(), groups.end(), [&](const TunedGroup& group) { return group.host_groups == wanted; });
   return found == groups.end() ? nullptr : &*found;
 }
 
@@ -167,14 +178,17 @@ Tuning Tuning::of(std::string_view transport) const {
 }
 
 void Tuning::put(TunedGroup group) {
-  std::erase_if(groups, [&](const TunedGroup& other) { return other.transport == group.transport && other.host_groups == group.host_groups; });
+  std::erase_if(groups, [&](const TunedGroup& other) {
+    return other.transport == group.transport && other.host_groups == group.host_groups;
+  });
   groups.push_back(std::move(group));
 }
 
 std::vector<uint32_t> numbered_as_they_come(std::span<const uint32_t> host_groups) {
   std::map<uint32_t, uint32_t> seen;
   std::vector<uint32_t> numbers;
-  for (const auto host_group : host_groups) numbers.push_back(seen.emplace(host_group, static_cast<uint32_t>(seen.size())).first->second);
+  for (const auto host_group : host_groups)
+    numbers.push_back(seen.emplace(host_group, static_cast<uint32_t>(seen.size())).first->second);
   return numbers;
 }
 
@@ -183,8 +197,14 @@ std::string placement_text(std::span<const uint32_t> host_groups) {
   const bool neighbours = std::is_sorted(numbers.begin(), numbers.end());
   std::string text;
   for (size_t i = 0; i < numbers.size();) {
-    const auto end = neighbours ? std::find_if(numbers.begin() + static_cast<std::ptrdiff_t>(i), numbers.end(), [&](uint32_t other) { return other != numbers[i]; }) - numbers.begin() : static_cast<std::ptrdiff_t>(i + 1);
-    text += (text.empty() ? "" : neighbours ? "+" : ",") + std::to_string(neighbours ? static_cast<size_t>(end) - i : numbers[i]);
+    const auto end = neighbours ? std::find_if(numbers.begin() + static_cast<std::ptrdiff_t>(i), numbers.end(),
+                                               [&](uint32_t other) { return other != numbers[i]; }) -
+                                      numbers.begin()
+                                : static_cast<std::ptrdiff_t>(i + 1);
+    text += (text.empty() ? ""
+             : neighbours ? "+"
+                          : ",") +
+            std::to_string(neighbours ? static_cast<size_t>(end) - i : numbers[i]);
     i = static_cast<size_t>(end);
   }
   return text;
@@ -205,7 +225,8 @@ std::string to_text(const Tuning& tuning, std::string_view comment) {
   for (const auto& group : tuning.groups) {
     text += "group " + placement_text(group.host_groups) + " " + group.transport + "\n";
     for (const auto& call : group.calls) {
-      text += std::string(name(call.collective)) + " " + (call.bytes_max == std::numeric_limits<uint64_t>::max() ? "max" : std::to_string(call.bytes_max)) + " " +
+      text += std::string(name(call.collective)) + " " +
+              (call.bytes_max == std::numeric_limits<uint64_t>::max() ? "max" : std::to_string(call.bytes_max)) + " " +
               (call.kind == ScheduleKind::automatic ? "automatic" : name(call.kind));
       if (call.slice_bytes != 0) text += " slice " + std::to_string(call.slice_bytes);
       text += "\n";

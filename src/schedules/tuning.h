@@ -1,4 +1,5 @@
-// What was measured to be faster than what the cost model chooses: `unisono tune` writes it, a group reads it and chooses by it. Pure.
+// What was measured to be faster than what the cost model chooses: `unisono tune` writes it, a group reads it and chooses by
+// it. Pure.
 //
 // A file of lines; what follows # is for people:
 //
@@ -8,7 +9,8 @@
 //   all_reduce 65536 one_shot             calls of up to so many bytes of the whole tensor
 //   all_reduce max two_step slice 1048576
 //
-// For a call the first line counts whose bytes are enough. Where there is none, or the schedule cannot serve the call, the cost model chooses.
+// For a call the first line counts whose bytes are enough. Where there is none, or the schedule cannot serve the call, the cost
+// model chooses.
 #pragma once
 
 #include <array>
@@ -27,7 +29,8 @@ namespace unisono {
 inline constexpr size_t tuning_bytes_max = 64u << 10;  // of a file
 inline constexpr uint32_t tuned_streams_max = 16;
 // Where sizes are not known to all ranks nothing is chosen by them.
-inline constexpr std::array tuned_collectives{Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::broadcast, Collective::reduce};
+inline constexpr std::array tuned_collectives{Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+                                              Collective::broadcast, Collective::reduce};
 
 struct TunedCall {
   Collective collective = Collective::all_reduce;
@@ -40,7 +43,7 @@ struct TunedCall {
 struct TunedGroup {
   std::vector<uint32_t> host_groups{};  // host by rank, numbered as they come
   std::string transport = "auto";
-  std::vector<TunedCall> calls{};   // of each collective with rising bytes_max
+  std::vector<TunedCall> calls{};  // of each collective with rising bytes_max
   const TunedCall* find(Collective collective, uint64_t bytes) const;
   friend bool operator==(const TunedGroup&, const TunedGroup&) = default;
 };

@@ -60,7 +60,9 @@ TEST(Tuning, is_for_groups_whose_ranks_are_on_hosts_alike) {
 
 TEST(Tuning, of_a_group_takes_the_place_of_what_there_was) {
   auto tuning = *parse_tuning(text);
-  tuning.put({.host_groups = {0, 0, 1, 1}, .transport = "auto", .calls = {{.collective = Collective::reduce, .kind = ScheduleKind::tree}}});
+  tuning.put({.host_groups = {0, 0, 1, 1},
+              .transport = "auto",
+              .calls = {{.collective = Collective::reduce, .kind = ScheduleKind::tree}}});
   EXPECT_EQ(tuning.groups.size(), 3u);
   EXPECT_EQ(tuning.of("auto").find(std::vector<uint32_t>{0, 0, 1, 1}, 4)->calls.size(), 1u);
   tuning.put({.host_groups = {0, 0, 1, 1}, .transport = "tcp"});
@@ -86,7 +88,8 @@ TEST(Tuning, that_is_wrong_is_refused_with_its_line) {
       {"unisono tuning 1\ngroup 2 auto\nall_reduce 1k ring\n", "line 3: expected 'COLLECTIVE BYTES|max SCHEDULE'"},
       {"unisono tuning 1\ngroup 2 auto\nall_reduce max ring slice\n", "line 3: expected 'COLLECTIVE"},
       {"unisono tuning 1\ngroup 2 auto\nall_reduce max ring slice 0\n", "line 3: expected 'COLLECTIVE"},
-      {"unisono tuning 1\ngroup 2 auto\nall_reduce max ring\nall_reduce 100 ring\n", "line 4: no more bytes than a line above it"},
+      {"unisono tuning 1\ngroup 2 auto\nall_reduce max ring\nall_reduce 100 ring\n",
+       "line 4: no more bytes than a line above it"},
   };
   for (const auto& [wrong, message] : cases) {
     const auto tuning = parse_tuning(wrong);

@@ -88,7 +88,8 @@ void UnevenLinks::deal_shares() {
     uint64_t most = busy(host[owner] + world - ranks_of[owner], host_rate_[owner]);
     for (uint32_t other = 0; other < count_; ++other) {
       if (other == owner) continue;
-      most = std::max({most, busy(pair[cell(owner, other)] + ranks_of[other], rate(owner, other)), busy(host[other] + ranks_of[other], host_rate_[other])});
+      most = std::max({most, busy(pair[cell(owner, other)] + ranks_of[other], rate(owner, other)),
+                       busy(host[other] + ranks_of[other], host_rate_[other])});
     }
     return most;
   };
@@ -118,7 +119,8 @@ void UnevenLinks::deal_shares() {
   }
 }
 
-// Links count by the time that they take for a byte; of two ways the one with the quicker slowest link is better, then the shorter one.
+// Links count by the time that they take for a byte; of two ways the one with the quicker slowest link is better, then the
+// shorter one.
 void UnevenLinks::find_way_around() {
   std::vector<uint32_t> way(count_);
   std::iota(way.begin(), way.end(), 0u);
@@ -151,7 +153,8 @@ void UnevenLinks::find_way_around() {
 
 bool UnevenLinks::can_fit(Collective collective, ScheduleKind kind) {
   if (kind == ScheduleKind::two_step) return collective == Collective::all_reduce;
-  return kind == ScheduleKind::ring && (collective == Collective::all_reduce || collective == Collective::reduce_scatter || collective == Collective::all_gather);
+  return kind == ScheduleKind::ring && (collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+                                        collective == Collective::all_gather);
 }
 
 // What every rank sends, by the schedules themselves.
@@ -160,14 +163,16 @@ UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
   const double all_shares = static_cast<double>(world) * parts_per_rank;
   Matrix traffic(size_t{count_} * count_, 0);
   for (Rank rank = 0; rank < world; ++rank) {
-    const auto schedule = make_schedule({.collective = which.collective,
-                                         .kind = which.kind,
-                                         .world = world,
-                                         .rank = rank,
-                                         .host_groups = host_group_,
-                                         .inner = which.inner,
-                                         .outer = which.outer,
-                                         .around = which.fitted && which.kind == ScheduleKind::ring ? std::span<const Rank>(around_) : std::span<const Rank>()});
+    const auto schedule =
+        make_schedule({.collective = which.collective,
+                       .kind = which.kind,
+                       .world = world,
+                       .rank = rank,
+                       .host_groups = host_group_,
+                       .inner = which.inner,
+                       .outer = which.outer,
+                       .around = which.fitted && which.kind == ScheduleKind::ring ? std::span<const Rank>(around_)
+                                                                                  : std::span<const Rank>()});
     if (!schedule) continue;  // it is left out of the choice for another reason
     // Blocks for each pair are chunks of an all-to-all: a rank's input is `world` of them.
     const double chunks = which.collective == Collective::all_to_all ? world : std::max(1u, schedule->chunk_count);

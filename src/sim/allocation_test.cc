@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "testing/replaced_new.h"
-#include "group/api/calls.h"
 #include "engine/engine.h"
 #include "engine/inline_compute.h"
+#include "group/api/calls.h"
+#include "testing/replaced_new.h"
 #include "transports/testing/loopback.h"
 
 namespace {

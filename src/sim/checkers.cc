@@ -170,9 +170,11 @@ void check_part(const Program& program, size_t index, Rank rank, const Part& par
     return problems.push_back(where(program, index, rank) + ": the output has the wrong size");
   if (const auto& codec = part.completion->report.codec; !codec.is_plain()) {
     for (size_t i = 0; call.values == Values::exact && i < got.size() / size; ++i) {
-      const double value = as_double(call.dtype, got.data() + i * size), wanted = as_double(call.dtype, expected.bytes.data() + i * size);
+      const double value = as_double(call.dtype, got.data() + i * size),
+                   wanted = as_double(call.dtype, expected.bytes.data() + i * size);
       if (std::abs(value - wanted) <= encoding_bound(call, codec, world)) continue;
-      return problems.push_back(where(program, index, rank) + ", " + codec.to_string() + ": element " + std::to_string(i) + " is " + std::to_string(value) + ", expected about " + std::to_string(wanted));
+      return problems.push_back(where(program, index, rank) + ", " + codec.to_string() + ": element " + std::to_string(i) +
+                                " is " + std::to_string(value) + ", expected about " + std::to_string(wanted));
     }
     return;
   }

@@ -12,8 +12,8 @@ namespace unisono::sim {
 // An operation that has to fail may end this much after its deadline.
 inline constexpr Nanos lateness_max = 200 * millisecond;
 
-// Every rank that reports ok holds the right values: to the bit where the order of additions is defined or does not matter, within
-// the bound of rounding elsewhere, and then the same bits as all others.
+// Every rank that reports ok holds the right values: to the bit where the order of additions is defined or does not matter,
+// within the bound of rounding elsewhere, and then the same bits as all others.
 void check_values(const Program& program, size_t call, const std::vector<Part>& parts, std::vector<std::string>& problems);
 
 struct ErrorRules {

@@ -1,5 +1,5 @@
-// Virtual processes with the real engine in each, over a virtual network, in virtual time: the second driver of the state machines
-// (the first one is node/). One thread; equal settings and calls give equal runs to the last bit.
+// Virtual processes with the real engine in each, over a virtual network, in virtual time: the second driver of the state
+// machines (the first one is node/). One thread; equal settings and calls give equal runs to the last bit.
 #pragma once
 
 #include <functional>

@@ -21,7 +21,7 @@ enum class EventKind : uint8_t {
   poll,      // the rank wakes up and polls
   timer,     // the rank's engine had asked to be woken
   computed,  // a computation (index = its id) is done
-  credit,      // links of the rank may take frames again
+  credit,    // links of the rank may take frames again
   lose,      // the rank learns that a link is gone (index)
   act,       // something that the scenario planned (index)
 };

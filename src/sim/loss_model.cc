@@ -25,7 +25,8 @@ struct KindText {
   std::span<const Key> keys;
 };
 constexpr Key iid_keys[] = {{"p", &LossModel::loss}};
-constexpr Key gilbert_elliott_keys[] = {{"p", &LossModel::loss}, {"burst", &LossModel::burst}, {"good", &LossModel::good, false}, {"bad", &LossModel::bad, false}};
+constexpr Key gilbert_elliott_keys[] = {
+    {"p", &LossModel::loss}, {"burst", &LossModel::burst}, {"good", &LossModel::good, false}, {"bad", &LossModel::bad, false}};
 constexpr Key chain_keys[] = {{"p", &LossModel::loss}, {"recovery", &LossModel::recovery}};
 constexpr Key joint_keys[] = {{"p", &LossModel::loss}, {"both", &LossModel::both}};
 constexpr Key links_keys[] = {{"p", &LossModel::loss, false}};
@@ -75,7 +76,8 @@ std::string place_text(int64_t rank) { return rank < 0 ? "*" : std::to_string(ra
 Status read_link(LossModel& model, std::string_view part) {
   const auto arrow = part.find('>'), equals = part.find('=');
   LossModel::Link link;
-  if (equals == part.npos || arrow > equals || !read_place(link.sender, part.substr(0, arrow)) || !read_place(link.receiver, part.substr(arrow + 1, equals - arrow - 1)) || !read_share(link.loss, part.substr(equals + 1)))
+  if (equals == part.npos || arrow > equals || !read_place(link.sender, part.substr(0, arrow)) ||
+      !read_place(link.receiver, part.substr(arrow + 1, equals - arrow - 1)) || !read_share(link.loss, part.substr(equals + 1)))
     return wrong(std::string(part) + ": it looks like 0>1=0.3 or 2>*=0.1, sender, receiver and loss from 0 to 1");
   if (link.sender >= 0 && link.sender == link.receiver) return wrong(std::string(part) + ": a rank has no link to itself");
   model.links.push_back(link);
@@ -86,8 +88,11 @@ Status read_link(LossModel& model, std::string_view part) {
 Status read_dead(LossModel& model, std::string_view value) {
   const auto at = value.find('@'), dash = value.find('-');
   LossModel::Outage outage{.to = LossModel::for_ever};
-  const bool good = at != value.npos && read(outage.rank, value.substr(0, at)) && read(outage.from, value.substr(at + 1, dash == value.npos ? dash : dash - at - 1)) && (dash == value.npos || read(outage.to, value.substr(dash + 1)));
-  if (!good || outage.to < outage.from) return wrong("dead=" + std::string(value) + ": it looks like 3@100 or 3@100-200, a rank and from which step to which");
+  const bool good = at != value.npos && read(outage.rank, value.substr(0, at)) &&
+                    read(outage.from, value.substr(at + 1, dash == value.npos ? dash : dash - at - 1)) &&
+                    (dash == value.npos || read(outage.to, value.substr(dash + 1)));
+  if (!good || outage.to < outage.from)
+    return wrong("dead=" + std::string(value) + ": it looks like 3@100 or 3@100-200, a rank and from which step to which");
   model.dead.push_back(outage);
   return {};
 }
@@ -97,13 +102,15 @@ Status read_slow(LossModel& model, std::string_view value) {
   const auto cross = value.find('x');
   LossModel::Slow slow;
   if (cross == value.npos || !read(slow.rank, value.substr(0, cross)) || !read_share(slow.share, value.substr(cross + 1)))
-    return wrong("slow=" + std::string(value) + ": it looks like 3x0.2, a rank and the share of its streams that come too late");
+    return wrong("slow=" + std::string(value) +
+                 ": it looks like 3x0.2, a rank and the share of its streams that come too late");
   model.slow.push_back(slow);
   return {};
 }
 
 Status read_granularity(LossModel& model, std::string_view value) {
-  if (value != "datagram" && value != "shard") return wrong("granularity=" + std::string(value) + ": it is none of datagram, shard");
+  if (value != "datagram" && value != "shard")
+    return wrong("granularity=" + std::string(value) + ": it is none of datagram, shard");
   model.granularity = value == "shard" ? LossModel::Granularity::shard : LossModel::Granularity::datagram;
   return {};
 }
@@ -111,7 +118,9 @@ Status read_granularity(LossModel& model, std::string_view value) {
 Status read_number(LossModel& model, const Key& key, std::string_view value) {
   double& number = model.*key.value;
   const bool is_burst = key.value == &LossModel::burst;
-  if (!read(number, value) || !(number >= (is_burst ? 1 : 0) && number <= (is_burst ? burst_max : 1))) return wrong(std::string(key.name) + "=" + std::string(value) + ": not a number from " + (is_burst ? "1 to 1e9" : "0 to 1"));
+  if (!read(number, value) || !(number >= (is_burst ? 1 : 0) && number <= (is_burst ? burst_max : 1)))
+    return wrong(std::string(key.name) + "=" + std::string(value) + ": not a number from " +
+                 (is_burst ? "1 to 1e9" : "0 to 1"));
   return {};
 }
 
@@ -138,17 +147,24 @@ Status check_law(const LossModel& model) {
     case Kind::iid:
     case Kind::links: return {};
     case Kind::gilbert_elliott:
-      if (!(p >= model.good && p < model.bad)) return wrong("p=" + shortest(p) + ": it must be at least good=" + shortest(model.good) + " and less than bad=" + shortest(model.bad));
-      if (model.fall() > 1 + rounding) return wrong("burst=" + shortest(model.burst) + ": bursts must be longer for so much loss: at least " + shortest((p - model.good) / (model.bad - p)));
+      if (!(p >= model.good && p < model.bad))
+        return wrong("p=" + shortest(p) + ": it must be at least good=" + shortest(model.good) +
+                     " and less than bad=" + shortest(model.bad));
+      if (model.fall() > 1 + rounding)
+        return wrong("burst=" + shortest(model.burst) + ": bursts must be longer for so much loss: at least " +
+                     shortest((p - model.good) / (model.bad - p)));
       return {};
     case Kind::chain:
       if (p >= 1) return wrong("p=" + shortest(p) + ": a chain that recovers loses less than everything");
       if (!(model.recovery > 0)) return wrong("recovery=0: what was lost would never arrive again");
-      if (model.fall() > 1 + rounding) return wrong("recovery=" + shortest(model.recovery) + ": at most " + shortest((1 - p) / p) + " goes with so much loss");
+      if (model.fall() > 1 + rounding)
+        return wrong("recovery=" + shortest(model.recovery) + ": at most " + shortest((1 - p) / p) + " goes with so much loss");
       return {};
     case Kind::joint:
       if (p >= 1) return wrong("p=" + shortest(p) + ": it must be less than 1");
-      if (!(model.both >= p * p - rounding && model.both <= p + rounding)) return wrong("both=" + shortest(model.both) + ": it lies between " + shortest(p * p) + ", independent receivers, and p=" + shortest(p));
+      if (!(model.both >= p * p - rounding && model.both <= p + rounding))
+        return wrong("both=" + shortest(model.both) + ": it lies between " + shortest(p * p) +
+                     ", independent receivers, and p=" + shortest(p));
       return {};
   }
   return {};
@@ -163,12 +179,14 @@ Status read_parts(LossModel& model, const KindText& kind, std::string_view parts
     const bool bare = begin == 0 && !kind.keys.empty() && part.find_first_of("=>@") == part.npos;
     if (auto status = bare ? read_number(model, kind.keys[0], part) : read_part(model, kind, part); !status.ok()) return status;
     const auto key = bare ? std::string(kind.keys[0].name) : std::string(part.substr(0, part.find('=')));
-    if (key != "dead" && key != "slow" && seen.find("," + key + ",") != seen.npos) return wrong(std::string(part) + ": is there twice");
+    if (key != "dead" && key != "slow" && seen.find("," + key + ",") != seen.npos)
+      return wrong(std::string(part) + ": is there twice");
     seen += key + ",";
     begin = end + 1;
   }
   for (const auto& key : kind.keys) {
-    if (key.must_be && seen.find("," + std::string(key.name) + ",") == seen.npos) return wrong(std::string(kind.name) + ": " + key.name + "= is missing");
+    if (key.must_be && seen.find("," + std::string(key.name) + ",") == seen.npos)
+      return wrong(std::string(kind.name) + ": " + key.name + "= is missing");
   }
   return {};
 }
@@ -183,8 +201,11 @@ Result<LossModel> LossModel::parse(std::string_view text) {
     return model;
   }
   const auto colon = std::min(text.find(':'), text.size());
-  const auto* kind = std::find_if(std::begin(kinds), std::end(kinds), [&](const KindText& each) { return text.substr(0, colon) == each.name; });
-  if (kind == std::end(kinds)) return wrong("\"" + std::string(text.substr(0, colon)) + "\" is no share and none of none, iid, gilbert_elliott, chain, joint, links");
+  const auto* kind = std::find_if(std::begin(kinds), std::end(kinds),
+                                  [&](const KindText& each) { return text.substr(0, colon) == each.name; });
+  if (kind == std::end(kinds))
+    return wrong("\"" + std::string(text.substr(0, colon)) +
+                 "\" is no share and none of none, iid, gilbert_elliott, chain, joint, links");
   model.kind = kind->kind;
   if (colon < text.size()) {
     if (auto status = read_parts(model, *kind, text.substr(colon + 1)); !status.ok()) return status;
@@ -206,7 +227,9 @@ std::string LossModel::to_string() const {
   }
   for (const auto& link : links) add(place_text(link.sender) + ">" + place_text(link.receiver) + "=" + shortest(link.loss));
   if (granularity == Granularity::shard) add("granularity=shard");
-  for (const auto& outage : dead) add("dead=" + std::to_string(outage.rank) + "@" + std::to_string(outage.from) + (outage.to == for_ever ? "" : "-" + std::to_string(outage.to)));
+  for (const auto& outage : dead)
+    add("dead=" + std::to_string(outage.rank) + "@" + std::to_string(outage.from) +
+        (outage.to == for_ever ? "" : "-" + std::to_string(outage.to)));
   for (const auto& one : slow) add("slow=" + std::to_string(one.rank) + "x" + shortest(one.share));
   return all;
 }
@@ -216,7 +239,9 @@ Status LossModel::check(uint32_t world) const {
   for (const auto& link : links) last = std::max({last, link.sender, link.receiver});
   for (const auto& outage : dead) last = std::max<int64_t>(last, outage.rank);
   for (const auto& one : slow) last = std::max<int64_t>(last, one.rank);
-  return last < world ? Status() : wrong("it names rank " + std::to_string(last) + ", and there are " + std::to_string(world) + ", from 0");
+  return last < world
+             ? Status()
+             : wrong("it names rank " + std::to_string(last) + ", and there are " + std::to_string(world) + ", from 0");
 }
 
 double LossModel::link_loss(Rank sender, Rank receiver) const {

@@ -10,8 +10,10 @@ namespace unisono::sim {
 namespace {
 
 TEST(LossModel, is_read_back_as_it_was_written) {
-  for (const char* text : {"none", "iid:0.1", "iid:0", "iid:1", "gilbert_elliott:p=0.1,burst=8", "gilbert_elliott:p=0.1,burst=8,good=0.01,bad=0.5", "chain:p=0.1,recovery=0.25", "joint:p=0.1,both=0.05", "links:0>1=0.3,2>*=0.1", "links:p=0.05,*>1=1",
-                           "iid:0.1,granularity=shard,dead=3@100,dead=4@100-200,slow=3x0.2,slow=5x1", "none:dead=0@0", "iid:1e-06"}) {
+  for (const char* text :
+       {"none", "iid:0.1", "iid:0", "iid:1", "gilbert_elliott:p=0.1,burst=8", "gilbert_elliott:p=0.1,burst=8,good=0.01,bad=0.5",
+        "chain:p=0.1,recovery=0.25", "joint:p=0.1,both=0.05", "links:0>1=0.3,2>*=0.1", "links:p=0.05,*>1=1",
+        "iid:0.1,granularity=shard,dead=3@100,dead=4@100-200,slow=3x0.2,slow=5x1", "none:dead=0@0", "iid:1e-06"}) {
     EXPECT_EQ(loss_model_of(text).to_string(), text);
     EXPECT_EQ(loss_model_of(loss_model_of(text).to_string()), loss_model_of(text));
   }
@@ -21,7 +23,8 @@ TEST(LossModel, is_read_back_as_it_was_written) {
 }
 
 TEST(LossModel, has_what_was_written) {
-  const auto model = loss_model_of("gilbert_elliott:p=0.1,burst=8,good=0.01,bad=0.5,dead=3@100-200,slow=2x0.25,granularity=shard");
+  const auto model =
+      loss_model_of("gilbert_elliott:p=0.1,burst=8,good=0.01,bad=0.5,dead=3@100-200,slow=2x0.25,granularity=shard");
   EXPECT_EQ(model.kind, LossModel::Kind::gilbert_elliott);
   EXPECT_EQ(model.loss, .1);
   EXPECT_EQ(model.burst, 8);
@@ -91,7 +94,9 @@ TEST(LossModel, that_is_wrong_is_refused_and_the_part_is_named) {
 
 TEST(LossModel, ranks_that_are_not_there_are_refused) {
   EXPECT_TRUE(loss_model_of("links:0>3=0.1,dead=3@0,slow=3x0").check(4).ok());
-  for (const char* text : {"links:0>4=0.1", "links:4>*=0.1", "none:dead=4@0", "none:slow=4x0"}) EXPECT_NE(loss_model_of(text).check(4).message().find("it names rank 4, and there are 4, from 0"), std::string::npos) << text;
+  for (const char* text : {"links:0>4=0.1", "links:4>*=0.1", "none:dead=4@0", "none:slow=4x0"})
+    EXPECT_NE(loss_model_of(text).check(4).message().find("it names rank 4, and there are 4, from 0"), std::string::npos)
+        << text;
 }
 
 // Check D8 of docs/design/methods/packet_loss.md.

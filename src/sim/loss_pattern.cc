@@ -10,7 +10,9 @@ using Kind = LossModel::Kind;
 // Which of several independent draws at one place.
 enum Draw : uint64_t { draw_state = 0, draw_loss = 1, draw_late = 2 };
 
-double unit(uint64_t key, uint64_t place, Draw draw) { return static_cast<double>(mix64(mix64(key ^ place) + draw) >> 11) * 0x1.0p-53; }
+double unit(uint64_t key, uint64_t place, Draw draw) {
+  return static_cast<double>(mix64(mix64(key ^ place) + draw) >> 11) * 0x1.0p-53;
+}
 
 }  // namespace
 
@@ -50,7 +52,9 @@ bool LossPattern::cut_off(const DatagramPlace& at) const {
     if ((outage.rank == at.sender || outage.rank == at.receiver) && at.step >= outage.from && at.step <= outage.to) return true;
   }
   for (const auto& slow : model_.slow) {
-    if (slow.rank == at.sender && at.sender != at.receiver && unit(keys_[size_t{shape_.world} * shape_.world + at.sender], at.step * 2 + at.phase, draw_late) < slow.share) return true;
+    if (slow.rank == at.sender && at.sender != at.receiver &&
+        unit(keys_[size_t{shape_.world} * shape_.world + at.sender], at.step * 2 + at.phase, draw_late) < slow.share)
+      return true;
   }
   return false;
 }

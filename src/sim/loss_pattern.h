@@ -1,4 +1,5 @@
-// The fate of each datagram under a LossModel: a function of seed, link and place on the link, so neither timing nor the order of asking changes it.
+// The fate of each datagram under a LossModel: a function of seed, link and place on the link, so neither timing nor the order
+// of asking changes it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace unisono::sim {
 struct DatagramPlace {
   Rank sender = 0, receiver = 0;  // may be the same: the owner's own contribution, where an estimator lets it be lost
   uint64_t step = 0;
-  uint32_t phase = 0;             // 0 contributions, 1 results
+  uint32_t phase = 0;  // 0 contributions, 1 results
   uint32_t range = 0;
 };
 
@@ -43,9 +44,9 @@ class LossPattern {
   const LossModel model_;
   const Shape shape_;
   Chain chain_;
-  std::vector<uint64_t> keys_;          // by link; in the end one per sender, for what all its receivers share
-  std::vector<double> losses_;          // by link, of Kind::links
-  std::vector<Walk> walks_;             // by link; of Kind::chain by link, phase and range
+  std::vector<uint64_t> keys_;  // by link; in the end one per sender, for what all its receivers share
+  std::vector<double> losses_;  // by link, of Kind::links
+  std::vector<Walk> walks_;     // by link; of Kind::chain by link, phase and range
 };
 
 }  // namespace unisono::sim

@@ -18,7 +18,14 @@ LossModel model_of(const std::string& text) {
   return model.ok() ? *model : LossModel{};
 }
 
-constexpr const char* all_kinds[] = {"iid:0.3", "gilbert_elliott:p=0.3,burst=8", "gilbert_elliott:p=0.3,burst=8,good=0.1,bad=0.9", "chain:p=0.3,recovery=0.25", "joint:p=0.3,both=0.2", "links:p=0.3,0>1=0.5", "iid:0.3,granularity=shard", "iid:0.3,slow=1x0.5"};
+constexpr const char* all_kinds[] = {"iid:0.3",
+                                     "gilbert_elliott:p=0.3,burst=8",
+                                     "gilbert_elliott:p=0.3,burst=8,good=0.1,bad=0.9",
+                                     "chain:p=0.3,recovery=0.25",
+                                     "joint:p=0.3,both=0.2",
+                                     "links:p=0.3,0>1=0.5",
+                                     "iid:0.3,granularity=shard",
+                                     "iid:0.3,slow=1x0.5"};
 
 std::vector<DatagramPlace> places(uint32_t world, uint64_t steps, uint32_t ranges) {
   std::vector<DatagramPlace> all;
@@ -42,7 +49,8 @@ TEST(LossPattern, is_that_of_its_seed_in_whatever_order_it_is_asked) {
   for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[random.below(i)]);
   for (const char* text : all_kinds) {
     SCOPED_TRACE(text);
-    LossPattern first(model_of(text), 7, {.world = 3, .ranges = 4}), second(model_of(text), 7, {.world = 3, .ranges = 4}), other(model_of(text), 8, {.world = 3, .ranges = 4});
+    LossPattern first(model_of(text), 7, {.world = 3, .ranges = 4}), second(model_of(text), 7, {.world = 3, .ranges = 4}),
+        other(model_of(text), 8, {.world = 3, .ranges = 4});
     std::vector<bool> fates;
     size_t differ = 0;
     for (const auto& place : in_order) {
@@ -66,7 +74,8 @@ TEST(LossPattern, each_link_loses_as_much_as_its_model_says) {
     for (uint32_t phase = 0; phase < 2; ++phase) {
       double lost = 0;
       for (uint64_t step = 0; step < steps; ++step) {
-        for (uint32_t range = 0; range < 4; ++range) lost += pattern.lost({.sender = 0, .receiver = 1, .step = step, .phase = phase, .range = range});
+        for (uint32_t range = 0; range < 4; ++range)
+          lost += pattern.lost({.sender = 0, .receiver = 1, .step = step, .phase = phase, .range = range});
       }
       EXPECT_NEAR(lost / (4 * steps), model.link_loss(0, 1), .015);
     }
@@ -87,7 +96,8 @@ TEST(LossPattern, a_shard_is_lost_whole_or_not_at_all) {
   std::set<bool> seen;
   for (uint64_t step = 0; step < 50; ++step) {
     const bool first = pattern.lost({.sender = 0, .receiver = 1, .step = step});
-    for (uint32_t range = 1; range < 8; ++range) EXPECT_EQ(pattern.lost({.sender = 0, .receiver = 1, .step = step, .range = range}), first);
+    for (uint32_t range = 1; range < 8; ++range)
+      EXPECT_EQ(pattern.lost({.sender = 0, .receiver = 1, .step = step, .range = range}), first);
     seen.insert(first);
   }
   EXPECT_EQ(seen.size(), 2u);
@@ -98,7 +108,8 @@ TEST(LossPattern, two_receivers_both_miss_as_often_as_joint_losses_say) {
   constexpr uint64_t steps = 100000;
   double both = 0, first = 0;
   for (uint64_t step = 0; step < steps; ++step) {
-    const bool one = pattern.lost({.sender = 0, .receiver = 1, .step = step, .phase = 1}), two = pattern.lost({.sender = 0, .receiver = 2, .step = step, .phase = 1});
+    const bool one = pattern.lost({.sender = 0, .receiver = 1, .step = step, .phase = 1}),
+               two = pattern.lost({.sender = 0, .receiver = 2, .step = step, .phase = 1});
     both += one && two;
     first += one;
   }
@@ -121,7 +132,9 @@ TEST(LossPattern, what_a_chain_lost_arrives_in_the_next_step_with_its_recovery) 
 TEST(LossPattern, of_a_dead_peer_nothing_arrives_while_it_is_dead) {
   LossPattern pattern(model_of("none:dead=1@10-19,dead=2@15"), 3, {.world = 4, .ranges = 2});
   for (const auto& place : places(4, 30, 2)) {
-    const auto dead = [&](Rank rank) { return (rank == 1 && place.step >= 10 && place.step <= 19) || (rank == 2 && place.step >= 15); };
+    const auto dead = [&](Rank rank) {
+      return (rank == 1 && place.step >= 10 && place.step <= 19) || (rank == 2 && place.step >= 15);
+    };
     EXPECT_EQ(pattern.lost(place), dead(place.sender) || dead(place.receiver));
   }
 }
@@ -148,7 +161,9 @@ Spread losses_in_streams(const LossModel& model, uint32_t datagrams, size_t stre
   double sum = 0, squares = 0;
   for (size_t stream = 0; stream < streams; ++stream) {
     double lost = 0;
-    for (uint32_t range = 0; range < datagrams; ++range) lost += pattern.lost({.sender = static_cast<Rank>(stream / world), .receiver = static_cast<Rank>(stream % world), .range = range});
+    for (uint32_t range = 0; range < datagrams; ++range)
+      lost += pattern.lost(
+          {.sender = static_cast<Rank>(stream / world), .receiver = static_cast<Rank>(stream % world), .range = range});
     sum += lost;
     squares += lost * lost;
   }
@@ -185,7 +200,9 @@ TEST(LossPattern, all_of_the_last_are_lost_as_often_as_bursts_last) {
   double all_lost = 0;
   for (size_t stream = 0; stream < streams; ++stream) {
     bool lost = true;
-    for (uint32_t range = datagrams - last; range < datagrams; ++range) lost &= pattern.lost({.sender = static_cast<Rank>(stream / 128), .receiver = static_cast<Rank>(stream % 128), .range = range});
+    for (uint32_t range = datagrams - last; range < datagrams; ++range)
+      lost &= pattern.lost(
+          {.sender = static_cast<Rank>(stream / 128), .receiver = static_cast<Rank>(stream % 128), .range = range});
     all_lost += lost;
   }
   const double expected = .1 * std::pow(1 - .125, last - 1);

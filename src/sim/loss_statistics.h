@@ -8,7 +8,8 @@
 
 namespace unisono::sim {
 
-// What is added per step is a sum and how many samples it is of; steps beyond the last whole block count for nothing. Blocks without a sample are left out.
+// What is added per step is a sum and how many samples it is of; steps beyond the last whole block count for nothing. Blocks
+// without a sample are left out.
 class BlockMeans {
  public:
   BlockMeans() = default;  // of blocks of one step
@@ -45,7 +46,8 @@ class BlockMeans {
     if (blocks_.size() < 2) return std::numeric_limits<double>::infinity();
     const double centre = mean(), all = samples(), count = static_cast<double>(blocks_.size());
     double squares = 0;
-    for (const auto& block : blocks_) squares += (block.mean - centre) * (block.mean - centre) * (block.samples / all) * (block.samples / all);
+    for (const auto& block : blocks_)
+      squares += (block.mean - centre) * (block.mean - centre) * (block.samples / all) * (block.samples / all);
     return std::sqrt(squares * count / (count - 1));
   }
 
@@ -58,8 +60,9 @@ class BlockMeans {
   std::vector<Block> blocks_;
 };
 
-// How many standard errors of a mean of so many blocks are as unlikely as z are where the error is known: Student's distribution by Wallace's approximation
-// (1959, "Bounds on normal approximations to Student's and the chi-square distributions").
+// How many standard errors of a mean of so many blocks are as unlikely as z are where the error is known: Student's
+// distribution by Wallace's approximation (1959, "Bounds on normal approximations to Student's and the chi-square
+// distributions").
 inline double student(double z, size_t blocks) {
   if (blocks < 2) return std::numeric_limits<double>::infinity();
   const double freedom = static_cast<double>(blocks - 1), scaled = z * (8 * freedom + 3) / (8 * freedom + 1);

@@ -163,7 +163,8 @@ Slot Network::acquire(PeerIndex self, std::span<const PeerIndex> peers, size_t b
   }
   if (!possible) {
     for (const auto peer : peers) want_credit(self, peer);
-    if (station.slots_out == 0) event_queue_.add(event_queue_.now() + 1, EventKind::credit, self, 0);  // nothing else would bring the news
+    if (station.slots_out == 0)
+      event_queue_.add(event_queue_.now() + 1, EventKind::credit, self, 0);  // nothing else would bring the news
     return {};
   }
   const auto number = take_block(bytes);
@@ -232,7 +233,8 @@ void Network::launch(uint64_t key) {
 bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
   auto& l = link(self, peer);
   if (l.lost) return true;
-  if (!payload.empty() && header.kind != FrameKind::failed && (l.under_way >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) {
+  if (!payload.empty() && header.kind != FrameKind::failed &&
+      (l.under_way >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) {
     violation("rank " + std::to_string(self) + " sends to rank " + std::to_string(peer) + " without room");
   }
   if (payload.size() > payload_bytes_max)

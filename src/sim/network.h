@@ -34,10 +34,11 @@ struct NetworkSettings {
   bool lends_slots = false;
   uint32_t slots = 64, result_slots = 16;  // per process
   double lend = 0;                         // a payload is lent although it could be placed
-  bool views_take_credit = false;  // lent payloads keep their place in the link's queue, and slots need none: as in shared memory
-  double copy = 1;               // send() needs the payload no longer than the call
-  double split = 0;              // a placed payload lands in two parts, the second one later
-  double refuse = 0;             // credit() and acquire() say no for a while
+  bool views_take_credit =
+      false;          // lent payloads keep their place in the link's queue, and slots need none: as in shared memory
+  double copy = 1;    // send() needs the payload no longer than the call
+  double split = 0;   // a placed payload lands in two parts, the second one later
+  double refuse = 0;  // credit() and acquire() say no for a while
   Nanos refuse_max = 200 * microsecond;
   uint32_t news_per_poll_max = 0;  // 0 = all there are
   Nanos wake_max = 0;              // from news to the poll that takes it
@@ -122,7 +123,7 @@ class Network {
     State state = State::free;
     Tell tell = Tell::nobody;
     bool offered_slot = false;  // the payload was committed, not sent
-    bool takes_credit = false;    // in its link's queue
+    bool takes_credit = false;  // in its link's queue
     std::byte* target = nullptr;
     size_t landed = 0;
   };

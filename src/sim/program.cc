@@ -53,9 +53,10 @@ void add_codec(Call& call, Random random) {
   const auto collective = call.collective;
   if (!takes_codec(collective) || !random.chance(0.4)) return;
   const auto schedule = call.options.schedule;
-  const bool encodes_once = collective == Collective::all_reduce       ? schedule != ScheduleKind::ring && schedule != ScheduleKind::halving_doubling
-                            : collective == Collective::reduce_scatter ? schedule == ScheduleKind::direct || schedule == ScheduleKind::automatic
-                                                                       : true;
+  const bool encodes_once =
+      collective == Collective::all_reduce       ? schedule != ScheduleKind::ring && schedule != ScheduleKind::halving_doubling
+      : collective == Collective::reduce_scatter ? schedule == ScheduleKind::direct || schedule == ScheduleKind::automatic
+                                                 : true;
   if (!encodes_once) return;
   const auto step = [&] {
     StepCodec s{.kind = random.chance(0.7) ? StepCodec::Kind::quantize : static_cast<StepCodec::Kind>(random.below(4))};

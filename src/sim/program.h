@@ -16,8 +16,8 @@ namespace unisono::sim {
 
 struct SimGroup {
   uint32_t number = 0;
-  std::vector<PeerIndex> members;  // by rank
-  std::vector<uint32_t> host_groups;   // by rank
+  std::vector<PeerIndex> members;     // by rank
+  std::vector<uint32_t> host_groups;  // by rank
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
   // UINT32_MAX if it is not a member.
   Rank rank_of(PeerIndex process) const;

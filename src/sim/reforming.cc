@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "group/lifecycle/reform.h"
 #include "group/api/calls.h"
+#include "group/lifecycle/reform.h"
 #include "sim/tensors.h"
 
 namespace unisono::sim {

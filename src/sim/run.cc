@@ -21,7 +21,8 @@ Run::Run(Cluster& cluster, const Program& program, const RunSettings& settings)
   for (PeerIndex process = 0; process < cluster_.size(); ++process) {
     for (const auto& group : program_.groups) {
       const bool member = group.rank_of(process) != UINT32_MAX;
-      groups_[process].push_back(member ? &cluster_.make_group(process, group.number, group.members, group.host_groups) : nullptr);
+      groups_[process].push_back(member ? &cluster_.make_group(process, group.number, group.members, group.host_groups)
+                                        : nullptr);
     }
     schedule(process, static_cast<Nanos>(random_.below(static_cast<uint64_t>(program_.think_max) + 1)));
   }

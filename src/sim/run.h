@@ -1,6 +1,7 @@
 // Executes a program on a cluster, the way a user's processes would: calls, waits, looks at the result, uses the memory again.
 //
-// When an operation has ended, its output is kept for the checkers and then overwritten: whoever still reads or writes it shows.
+// When an operation has ended, its output is kept for the checkers and then overwritten: whoever still reads or writes it
+// shows.
 #pragma once
 
 #include <cstdint>

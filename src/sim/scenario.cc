@@ -121,7 +121,8 @@ void plant(const FaultPlan& plan, Cluster& cluster) {
   if (plan.calm_at > 0) cluster.at(plan.calm_at, [&cluster] { cluster.network().calm(); });
 }
 
-// The largest set of living processes whose links among each other all stand, as far as taking away the worst one by one finds it.
+// The largest set of living processes whose links among each other all stand, as far as taking away the worst one by one finds
+// it.
 std::vector<PeerIndex> healthy_core(Cluster& cluster) {
   std::vector<PeerIndex> core;
   for (PeerIndex p = 0; p < cluster.size(); ++p) {
@@ -146,7 +147,8 @@ void check_core_goes_on(Cluster& cluster, uint64_t seed, std::vector<std::string
   call.dtype = DType::i32;
   call.seed = mix64(seed ^ 0x636F7265);
   call.options.timeout = Milliseconds(2000);
-  call.options.schedule = ScheduleKind::two_step;  // in large runs views are the senders' own memory, which one-shot does not bear
+  call.options.schedule =
+      ScheduleKind::two_step;  // in large runs views are the senders' own memory, which one-shot does not bear
   Program program;
   program.groups.push_back({.number = 4711, .members = core, .host_groups = std::vector<uint32_t>(core.size(), 0)});
   program.calls.push_back(call);

@@ -34,7 +34,8 @@ struct ScenarioSettings {
   ScheduleKind schedule = ScheduleKind::automatic;
   uint64_t slice_bytes = 0;
   uint32_t ranks_per_host = 1;
-  // Of all: what handing a message over costs, by which schedules are chosen; 0: as over TCP at 10 Gbit/s. Where it is dear, short sums are relayed.
+  // Of all: what handing a message over costs, by which schedules are chosen; 0: as over TCP at 10 Gbit/s. Where it is dear,
+  // short sums are relayed.
   uint32_t message_us = 0;
   // Injected: the n-th call of its kind fails.
   uint64_t fail_send = 0, fail_receive = 0, fail_credit = 0, fail_acquire = 0;

@@ -1,4 +1,5 @@
-// Whole runs in virtual time: every seed is another cluster, program and set of faults. UNISONO_TEST_SEEDS asks for more of them.
+// Whole runs in virtual time: every seed is another cluster, program and set of faults. UNISONO_TEST_SEEDS asks for more of
+// them.
 #include "sim/scenario.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +67,12 @@ TEST(Scenario, all_reduce_under_any_fault_ends_right_or_with_the_name_of_who_is_
 TEST(Scenario, relayed_sums_end_right_or_with_the_name_of_who_is_to_blame) {
   for (const auto faults : {FaultProfile::none, FaultProfile::stop, FaultProfile::kill, FaultProfile::mixed}) {
     for (const uint32_t peers : {7u, 9u}) {
-      const ScenarioSettings settings{.kind = ScenarioKind::all_reduce, .peers = peers, .faults = faults, .bytes = 2000, .order = Order::in_rank_order, .message_us = 100};
+      const ScenarioSettings settings{.kind = ScenarioKind::all_reduce,
+                                      .peers = peers,
+                                      .faults = faults,
+                                      .bytes = 2000,
+                                      .order = Order::in_rank_order,
+                                      .message_us = 100};
       EXPECT_EQ(run_scenario(settings, 0).schedule, "one_shot_relayed");
       expect_passed(settings, seed_count(25));
       expect_passed({.kind = ScenarioKind::random, .peers = peers, .faults = faults, .message_us = 100}, seed_count(25));
@@ -157,7 +163,8 @@ TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
                               .order = Order::any,
                               .schedule = schedule,
                               .slice_bytes = 256};
-    const uint64_t seed = GetParam().count == &NetworkCounters::credits ? 2 : 1;  // odd: the links lend slots, and then room is not asked for
+    const uint64_t seed =
+        GetParam().count == &NetworkCounters::credits ? 2 : 1;  // odd: the links lend slots, and then room is not asked for
     uint64_t n = 1;
     for (;; ++n) {
       settings.*GetParam().setting = n;

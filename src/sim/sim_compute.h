@@ -1,5 +1,5 @@
-// Arithmetic that is done at once and charged in virtual time: nothing, the process's own time (it does nothing else meanwhile), or
-// that of a worker beside it, who reports later.
+// Arithmetic that is done at once and charged in virtual time: nothing, the process's own time (it does nothing else
+// meanwhile), or that of a worker beside it, who reports later.
 #pragma once
 
 #include <algorithm>

@@ -21,7 +21,8 @@ inline void member(const Options& options, const std::function<void(Group&)>& bo
 }  // namespace detail
 
 // newcomer: of one more thread, which is taken in when the others re-form the group; null: there is none.
-inline void in_group(uint32_t world, const std::function<void(Group&)>& body, const Options& common = {}, const std::function<void(Group&)>& newcomer = {}) {
+inline void in_group(uint32_t world, const std::function<void(Group&)>& body, const Options& common = {},
+                     const std::function<void(Group&)>& newcomer = {}) {
   const TemporaryFolder folder;
   auto options = common;
   options.rendezvous = "file://" + folder.path() + "/meet";

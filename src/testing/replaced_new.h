@@ -1,5 +1,5 @@
-// For tests: operator new and delete of the whole program, by two functions that the including file defines in namespace unisono::replaced_new. Include it in one
-// file of a program, once.
+// For tests: operator new and delete of the whole program, by two functions that the including file defines in namespace
+// unisono::replaced_new. Include it in one file of a program, once.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,12 @@ inline void* allocate_or_throw(size_t bytes, size_t alignment) {
 
 void* operator new(size_t bytes) { return unisono::replaced_new::allocate_or_throw(bytes, 0); }
 void* operator new[](size_t bytes) { return unisono::replaced_new::allocate_or_throw(bytes, 0); }
-void* operator new(size_t bytes, std::align_val_t alignment) { return unisono::replaced_new::allocate_or_throw(bytes, static_cast<size_t>(alignment)); }
-void* operator new[](size_t bytes, std::align_val_t alignment) { return unisono::replaced_new::allocate_or_throw(bytes, static_cast<size_t>(alignment)); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return unisono::replaced_new::allocate_or_throw(bytes, static_cast<size_t>(alignment));
+}
+void* operator new[](size_t bytes, std::align_val_t alignment) {
+  return unisono::replaced_new::allocate_or_throw(bytes, static_cast<size_t>(alignment));
+}
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return unisono::replaced_new::allocate(bytes, 0); }
 void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return unisono::replaced_new::allocate(bytes, 0); }
 void operator delete(void* memory) noexcept { unisono::replaced_new::release(memory); }

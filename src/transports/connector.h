@@ -28,21 +28,21 @@ struct LinkRequest {
   std::vector<std::string> endpoints;  // the other side's endpoints(), best first
   bool dial = false;                   // this side connects; otherwise it waits to be connected to
   Nanos deadline = 0;                  // absolute; afterwards Sink::lost, naming every endpoint tried and its error
-  // A dial ends as soon as every endpoint has turned it away: nobody listens there, or another process does. Then Sink::lost says peer_lost
-  // (the process is gone); unavailable remains for who does not answer in time, or lets nobody in.
+  // A dial ends as soon as every endpoint has turned it away: nobody listens there, or another process does. Then Sink::lost
+  // says peer_lost (the process is gone); unavailable remains for who does not answer in time, or lets nobody in.
   bool give_up_if_refused = false;
 };
 
-// Keeps the numbers of guests: processes that show the key of the job and that nobody added. Called from Transport::poll only, and must not
-// call the transport.
+// Keeps the numbers of guests: processes that show the key of the job and that nobody added. Called from Transport::poll only,
+// and must not call the transport.
 class InboundRegistry {
  public:
   virtual ~InboundRegistry() = default;
-  // A process guest.id, to which there is no link, comes in. True: it gets one, and guest.peer (a free index) and guest.label are filled in;
-  // Sink::room tells when it is up. False: it is refused (busy).
+  // A process guest.id, to which there is no link, comes in. True: it gets one, and guest.peer (a free index) and guest.label
+  // are filled in; Sink::room tells when it is up. False: it is refused (busy).
   virtual bool admit(LinkRequest& inbound) = 0;
-  // Who listens where the dial without an id of `peer` led. Without goes_on it is this process itself, or there is a link to it already:
-  // the dial is over, the index free again, and no `lost` follows.
+  // Who listens where the dial without an id of `peer` led. Without goes_on it is this process itself, or there is a link to it
+  // already: the dial is over, the index free again, and no `lost` follows.
   virtual void answered(PeerIndex peer, const PeerId& id, bool goes_on) = 0;
 };
 

@@ -1,5 +1,5 @@
-// The seam for lossy operations, beside Transport: streams of datagrams to the ranks of a group, paced and authenticated, each sent once, and
-// again only where the receiver asks. Implemented by the UDP transport, and by the simulator.
+// The seam for lossy operations, beside Transport: streams of datagrams to the ranks of a group, paced and authenticated, each
+// sent once, and again only where the receiver asks. Implemented by the UDP transport, and by the simulator.
 //
 // All calls come from the thread that calls Transport::poll; news come from poll only.
 #pragma once
@@ -19,9 +19,10 @@ namespace unisono {
 class DatagramSink {
  public:
   virtual ~DatagramSink() = default;
-  // An authentic `data` or `end` datagram of the group's current epoch; payload is valid during the call. What the sink makes of it: none, or why it
-  // was dropped (op_old, op_ahead, place, size, duplicate, late), which is counted.
-  virtual DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) = 0;
+  // An authentic `data` or `end` datagram of the group's current epoch; payload is valid during the call. What the sink makes
+  // of it: none, or why it was dropped (op_old, op_ahead, place, size, duplicate, late), which is counted.
+  virtual DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload,
+                                 Nanos now) = 0;
   // Every range of the stream and its first `end` have been given to the kernel.
   virtual void stream_sent(uint32_t group, Rank to, StreamName stream) = 0;
 };
@@ -39,7 +40,8 @@ class DatagramService {
   virtual ~DatagramService() = default;
 
   // peers: by rank; the entry of group.self is not used. All must be up. Datagrams of this epoch are dropped before.
-  virtual Status open_group(uint32_t group, const DatagramGroup& what, std::span<const PeerIndex> peers, DatagramSink& sink) = 0;
+  virtual Status open_group(uint32_t group, const DatagramGroup& what, std::span<const PeerIndex> peers,
+                            DatagramSink& sink) = 0;
   virtual void close_group(uint32_t group) = 0;
   // UDP payload of the largest datagram that has been seen to reach all these peers.
   virtual uint32_t datagram_bytes(std::span<const PeerIndex> peers) const = 0;
@@ -51,7 +53,8 @@ class DatagramService {
   // Its bytes are not touched afterwards; repair requests for it are ignored.
   virtual void drop_stream(uint32_t group, Rank to, StreamName stream) = 0;
   // Asks for ranges again. The bitmap as in wire/datagram.h; empty: all has arrived.
-  virtual void ask(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first, std::span<const std::byte> bitmap) = 0;
+  virtual void ask(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first,
+                   std::span<const std::byte> bitmap) = 0;
   // Whether the sender still holds this stream and the receiver has not said that it has all of it.
   virtual bool stream_wanted(uint32_t group, Rank to, StreamName stream) const = 0;
 

@@ -45,7 +45,8 @@ class Sink {
   // landed anywhere yet; a transport that already holds the whole payload in lendable memory need not ask.
   virtual std::byte* place(PeerIndex from, const FrameHeader& header) = 0;
   // A whole frame, checked as check_frame does (and the payload checksum if it has one); header_checksum may be 0 where memory
-  // carried the header. view.data is what place gave (handle 0), or lent memory (handle not 0: the sink must release it, now or later), or empty.
+  // carried the header. view.data is what place gave (handle 0), or lent memory (handle not 0: the sink must release it, now or
+  // later), or empty.
   virtual void received(PeerIndex from, const FrameHeader& header, const View& view) = 0;
   // True if it would rather work on what it has before more comes: the transport may end its turn, and keeps the rest.
   virtual bool has_enough() const { return false; }
@@ -76,7 +77,8 @@ class Transport {
 
   // How many frames may be sent to the peer now; 0 after it is lost. A refusal is followed by Sink::room.
   virtual size_t credit(PeerIndex peer) = 0;
-  // The largest payload that can be written into a slot, and then reaches the peer without another copy. 0: it lends none, send().
+  // The largest payload that can be written into a slot, and then reaches the peer without another copy. 0: it lends none,
+  // send().
   virtual size_t slot_bytes() const = 0;
   // Transport memory for one payload of up to `bytes`, to be committed to all of `peers`. `result` marks payloads that end
   // a chunk (nobody waits for anything else before using them); some slots are kept back for them, so that contributions
@@ -88,12 +90,13 @@ class Transport {
   virtual void abandon(const Slot& slot) = 0;
   // Sends one frame; the payload must stay valid until Sink::sent(id), which poll() delivers. Returns true if the payload is
   // not needed any more already (then sent(id) is not called). Must only be called when room(peer) > 0; small
-  // frames without payload, and why an operation has failed, are always accepted. The header is sealed here. To a lost peer: returns true, sends nothing.
+  // frames without payload, and why an operation has failed, are always accepted. The header is sealed here. To a lost peer:
+  // returns true, sends nothing.
   virtual bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) = 0;
   // Gives back a lent view.
   virtual void release(const View& view) = 0;
-  // For who exchanges short frames and waits for them: without slots, views and upcalls. What looks_ahead() is true for is memory,
-  // where looking costs next to nothing; elsewhere next() never finds what is expected.
+  // For who exchanges short frames and waits for them: without slots, views and upcalls. What looks_ahead() is true for is
+  // memory, where looking costs next to nothing; elsewhere next() never finds what is expected.
   virtual bool looks_ahead() const { return false; }
   // Copies a payload and sends it to all of `peers`. False, and nothing is sent, where acquire() gives null.
   virtual bool send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) {
@@ -107,9 +110,9 @@ class Transport {
     commit(slot, header);
     return true;
   }
-  // Shows the next frame from the peer, which stays where it is. `expected`: it is that one in all but magic and checksums, whole,
-  // and its payload is there to be read. `other` frames are poll()'s. take_next() takes those that were expected; their payloads must
-  // not be read after that. Between the two, poll() must not be called.
+  // Shows the next frame from the peer, which stays where it is. `expected`: it is that one in all but magic and checksums,
+  // whole, and its payload is there to be read. `other` frames are poll()'s. take_next() takes those that were expected; their
+  // payloads must not be read after that. Between the two, poll() must not be called.
   virtual Next next(PeerIndex /*from*/, const FrameHeader& /*expected*/, const std::byte*& /*payload*/) { return Next::none; }
   virtual void take_next(std::span<const PeerIndex> /*from*/) {}
   // The memory of pending sends with these ids (id & mask == match), and of placements promised for frames of this group and
@@ -125,11 +128,11 @@ class Transport {
   virtual void close(PeerIndex peer) = 0;
 
   // Sleeping. A descriptor that becomes readable when poll() would do something, after arm() returned true; -1 if none.
-  // Something is still to be written, of links that were closed or of operations that are over for their sender: poll() is due after arm()
-  // when wait_handle() is readable, and at next_deadline(), also while nothing is in flight.
+  // Something is still to be written, of links that were closed or of operations that are over for their sender: poll() is due
+  // after arm() when wait_handle() is readable, and at next_deadline(), also while nothing is in flight.
   virtual bool draining() const { return false; }
-  // Something that was sent, or said by close(), is not known to have arrived, and nobody but poll() can bring it there: who leaves polls until it is,
-  // or for as long as it likes. False where the kernel, or memory that outlives this process, has it.
+  // Something that was sent, or said by close(), is not known to have arrived, and nobody but poll() can bring it there: who
+  // leaves polls until it is, or for as long as it likes. False where the kernel, or memory that outlives this process, has it.
   virtual bool has_pending() const { return false; }
   virtual int wait_handle() const = 0;
   // Call before sleeping on wait_handle(). False: there is work already, poll instead of sleeping.

@@ -36,8 +36,9 @@ __attribute__((target("sse4.2"))) uint32_t finish_sse42(const std::byte* data, s
   return crc;
 }
 
-// The instruction takes a word in each cycle and has its result two cycles later, so three parts of a block go side by side. What the first two are worth
-// behind the zeros that follow them is looked up: a checksum is linear. 448 bytes: three of them are most of a packet of Ethernet.
+// The instruction takes a word in each cycle and has its result two cycles later, so three parts of a block go side by side.
+// What the first two are worth behind the zeros that follow them is looked up: a checksum is linear. 448 bytes: three of them
+// are most of a packet of Ethernet.
 constexpr size_t part_bytes = 448;
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
@@ -59,7 +60,9 @@ constexpr Shift make_shift() {
 constexpr Shift shift = make_shift();
 
 // `crc` behind part_bytes zeros.
-uint32_t shifted(uint64_t crc) { return shift[0][crc & 0xFF] ^ shift[1][crc >> 8 & 0xFF] ^ shift[2][crc >> 16 & 0xFF] ^ shift[3][crc >> 24 & 0xFF]; }
+uint32_t shifted(uint64_t crc) {
+  return shift[0][crc & 0xFF] ^ shift[1][crc >> 8 & 0xFF] ^ shift[2][crc >> 16 & 0xFF] ^ shift[3][crc >> 24 & 0xFF];
+}
 
 __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(const void* from, size_t bytes, uint32_t crc) {
   const auto* data = static_cast<const std::byte*>(from);
@@ -76,9 +79,9 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(const void* from, size_t
   return finish_sse42(data, bytes, wide);
 }
 
-// A message is a polynomial, and only what it is modulo the checksum's counts: 128 bits are moved over `distance` bits of what follows by multiplying their
-// halves with x to the power of that, and adding. (Gopal et al., Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009.)
-// Bits are mirrored, as everywhere in this checksum.
+// A message is a polynomial, and only what it is modulo the checksum's counts: 128 bits are moved over `distance` bits of what
+// follows by multiplying their halves with x to the power of that, and adding. (Gopal et al., Fast CRC Computation for Generic
+// Polynomials Using PCLMULQDQ Instruction, Intel, 2009.) Bits are mirrored, as everywhere in this checksum.
 struct alignas(64) Fold {
   uint64_t factors[8];  // of low and high halves, for four times 128 bits
   constexpr explicit Fold(uint32_t distance) : factors{} {
@@ -95,11 +98,13 @@ constexpr Fold over_128(128), over_512(512), over_2048(2048);
 #define UNISONO_FOLDING __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
 
 UNISONO_FOLDING inline __m128i moved(__m128i bits, __m128i factors, __m128i to) {
-  return _mm_ternarylogic_epi64(_mm_clmulepi64_si128(bits, factors, 0x00), _mm_clmulepi64_si128(bits, factors, 0x11), to, 0x96);  // 0x96: exclusive or of all three
+  return _mm_ternarylogic_epi64(_mm_clmulepi64_si128(bits, factors, 0x00), _mm_clmulepi64_si128(bits, factors, 0x11), to,
+                                0x96);  // 0x96: exclusive or of all three
 }
 
 UNISONO_FOLDING inline __m512i moved(__m512i bits, __m512i factors, __m512i to) {
-  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(bits, factors, 0x00), _mm512_clmulepi64_epi128(bits, factors, 0x11), to, 0x96);
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(bits, factors, 0x00), _mm512_clmulepi64_epi128(bits, factors, 0x11),
+                                   to, 0x96);
 }
 
 UNISONO_FOLDING uint32_t crc32c_folded(const void* from, size_t bytes, uint32_t crc) {
@@ -122,7 +127,8 @@ UNISONO_FOLDING uint32_t crc32c_folded(const void* from, size_t bytes, uint32_t 
   _mm512_store_si512(parts, a);
   const __m128i last = _mm_load_si128(reinterpret_cast<const __m128i*>(&over_128));
   const __m128i sum = moved(moved(moved(parts[0], last, parts[1]), last, parts[2]), last, parts[3]);
-  const auto low = static_cast<uint64_t>(_mm_cvtsi128_si64(sum)), high = static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_unpackhi_epi64(sum, sum)));
+  const auto low = static_cast<uint64_t>(_mm_cvtsi128_si64(sum)),
+             high = static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_unpackhi_epi64(sum, sum)));
   return finish_sse42(data, bytes, _mm_crc32_u64(_mm_crc32_u64(0, low), high));
 }
 #endif
@@ -144,7 +150,8 @@ const Runnable& runnable() {
     Runnable found;
 #if defined(__x86_64__)
     const bool sse42 = __builtin_cpu_supports("sse4.2") != 0;
-    const bool folds = sse42 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0;
+    const bool folds = sse42 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+                       __builtin_cpu_supports("vpclmulqdq") != 0;
     if (folds) found.kernels[found.count++] = {"vpclmulqdq", crc32c_folded};
     if (sse42) found.kernels[found.count++] = {"sse4.2", crc32c_sse42};
 #endif

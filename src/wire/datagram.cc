@@ -92,7 +92,9 @@ DatagramFault check_group(const DatagramHeader& header, const DatagramGroup& gro
 }
 
 DatagramFault check_length(const DatagramHeader& header, std::span<const std::byte> datagram) {
-  return datagram.size() < datagram_header_bytes || header.payload_bytes != datagram.size() - datagram_header_bytes ? DatagramFault::length : DatagramFault::none;
+  return datagram.size() < datagram_header_bytes || header.payload_bytes != datagram.size() - datagram_header_bytes
+             ? DatagramFault::length
+             : DatagramFault::none;
 }
 
 DatagramFault check_tag(const DatagramHeader& header, std::span<const std::byte> datagram, const DatagramSeal& seal) {

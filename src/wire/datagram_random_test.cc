@@ -49,7 +49,9 @@ void damage(Buffer& bytes, Random& random) {
       case 3: bytes.resize(at); break;
       case 4: bytes.insert(bytes.end(), 1 + random.below(70), static_cast<std::byte>(random.next())); break;
       case 5:
-        if (!bytes.empty()) std::rotate(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.begin() + static_cast<ptrdiff_t>(at + (bytes.size() - at) / 2), bytes.end());
+        if (!bytes.empty())
+          std::rotate(bytes.begin() + static_cast<ptrdiff_t>(at),
+                      bytes.begin() + static_cast<ptrdiff_t>(at + (bytes.size() - at) / 2), bytes.end());
         break;
     }
   }
@@ -78,8 +80,9 @@ TEST(DatagramRandom, damaged_ones_are_never_taken_and_sound_ones_always) {
     ++seen[static_cast<size_t>(fault)];
   }
   // Damage of every kind has been seen: the test is not vacuous.
-  for (const auto fault : {DatagramFault::too_short, DatagramFault::magic, DatagramFault::version, DatagramFault::kind, DatagramFault::run, DatagramFault::epoch,
-                           DatagramFault::receiver, DatagramFault::sender, DatagramFault::length, DatagramFault::tag}) {
+  for (const auto fault :
+       {DatagramFault::too_short, DatagramFault::magic, DatagramFault::version, DatagramFault::kind, DatagramFault::run,
+        DatagramFault::epoch, DatagramFault::receiver, DatagramFault::sender, DatagramFault::length, DatagramFault::tag}) {
     EXPECT_GT(seen[static_cast<size_t>(fault)], rounds / 1000) << name(fault);
   }
   EXPECT_LT(unchanged, rounds / 25);

@@ -41,16 +41,20 @@ DatagramFault fault_of_changed(Change change) {
 // Check D3 of docs/design/methods/packet_loss.md.
 TEST(Datagram, has_the_documented_bytes) {
   const auto bytes = sealed(header(), payload(), group());
-  EXPECT_EQ(hex(bytes), "55540100070000008877665544332211e8030000020005000001030029000000100000008403000040e20100204e0000"
-                        "4abce6b431033425" "0000803f000000c00000003f00000000");
+  EXPECT_EQ(hex(bytes),
+            "55540100070000008877665544332211e8030000020005000001030029000000100000008403000040e20100204e0000"
+            "4abce6b431033425"
+            "0000803f000000c00000003f00000000");
   EXPECT_EQ(check(bytes, group()), DatagramFault::none);
 }
 
 TEST(Datagram, with_a_checksum_has_it_in_the_low_half_of_the_tag) {
   const auto trusted = group(DatagramAuth::checksum);
   const auto bytes = sealed(header(), payload(), trusted);
-  EXPECT_EQ(hex(bytes), "55540100070000008877665544332211e8030000020005000001030029000000100000008403000040e20100204e0000"
-                        "5f0d232500000000" "0000803f000000c00000003f00000000");
+  EXPECT_EQ(hex(bytes),
+            "55540100070000008877665544332211e8030000020005000001030029000000100000008403000040e20100204e0000"
+            "5f0d232500000000"
+            "0000803f000000c00000003f00000000");
   EXPECT_EQ(check(bytes, trusted), DatagramFault::none);
 }
 
@@ -62,11 +66,14 @@ TEST(Datagram, that_is_refused_leaves_no_header) {
   EXPECT_EQ(seen.op, 77u);
 }
 
-TEST(Datagram, without_payload_is_a_datagram) { EXPECT_EQ(check(sealed(header(0), {}, group()), group()), DatagramFault::none); }
+TEST(Datagram, without_payload_is_a_datagram) {
+  EXPECT_EQ(check(sealed(header(0), {}, group()), group()), DatagramFault::none);
+}
 
 TEST(Datagram, of_every_kind_is_taken) {
   for (uint8_t kind = 0; kind < datagram_kind_count; ++kind) {
-    EXPECT_EQ(fault_of_sealed([&](auto& made) { made.kind = static_cast<DatagramKind>(kind); }), DatagramFault::none) << int{kind};
+    EXPECT_EQ(fault_of_sealed([&](auto& made) { made.kind = static_cast<DatagramKind>(kind); }), DatagramFault::none)
+        << int{kind};
   }
 }
 
@@ -84,13 +91,15 @@ TEST(DatagramFaults, have_names_of_their_own) {
 
 TEST(DatagramFaults, too_short_for_a_header) {
   const auto bytes = sealed(header(0), {}, group());
-  for (size_t size = 0; size < datagram_header_bytes; ++size) EXPECT_EQ(check(std::span(bytes).first(size), group()), DatagramFault::too_short) << size;
+  for (size_t size = 0; size < datagram_header_bytes; ++size)
+    EXPECT_EQ(check(std::span(bytes).first(size), group()), DatagramFault::too_short) << size;
   EXPECT_EQ(check({}, group()), DatagramFault::too_short);
 }
 
 TEST(DatagramFaults, too_short_stands_for_too_long_likewise) {
   const std::vector<std::byte> long_one(bytes_max - datagram_header_bytes + 1);
-  EXPECT_EQ(check(sealed(header(static_cast<uint16_t>(long_one.size())), long_one, group()), group()), DatagramFault::too_short);
+  EXPECT_EQ(check(sealed(header(static_cast<uint16_t>(long_one.size())), long_one, group()), group()),
+            DatagramFault::too_short);
 }
 
 TEST(DatagramFaults, a_path_probe_may_be_longer) {
@@ -100,25 +109,48 @@ TEST(DatagramFaults, a_path_probe_may_be_longer) {
   EXPECT_EQ(check(sealed(made, long_one, group()), group()), DatagramFault::none);
 }
 
-TEST(DatagramFaults, magic) { EXPECT_EQ(fault_of_sealed([](auto& made) { made.magic = 0x5454; }), DatagramFault::magic); }
-TEST(DatagramFaults, version) { EXPECT_EQ(fault_of_sealed([](auto& made) { made.version = 2; }), DatagramFault::version); }
-TEST(DatagramFaults, kind) { EXPECT_EQ(fault_of_sealed([](auto& made) { made.kind = static_cast<DatagramKind>(10); }), DatagramFault::kind); }
+TEST(DatagramFaults, magic) {
+  EXPECT_EQ(fault_of_sealed([](auto& made) { made.magic = 0x5454; }), DatagramFault::magic);
+}
+TEST(DatagramFaults, version) {
+  EXPECT_EQ(fault_of_sealed([](auto& made) { made.version = 2; }), DatagramFault::version);
+}
+TEST(DatagramFaults, kind) {
+  EXPECT_EQ(fault_of_sealed([](auto& made) { made.kind = static_cast<DatagramKind>(10); }), DatagramFault::kind);
+}
 
 TEST(DatagramFaults, flags_that_mean_nothing_are_a_kind) {
   for (const unsigned bit : {4u, 8u, 16u, 32u, 64u, 128u}) {
-    EXPECT_EQ(fault_of_sealed([&](auto& made) { made.flags = static_cast<uint8_t>(made.flags | bit); }), DatagramFault::kind) << bit;
+    EXPECT_EQ(fault_of_sealed([&](auto& made) { made.flags = static_cast<uint8_t>(made.flags | bit); }), DatagramFault::kind)
+        << bit;
   }
   EXPECT_EQ(fault_of_sealed([](auto& made) { made.flags = datagram_tail | datagram_repaired; }), DatagramFault::none);
 }
 
-TEST(DatagramFaults, run) { EXPECT_EQ(fault_of_sealed([](auto& made) { made.run_id ^= 1ull << 63; }), DatagramFault::run); }
-TEST(DatagramFaults, epoch_that_has_passed) { EXPECT_EQ(fault_of_sealed([](auto& made) { made.epoch = 6; }), DatagramFault::epoch); }
-TEST(DatagramFaults, epoch_that_is_to_come) { EXPECT_EQ(fault_of_sealed([](auto& made) { made.epoch = 8; }), DatagramFault::epoch); }
-TEST(DatagramFaults, receiver) { EXPECT_EQ(fault_of_sealed([](auto& made) { made.receiver = 4; }), DatagramFault::receiver); }
-TEST(DatagramFaults, sender_outside_the_group) { EXPECT_EQ(fault_of_sealed([](auto& made) { made.sender = 8; }), DatagramFault::sender); }
-TEST(DatagramFaults, sender_is_the_receiver) { EXPECT_EQ(fault_of_sealed([](auto& made) { made.sender = 5; }), DatagramFault::sender); }
-TEST(DatagramFaults, length_longer_than_said) { EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes.push_back({}); }), DatagramFault::length); }
-TEST(DatagramFaults, length_shorter_than_said) { EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes.pop_back(); }), DatagramFault::length); }
+TEST(DatagramFaults, run) {
+  EXPECT_EQ(fault_of_sealed([](auto& made) { made.run_id ^= 1ull << 63; }), DatagramFault::run);
+}
+TEST(DatagramFaults, epoch_that_has_passed) {
+  EXPECT_EQ(fault_of_sealed([](auto& made) { made.epoch = 6; }), DatagramFault::epoch);
+}
+TEST(DatagramFaults, epoch_that_is_to_come) {
+  EXPECT_EQ(fault_of_sealed([](auto& made) { made.epoch = 8; }), DatagramFault::epoch);
+}
+TEST(DatagramFaults, receiver) {
+  EXPECT_EQ(fault_of_sealed([](auto& made) { made.receiver = 4; }), DatagramFault::receiver);
+}
+TEST(DatagramFaults, sender_outside_the_group) {
+  EXPECT_EQ(fault_of_sealed([](auto& made) { made.sender = 8; }), DatagramFault::sender);
+}
+TEST(DatagramFaults, sender_is_the_receiver) {
+  EXPECT_EQ(fault_of_sealed([](auto& made) { made.sender = 5; }), DatagramFault::sender);
+}
+TEST(DatagramFaults, length_longer_than_said) {
+  EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes.push_back({}); }), DatagramFault::length);
+}
+TEST(DatagramFaults, length_shorter_than_said) {
+  EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes.pop_back(); }), DatagramFault::length);
+}
 
 TEST(DatagramFaults, tag_of_every_flipped_bit) {
   for (const auto auth : {DatagramAuth::mac, DatagramAuth::checksum}) {
@@ -139,7 +171,8 @@ TEST(DatagramFaults, tag_of_a_flipped_payload_bit) {
   EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes[70] ^= std::byte{16}; }), DatagramFault::tag);
 }
 
-// To another rank, in another epoch or run, or as another rank's: with the field made to fit, the tag is wrong, because the key of the link differs.
+// To another rank, in another epoch or run, or as another rank's: with the field made to fit, the tag is wrong, because the key
+// of the link differs.
 TEST(DatagramFaults, tag_of_the_right_content_at_the_wrong_receiver) {
   auto other = group();
   other.self = 4;

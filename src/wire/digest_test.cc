@@ -34,8 +34,10 @@ TEST(Digest, whatever_the_processor_has_it_is_the_same) {
   Random random(1);
   std::vector<std::byte> bytes(300'000);
   for (auto& byte : bytes) byte = static_cast<std::byte>(random.below(256));
-  for (size_t size = 0; size < 4000; ++size) ASSERT_EQ(digest64(std::span(bytes).first(size)), XXH3_64bits(bytes.data(), size)) << size;
-  for (const size_t size : {65536u, 262144u, 299'999u}) ASSERT_EQ(digest64(std::span(bytes).subspan(1).first(size)), XXH3_64bits(bytes.data() + 1, size)) << size;
+  for (size_t size = 0; size < 4000; ++size)
+    ASSERT_EQ(digest64(std::span(bytes).first(size)), XXH3_64bits(bytes.data(), size)) << size;
+  for (const size_t size : {65536u, 262144u, 299'999u})
+    ASSERT_EQ(digest64(std::span(bytes).subspan(1).first(size)), XXH3_64bits(bytes.data() + 1, size)) << size;
 }
 
 }  // namespace unisono

@@ -17,9 +17,7 @@ const char* name(FrameFault fault) {
   return "unknown";
 }
 
-void seal_frame(FrameHeader& header) {
-  header.header_checksum = crc32c(&header, offsetof(FrameHeader, header_checksum));
-}
+void seal_frame(FrameHeader& header) { header.header_checksum = crc32c(&header, offsetof(FrameHeader, header_checksum)); }
 
 FrameFault check_frame(const FrameHeader& header) {
   if (header.magic != frame_magic) return FrameFault::magic;

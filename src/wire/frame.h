@@ -1,7 +1,7 @@
 // The frame: 64 bytes of header, then payload_bytes of payload. The only unit that crosses a link between formed peers.
 //
-// Layout is little-endian and fixed (docs/reference/wire_format.md); the struct is the layout. A header is valid only if magic, version,
-// kind, payload bound and header_checksum hold (check_frame); nothing else in it may be trusted to be in range.
+// Layout is little-endian and fixed (docs/reference/wire_format.md); the struct is the layout. A header is valid only if magic,
+// version, kind, payload bound and header_checksum hold (check_frame); nothing else in it may be trusted to be in range.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,14 @@
 namespace unisono {
 
 enum class FrameKind : uint8_t {
-  data = 1,      // one slice of one chunk of an operation
-  credit = 2,    // the receiver of an operation's data allows more of it: payload_bytes 0, `amount` = total bytes allowed
-  failed = 3,    // the sender gave up an operation: payload = u8 code, u32 length, text
-  control = 5,   // membership messages: opaque to the engine
-  goodbye = 6,   // the receiver was removed from the group
-  lossy = 7,     // what the sender calls as the lossy operation `operation`, if that is not what it called before; no payload
-  elastic = 8,   // one message between peers of an elastic run (elastic/wire/elastic_message.h), or what their links say of themselves
+  data = 1,     // one slice of one chunk of an operation
+  credit = 2,   // the receiver of an operation's data allows more of it: payload_bytes 0, `amount` = total bytes allowed
+  failed = 3,   // the sender gave up an operation: payload = u8 code, u32 length, text
+  control = 5,  // membership messages: opaque to the engine
+  goodbye = 6,  // the receiver was removed from the group
+  lossy = 7,    // what the sender calls as the lossy operation `operation`, if that is not what it called before; no payload
+  elastic =
+      8,  // one message between peers of an elastic run (elastic/wire/elastic_message.h), or what their links say of themselves
 };
 
 inline constexpr uint32_t frame_magic = 0x494E5531;  // "1UNI" in memory order: 31 55 4E 49
@@ -31,20 +32,20 @@ struct FrameHeader {
   uint8_t version = frame_version;
   FrameKind kind = FrameKind::data;
   uint8_t flags = 0;
-  uint8_t codec = 0;             // codec number; 0 = plain
-  uint32_t epoch = 0;            // of the roster: frames of another epoch are dropped and counted
-  uint32_t group = 0;            // group number, equal on all members
-  uint64_t operation = 0;        // operation number in the group
-  uint32_t sender = 0;           // rank of the sender in the group
-  uint16_t round = 0;            // of the schedule
-  uint16_t contributors = 0;     // reserved for partial results: 0 = all
+  uint8_t codec = 0;          // codec number; 0 = plain
+  uint32_t epoch = 0;         // of the roster: frames of another epoch are dropped and counted
+  uint32_t group = 0;         // group number, equal on all members
+  uint64_t operation = 0;     // operation number in the group
+  uint32_t sender = 0;        // rank of the sender in the group
+  uint16_t round = 0;         // of the schedule
+  uint16_t contributors = 0;  // reserved for partial results: 0 = all
   uint32_t chunk = 0;
   uint32_t slice = 0;
-  uint64_t amount = 0;           // data: elements of the whole operation, or of this chunk where sizes are uneven; credit: bytes
-  uint32_t descriptor = 0;       // hash of what all ranks must agree on (collectives/descriptor)
+  uint64_t amount = 0;      // data: elements of the whole operation, or of this chunk where sizes are uneven; credit: bytes
+  uint32_t descriptor = 0;  // hash of what all ranks must agree on (collectives/descriptor)
   uint32_t payload_bytes = 0;
-  uint32_t payload_checksum = 0; // CRC-32C if frame_flag_payload_checksum
-  uint32_t header_checksum = 0;  // CRC-32C of the bytes before it
+  uint32_t payload_checksum = 0;  // CRC-32C if frame_flag_payload_checksum
+  uint32_t header_checksum = 0;   // CRC-32C of the bytes before it
 };
 static_assert(sizeof(FrameHeader) == 64);
 static_assert(offsetof(FrameHeader, header_checksum) == 60);

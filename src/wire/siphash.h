@@ -22,8 +22,8 @@ struct SipMessage {
   SipKey key;
   std::span<const std::byte> head, rest;
 };
-// tags[i] is that of *messages[i]. One tag takes a chain of steps that wait for each other, so messages of equal parts go side by side, where the processor has
-// vectors of 256 bits or more: eight of 1472 bytes in the time of one or two.
+// tags[i] is that of *messages[i]. One tag takes a chain of steps that wait for each other, so messages of equal parts go side
+// by side, where the processor has vectors of 256 bits or more: eight of 1472 bytes in the time of one or two.
 void siphash_2_4(std::span<const SipMessage* const> messages, std::span<uint64_t> tags);
 
 using GroupKey = std::array<std::byte, 16>;  // random, new for each epoch of a group

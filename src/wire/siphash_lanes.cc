@@ -1,13 +1,13 @@
 // One source, compiled once per instruction set by Highway's foreach_target.
 //
-// Words of a message lie one behind the other, and a vector needs one word of each message: blocks of as many words as there are lanes are loaded row by row
-// and transposed in registers. Gathering them word by word is slow on many processors.
+// Words of a message lie one behind the other, and a vector needs one word of each message: blocks of as many words as there
+// are lanes are loaded row by row and transposed in registers. Gathering them word by word is slow on many processors.
 
 #include "base/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "wire/siphash_lanes.cc"
-#include <hwy/foreach_target.h>  // before highway.h
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // before highway.h
 #include <hwy/highway.h>
 
 #include <cstring>
@@ -150,12 +150,14 @@ HWY_AFTER_NAMESPACE();
 namespace unisono {
 namespace {
 
-constexpr RunnableTables<SipLanes, 1>::Function compiled[] = {HWY_CHOOSE_TARGET_LIST(sip_lanes), HWY_CHOOSE_FALLBACK(sip_lanes)};
+constexpr RunnableTables<SipLanes, 1>::Function compiled[] = {HWY_CHOOSE_TARGET_LIST(sip_lanes),
+                                                              HWY_CHOOSE_FALLBACK(sip_lanes)};
 
 }  // namespace
 
 std::span<const SipLanes* const> runnable_sip_lanes() {
-  static const RunnableTables<SipLanes, std::size(compiled)> runnable(compiled, HWY_SUPPORTED_TARGETS);  // the processor is asked once
+  static const RunnableTables<SipLanes, std::size(compiled)> runnable(compiled,
+                                                                      HWY_SUPPORTED_TARGETS);  // the processor is asked once
   return runnable.all();
 }
 

@@ -31,7 +31,9 @@ TEST(SipHash, has_the_published_values) {
 }
 
 // The last word has the length modulo 256.
-TEST(SipHash, knows_messages_longer_than_256_bytes) { EXPECT_EQ(siphash_2_4(key_of_paper, counting(1500)), 0xb15522cf08ed635full); }
+TEST(SipHash, knows_messages_longer_than_256_bytes) {
+  EXPECT_EQ(siphash_2_4(key_of_paper, counting(1500)), 0xb15522cf08ed635full);
+}
 
 TEST(SipHash, is_the_same_wherever_the_message_is_cut) {
   for (const size_t size : {0u, 1u, 7u, 8u, 9u, 16u, 63u, 71u, 300u}) {
@@ -61,7 +63,8 @@ std::vector<const SipMessage*> pointers_to(const std::vector<SipMessage>& messag
   return pointers;
 }
 
-// Every kernel, for every number of messages: of one size, of mixed sizes, of sizes that no vector divides, in memory that ends where they end.
+// Every kernel, for every number of messages: of one size, of mixed sizes, of sizes that no vector divides, in memory that ends
+// where they end.
 TEST(SipHash, of_many_is_that_of_each) {
   Random random(9);
   for (const size_t count : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 16u, 63u, 64u, 65u, 130u}) {
@@ -90,7 +93,8 @@ TEST(SipHash, of_many_is_that_of_each) {
       for (const auto* kernel : kernels) {
         std::fill(tags.begin(), tags.end(), 0);
         siphash_by(kernel, pointers_to(messages), tags);
-        EXPECT_EQ(tags, expected) << count << " messages of " << kinds << " kinds, " << (kernel == nullptr ? "none" : hwy::TargetName(kernel->target));
+        EXPECT_EQ(tags, expected) << count << " messages of " << kinds << " kinds, "
+                                  << (kernel == nullptr ? "none" : hwy::TargetName(kernel->target));
       }
     }
   }
@@ -101,10 +105,14 @@ TEST(SipHash, of_messages_of_every_length_side_by_side) {
     for (size_t size = 0; size < 150; ++size) {
       std::vector<std::vector<std::byte>> parts(kernel->count, counting(size));
       std::vector<SipMessage> messages;
-      for (size_t i = 0; i < parts.size(); ++i) messages.push_back({{.k0 = i, .k1 = 7 * i}, std::span(parts[i]).first(size / 16 * 8), std::span(parts[i]).subspan(size / 16 * 8)});
+      for (size_t i = 0; i < parts.size(); ++i)
+        messages.push_back(
+            {{.k0 = i, .k1 = 7 * i}, std::span(parts[i]).first(size / 16 * 8), std::span(parts[i]).subspan(size / 16 * 8)});
       std::vector<uint64_t> tags(parts.size());
       siphash_by(kernel, pointers_to(messages), tags);
-      for (size_t i = 0; i < parts.size(); ++i) EXPECT_EQ(tags[i], siphash_2_4(messages[i].key, parts[i])) << size << " bytes, lane " << i << ", " << hwy::TargetName(kernel->target);
+      for (size_t i = 0; i < parts.size(); ++i)
+        EXPECT_EQ(tags[i], siphash_2_4(messages[i].key, parts[i]))
+            << size << " bytes, lane " << i << ", " << hwy::TargetName(kernel->target);
     }
   }
 }
@@ -125,8 +133,9 @@ TEST(LinkKey, differs_by_everything_that_it_is_made_of) {
   const auto key = counting_key();
   auto other = key;
   other[15] ^= std::byte{1};
-  const std::vector<SipKey> keys{link_key(key, 2, 5, 7, 9),   link_key(key, 5, 2, 7, 9),         link_key(key, 3, 5, 7, 9), link_key(key, 2, 4, 7, 9),
-                                 link_key(key, 2, 5, 8, 9),   link_key(key, 2, 5, 7, 1ull << 63), link_key(other, 2, 5, 7, 9)};
+  const std::vector<SipKey> keys{link_key(key, 2, 5, 7, 9),  link_key(key, 5, 2, 7, 9), link_key(key, 3, 5, 7, 9),
+                                 link_key(key, 2, 4, 7, 9),  link_key(key, 2, 5, 8, 9), link_key(key, 2, 5, 7, 1ull << 63),
+                                 link_key(other, 2, 5, 7, 9)};
   for (size_t i = 0; i < keys.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       EXPECT_NE(keys[i].k0, keys[j].k0) << i << ", " << j;

@@ -19,10 +19,10 @@ struct StreamName {
 struct OutStream {
   Rank to = 0;
   StreamName name;
-  std::span<const std::byte> bytes;              // must stay as they are until the stream is dropped
+  std::span<const std::byte> bytes;  // must stay as they are until the stream is dropped
   size_t range_bytes = 0;
-  std::span<const uint16_t> contributors{};      // by range; empty: all 0
-  uint32_t deadline_us = 0;                      // announced in every datagram
+  std::span<const uint16_t> contributors{};  // by range; empty: all 0
+  uint32_t deadline_us = 0;                  // announced in every datagram
 };
 
 // What a flow knows, for reports.

@@ -22,8 +22,18 @@ inline DatagramGroup group(DatagramAuth auth = DatagramAuth::mac) {
 
 // Not sealed; from rank 2 to rank 5.
 inline DatagramHeader header(uint16_t payload_bytes = 16) {
-  return {.epoch = 7, .run_id = 0x1122334455667788ull, .op = 1000, .sender = 2, .receiver = 5, .flags = datagram_tail, .slice = 3, .packet_index = 41,
-          .payload_bytes = payload_bytes, .flow_seq = 900, .sent_at_us = 123456, .deadline_us = 20000};
+  return {.epoch = 7,
+          .run_id = 0x1122334455667788ull,
+          .op = 1000,
+          .sender = 2,
+          .receiver = 5,
+          .flags = datagram_tail,
+          .slice = 3,
+          .packet_index = 41,
+          .payload_bytes = payload_bytes,
+          .flow_seq = 900,
+          .sent_at_us = 123456,
+          .deadline_us = 20000};
 }
 
 // Four floats: 1, -2, 0.5, 0.
@@ -33,7 +43,9 @@ inline std::vector<std::byte> payload() {
   return {bytes.begin(), bytes.end()};
 }
 
-inline DatagramSeal seal_to_self(const DatagramGroup& group, Rank sender) { return {link_key(group.key, sender, group.self, group.epoch, group.run_id), group.auth}; }
+inline DatagramSeal seal_to_self(const DatagramGroup& group, Rank sender) {
+  return {link_key(group.key, sender, group.self, group.epoch, group.run_id), group.auth};
+}
 
 inline std::vector<std::byte> join(const DatagramHeader& header, std::span<const std::byte> payload) {
   std::vector<std::byte> bytes(sizeof header + payload.size());
@@ -44,7 +56,8 @@ inline std::vector<std::byte> join(const DatagramHeader& header, std::span<const
 
 // With the key of the link that its header names.
 inline std::vector<std::byte> sealed(DatagramHeader header, std::span<const std::byte> payload, const DatagramGroup& group) {
-  seal_datagram(header, payload, {link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), group.auth});
+  seal_datagram(header, payload,
+                {link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), group.auth});
   return join(header, payload);
 }
 

@@ -101,7 +101,9 @@ class ConnectorCluster final : public Cluster {
   T& at(size_t i) override { return *transports_[i]; }
   void destroy(size_t i) override { transports_[i].reset(); }
   bool alive(size_t i) const override { return transports_[i] != nullptr; }
-  std::string label(size_t i) const override { return "rank " + std::to_string(i) + " (host test, pid " + std::to_string(1000 + i) + ")"; }
+  std::string label(size_t i) const override {
+    return "rank " + std::to_string(i) + " (host test, pid " + std::to_string(1000 + i) + ")";
+  }
   Connector* connector(size_t i) override { return transports_[i].get(); }
   LinkRequest request(size_t i, size_t j) override {
     LinkRequest request;
@@ -149,7 +151,9 @@ inline void fill(std::span<std::byte> bytes, uint64_t seed) {
   if (at < bytes.size()) std::memcpy(bytes.data() + at, &word, bytes.size() - at);
 }
 // A byte at a time is what takes the time of these tests under sanitizers.
-inline bool same(ByteView a, ByteView b) { return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0); }
+inline bool same(ByteView a, ByteView b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
 inline Bytes pattern(size_t count, uint64_t seed) {
   Bytes bytes(count);
   fill(bytes, seed);

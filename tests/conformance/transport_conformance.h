@@ -21,34 +21,34 @@
 
 namespace unisono::conformance {
 
-#define UNISONO_TRANSPORT_PROMISES(X)                       \
-  X(frames_of_every_size_are_placed_intact)                 \
-  X(frames_of_every_size_are_lent_intact)                   \
-  X(what_is_looked_at_is_what_comes)                        \
-  X(unaligned_payloads_arrive_intact)                       \
-  X(headers_arrive_as_they_were_sent)                       \
-  X(many_frames_obey_flow_control)                          \
-  X(everyone_sends_to_everyone)                             \
-  X(the_sink_may_answer_from_inside_an_upcall)              \
-  X(frames_without_payload_and_failures_need_no_credit)       \
-  X(a_slot_reaches_several_peers)                           \
-  X(copies_reach_several_peers_or_nobody)                   \
-  X(an_abandoned_slot_is_free_again)                        \
-  X(lent_views_stay_intact_and_are_released_in_any_order)   \
-  X(a_cancelled_send_leaves_its_memory_and_the_link_alone)  \
-  X(a_cancelled_placement_is_not_touched)                   \
-  X(a_dead_peer_is_lost_once_with_its_label)                \
-  X(sends_to_a_lost_peer_vanish)                            \
-  X(pending_sends_are_reported_before_lost)                 \
-  X(who_closes_hears_nothing_more)                          \
-  X(frames_sent_before_close_arrive)                        \
-  X(counters_of_both_sides_agree)                           \
-  X(a_sleeper_is_woken_by_a_frame)                          \
-  X(a_sleeper_is_woken_by_credit)                             \
-  X(sleepers_are_woken_by_copies)                           \
-  X(a_sleeper_is_woken_by_what_is_taken)                    \
-  X(a_frame_that_is_there_prevents_sleep)                   \
-  X(a_second_link_to_a_peer_is_refused)                     \
+#define UNISONO_TRANSPORT_PROMISES(X)                      \
+  X(frames_of_every_size_are_placed_intact)                \
+  X(frames_of_every_size_are_lent_intact)                  \
+  X(what_is_looked_at_is_what_comes)                       \
+  X(unaligned_payloads_arrive_intact)                      \
+  X(headers_arrive_as_they_were_sent)                      \
+  X(many_frames_obey_flow_control)                         \
+  X(everyone_sends_to_everyone)                            \
+  X(the_sink_may_answer_from_inside_an_upcall)             \
+  X(frames_without_payload_and_failures_need_no_credit)    \
+  X(a_slot_reaches_several_peers)                          \
+  X(copies_reach_several_peers_or_nobody)                  \
+  X(an_abandoned_slot_is_free_again)                       \
+  X(lent_views_stay_intact_and_are_released_in_any_order)  \
+  X(a_cancelled_send_leaves_its_memory_and_the_link_alone) \
+  X(a_cancelled_placement_is_not_touched)                  \
+  X(a_dead_peer_is_lost_once_with_its_label)               \
+  X(sends_to_a_lost_peer_vanish)                           \
+  X(pending_sends_are_reported_before_lost)                \
+  X(who_closes_hears_nothing_more)                         \
+  X(frames_sent_before_close_arrive)                       \
+  X(counters_of_both_sides_agree)                          \
+  X(a_sleeper_is_woken_by_a_frame)                         \
+  X(a_sleeper_is_woken_by_credit)                          \
+  X(sleepers_are_woken_by_copies)                          \
+  X(a_sleeper_is_woken_by_what_is_taken)                   \
+  X(a_frame_that_is_there_prevents_sleep)                  \
+  X(a_second_link_to_a_peer_is_refused)                    \
   X(every_link_describes_itself)
 
 using MakeCluster = std::function<std::unique_ptr<Cluster>(size_t count)>;
@@ -82,9 +82,8 @@ inline bool test_transport(const std::string& name, const MakeCluster& make) {
   for (const size_t count : {2, 3, 5}) {
     const auto suite = name + "_" + std::to_string(count);
     for (const auto& each : promises) {
-      testing::RegisterTest(suite.c_str(), each.name, nullptr, nullptr, __FILE__, __LINE__, [=]() -> testing::Test* {
-        return new TransportPromise(make, count, each.promise);
-      });
+      testing::RegisterTest(suite.c_str(), each.name, nullptr, nullptr, __FILE__, __LINE__,
+                            [=]() -> testing::Test* { return new TransportPromise(make, count, each.promise); });
     }
   }
   return true;
@@ -94,16 +93,15 @@ inline bool test_transport(const std::string& name, const MakeCluster& make) {
 template <typename Factory>
 class TransportConformance : public testing::Test {};
 TYPED_TEST_SUITE_P(TransportConformance);
-TYPED_TEST_P(TransportConformance, keeps_every_promise) {
+TYPED_TEST_P(TransportConformance, keeps_every_promise){
 #define UNISONO_KEPT(promise)                                                                        \
   {                                                                                                  \
     SCOPED_TRACE(#promise);                                                                          \
     TransportPromise([](size_t) { return TypeParam::make(); }, 0, &conformance::promise).TestBody(); \
   }
-  UNISONO_TRANSPORT_PROMISES(UNISONO_KEPT)
+    UNISONO_TRANSPORT_PROMISES(UNISONO_KEPT)
 #undef UNISONO_KEPT
-}
-REGISTER_TYPED_TEST_SUITE_P(TransportConformance, keeps_every_promise);
+} REGISTER_TYPED_TEST_SUITE_P(TransportConformance, keeps_every_promise);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportConformance);
 
 }  // namespace unisono::conformance

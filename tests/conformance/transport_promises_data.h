@@ -18,7 +18,8 @@ inline FrameHeader data_header(uint64_t operation, size_t bytes) {
   return header;
 }
 
-// Sends as soon as there is room. The payload is kept for as long as the players live: a sender may need it after it has arrived, until it knows.
+// Sends as soon as there is room. The payload is kept for as long as the players live: a sender may need it after it has
+// arrived, until it knows.
 inline void send_soon(Cluster& cluster, Players& players, size_t from, size_t to, const FrameHeader& header, ByteView payload,
                       uint64_t id = 0) {
   const auto peer = static_cast<PeerIndex>(to);
@@ -116,8 +117,8 @@ inline void headers_arrive_as_they_were_sent(Cluster& cluster) {
   EXPECT_EQ(std::memcmp(&got, &header, offsetof(FrameHeader, payload_bytes)), 0);
 }
 
-// A look shows whether the next frame is the expected one, again and again; that one alone is taken, and the rest is left to poll.
-// Who cannot look never finds it.
+// A look shows whether the next frame is the expected one, again and again; that one alone is taken, and the rest is left to
+// poll. Who cannot look never finds it.
 inline void what_is_looked_at_is_what_comes(Cluster& cluster) {
   Players players(cluster);
   auto& transport = cluster.at(1);

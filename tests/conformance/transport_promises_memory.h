@@ -15,7 +15,8 @@ inline void frames_without_payload_and_failures_need_no_credit(Cluster& cluster)
   const auto payload = pattern(256u << 10, test_seed());
   // Only 0 has turns: nobody takes anything away, so that the room ends.
   size_t sent = 0;
-  for (; sent < 2000 && cluster.at(0).credit(1) > 0; ++sent) cluster.at(0).send(1, data_header(sent, payload.size()), payload, sent);
+  for (; sent < 2000 && cluster.at(0).credit(1) > 0; ++sent)
+    cluster.at(0).send(1, data_header(sent, payload.size()), payload, sent);
   ASSERT_EQ(cluster.at(0).credit(1), 0u) << "there is no end to the room";
   for (uint64_t i = 0; i < 100; ++i) {
     auto header = data_header(10'000 + i, 0);
@@ -65,7 +66,7 @@ inline void copies_reach_several_peers_or_nobody(Cluster& cluster) {
   Players players(cluster);
   std::vector<PeerIndex> others(cluster.size() - 1);
   std::iota(others.begin(), others.end(), PeerIndex{1});
-  const auto payload_of = [](size_t i) { 
+  const auto payload_of = [](size_t i) {
     constexpr size_t sizes[] = {1, 1000, 5000, 0};
     return pattern(sizes[i % 4], test_seed() + i);
   };

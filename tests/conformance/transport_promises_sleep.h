@@ -56,7 +56,8 @@ inline void sleepers_are_woken_by_copies(Cluster& cluster) {
     for (const auto peer : others) {
       if (!fall_asleep(cluster.at(peer), players[peer])) return;
     }
-    std::thread sender([&] { EXPECT_TRUE(cluster.at(0).send_copies(others, data_header(round, payload.size()), payload.data())); });
+    std::thread sender(
+        [&] { EXPECT_TRUE(cluster.at(0).send_copies(others, data_header(round, payload.size()), payload.data())); });
     for (const auto peer : others) EXPECT_EQ(wait_for(cluster.at(peer), 20'000), 1) << peer << " slept through frame " << round;
     sender.join();
     for (const auto peer : others) {
@@ -101,7 +102,8 @@ inline void a_sleeper_is_woken_by_credit(Cluster& cluster) {
   // Until nothing moves any more: turns may still push something into the kernel.
   uint64_t id = 0;
   for (int quiet = 0; quiet < 10 && id < 2000; ++quiet) {
-    for (; id < 2000 && cluster.at(0).credit(1) > 0; ++id, quiet = 0) cluster.at(0).send(1, data_header(id, payload.size()), payload, id);
+    for (; id < 2000 && cluster.at(0).credit(1) > 0; ++id, quiet = 0)
+      cluster.at(0).send(1, data_header(id, payload.size()), payload, id);
     players.turn(0);
   }
   while (id < 2000 && cluster.at(0).credit(1) > 0) {

@@ -1,4 +1,5 @@
-// Several UDP transports on a virtual network, driven in virtual time, for tests. Transport i knows transport j as PeerIndex j; the lower index dials.
+// Several UDP transports on a virtual network, driven in virtual time, for tests. Transport i knows transport j as PeerIndex j;
+// the lower index dials.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +28,9 @@ class VirtualCluster {
     key.fill(std::byte{fill});
     return key;
   }
-  std::string endpoint(size_t i) const { return (v6_ ? "[fd00::" + std::to_string(i + 1) + "]" : "10.0.0." + std::to_string(i + 1)) + ":4500"; }
+  std::string endpoint(size_t i) const {
+    return (v6_ ? "[fd00::" + std::to_string(i + 1) + "]" : "10.0.0." + std::to_string(i + 1)) + ":4500";
+  }
   static std::string label(size_t i) { return "rank " + std::to_string(i) + " (host virtual)"; }
 
   // A process begins at address i, or begins again as another one.

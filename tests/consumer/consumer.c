@@ -32,7 +32,9 @@ int main(void) {
       failed = 1;
     }
   }
-  if (!failed) printf("rank %u of %g: right, %u contributors, Unisono %s\n", unisono_rank(group), world_size, report.contributors, unisono_version());
+  if (!failed)
+    printf("rank %u of %g: right, %u contributors, Unisono %s\n", unisono_rank(group), world_size, report.contributors,
+           unisono_version());
   unisono_work_free(work);
   unisono_leave(group);
   return failed;

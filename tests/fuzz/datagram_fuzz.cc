@@ -1,5 +1,6 @@
-// Any bytes that come in by UDP: each check says one thing, reads nothing behind the end, and what passes all of them is what the group's members
-// seal. The first byte of the input says what is mended before the checks, so that the fuzzer gets behind each of them.
+// Any bytes that come in by UDP: each check says one thing, reads nothing behind the end, and what passes all of them is what
+// the group's members seal. The first byte of the input says what is mended before the checks, so that the fuzzer gets behind
+// each of them.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -28,8 +29,8 @@ void mend(std::vector<std::byte>& bytes, uint8_t mode, const DatagramGroup& grou
 void check_verdict(const std::vector<std::byte>& bytes, const DatagramGroup& group, uint32_t limit) {
   DatagramHeader header;
   const auto shape = check_shape(bytes, limit, header);
-  UNISONO_CHECK(shape == DatagramFault::none || shape == DatagramFault::too_short || shape == DatagramFault::magic || shape == DatagramFault::version ||
-                shape == DatagramFault::kind);
+  UNISONO_CHECK(shape == DatagramFault::none || shape == DatagramFault::too_short || shape == DatagramFault::magic ||
+                shape == DatagramFault::version || shape == DatagramFault::kind);
   if (shape != DatagramFault::none) return;
   UNISONO_CHECK(std::memcmp(&header, bytes.data(), sizeof header) == 0);
   UNISONO_CHECK(static_cast<uint8_t>(header.kind) < datagram_kind_count && header.flags < 4);

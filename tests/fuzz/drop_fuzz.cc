@@ -1,4 +1,5 @@
-// Whatever bytes a file of recorded times, a setting or a checkpoint of DropCompute holds, they are taken or refused; what is taken can be used.
+// Whatever bytes a file of recorded times, a setting or a checkpoint of DropCompute holds, they are taken or refused; what is
+// taken can be used.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -52,7 +53,9 @@ void fuzz_policy(ByteView bytes) {
     for (int i = 0; i < 12; ++i) {
       (void)policy.threshold_ns();
       if (policy.step_ended() == DropPolicy::Gather::nothing) continue;
-      const std::vector<std::vector<StepRecord>> ranks(2, std::vector<StepRecord>(policy.next_step() - policy.window_from(), {.planned = 5, .computed = 4, .compute_ns = 10, .wall_ns = 12}));
+      const std::vector<std::vector<StepRecord>> ranks(
+          2, std::vector<StepRecord>(policy.next_step() - policy.window_from(),
+                                     {.planned = 5, .computed = 4, .compute_ns = 10, .wall_ns = 12}));
       (void)policy.window_gathered(ranks);
       (void)policy.extend(1);
       UNISONO_CHECK(!policy.report().to_string().empty() && !policy.total().to_string().empty());

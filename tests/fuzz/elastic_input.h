@@ -1,5 +1,5 @@
-// A fuzzer's input as a row of choices, and messages of elastic runs made from them: bytes alone would never name a peer, a layout or a
-// group that the receiver knows, or bear the digest of what they say.
+// A fuzzer's input as a row of choices, and messages of elastic runs made from them: bytes alone would never name a peer, a
+// layout or a group that the receiver knows, or bear the digest of what they say.
 //
 // Whatever is made here is a possible message: it must come through its decoder unchanged.
 #pragma once
@@ -14,9 +14,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "elastic/round/round_messages.h"
 #include "elastic/formation/formation_messages.h"
 #include "elastic/roster/roster_messages.h"
+#include "elastic/round/round_messages.h"
 #include "elastic/state/state_copy.h"
 #include "elastic/wire/elastic_times.h"
 
@@ -72,7 +72,8 @@ class Input {
   }
   // How far time goes on. `due`: until something is to be done.
   Nanos step(Nanos now, Nanos due) {
-    constexpr Nanos steps[] = {0, millisecond, 40 * millisecond, 300 * millisecond, 1 * second, 2500 * millisecond, 31 * second, 3601 * second};
+    constexpr Nanos steps[] = {0,          millisecond,        40 * millisecond, 300 * millisecond,
+                               1 * second, 2500 * millisecond, 31 * second,      3601 * second};
     const auto choice = below(2 * std::size(steps));
     if (choice < std::size(steps)) return steps[choice];
     return due == never || due < now ? 0 : std::min(due - now, 3601 * second);

@@ -4,10 +4,10 @@
 #include <cstring>
 #include <utility>
 
-#include "elastic_input.h"
 #include "elastic/formation/group_seeker.h"
 #include "elastic/formation/line_slot.h"
 #include "elastic/state/state_messages.h"
+#include "elastic_input.h"
 #include "wire/digest.h"
 
 namespace unisono::elastic_fuzz {
@@ -51,7 +51,9 @@ RosterBody make_roster_body(Input& input, const Layout* known) {
     case 1: return RosterWelcome{.sum = input.number(), .last = input.flag(), .parts = make_parts(input)};
     case 2: return RosterRefused{.reason = static_cast<RefusalReason>(1 + input.below(3)), .text = "no"};
     case 3: return RosterProbe{.origin = input.any_peer(), .sequence = static_cast<uint32_t>(input.number())};
-    case 4: return RosterAck{.origin = input.any_peer(), .target = input.any_peer(), .sequence = static_cast<uint32_t>(input.number())};
+    case 4:
+      return RosterAck{
+          .origin = input.any_peer(), .target = input.any_peer(), .sequence = static_cast<uint32_t>(input.number())};
     case 5: return RosterProbeRequest{.target = input.any_peer(), .sequence = static_cast<uint32_t>(input.number())};
     case 6: return RosterGossip{.answer = input.flag()};
     case 7: return LayoutPull{.version = input.number()};
@@ -68,14 +70,23 @@ SlotName make_slot(Input& input, const Layout& known) {
 formation::Register make_register(Input& input, const Layout& known) {
   const auto slot = make_slot(input, known);
   const auto place = place_in(known, input.peer(), slot.round);
-  return {.slot = slot, .cell = place.cell, .position = place.position, .weighted = input.flag(), .pre = input.flag(), .in_layout = place.in_layout,
-          .role = static_cast<ElasticRole>(input.below(3)), .bandwidth = input.real(), .schema = input.below(2), .attempt = input.number(),
+  return {.slot = slot,
+          .cell = place.cell,
+          .position = place.position,
+          .weighted = input.flag(),
+          .pre = input.flag(),
+          .in_layout = place.in_layout,
+          .role = static_cast<ElasticRole>(input.below(3)),
+          .bandwidth = input.real(),
+          .schema = input.below(2),
+          .attempt = input.number(),
           .missing = input.peers()};
 }
 
 // Its chunks are those of a vector of three, mostly.
 GroupDescriptor make_descriptor(Input& input, const Layout& known) {
-  GroupDescriptor group{.id = {input.below(4), 9}, .slot = make_slot(input, known), .members = {}, .chunk_counts = {}, .missing = input.peers()};
+  GroupDescriptor group{
+      .id = {input.below(4), 9}, .slot = make_slot(input, known), .members = {}, .chunk_counts = {}, .missing = input.peers()};
   group.line_complete = input.flag();
   group.highest_opened = input.number() % steps_max;
   group.schema = input.below(8) == 7 ? 1 : 0;
@@ -99,14 +110,22 @@ void fill(SharedBuffer& message, size_t head, uint8_t value) {
 }
 
 SharedBuffer make_result(Input& input, const RoundFormat& format, uint32_t chunk) {
-  ChunkResult head{.chunk = chunk, .author = input.below(format.members), .contributors = RankSet(input.byte() & ((1u << format.members) - 1)),
-                   .total = std::min(std::abs(input.real()), contribution_weight_max * round_members_max), .variance = input.real(), .full = input.flag()};
+  ChunkResult head{.chunk = chunk,
+                   .author = input.below(format.members),
+                   .contributors = RankSet(input.byte() & ((1u << format.members) - 1)),
+                   .total = std::min(std::abs(input.real()), contribution_weight_max * round_members_max),
+                   .variance = input.real(),
+                   .full = input.flag()};
   auto message = result_message(format, head);
   fill(message, result_head_bytes, input.byte());
   if (!format.result.is_plain() && !head.is_void()) {
     const std::vector<float> values(format.table.count(chunk), static_cast<float>(input.real()));
     kernels::BlockCounts counts;
-    encode({.codec = format.result, .elements = values.data(), .count = values.size(), .message = message.data() + result_head_bytes}, counts);
+    encode({.codec = format.result,
+            .elements = values.data(),
+            .count = values.size(),
+            .message = message.data() + result_head_bytes},
+           counts);
   }
   head.digest = digest64(result_elements(message)) + (input.byte() == 0xff ? 1 : 0);
   write_result_head(format, head, message);
@@ -114,14 +133,21 @@ SharedBuffer make_result(Input& input, const RoundFormat& format, uint32_t chunk
 }
 
 SharedBuffer make_contribution(Input& input, const RoundFormat& format, uint32_t chunk) {
-  const Contribution head{.chunk = chunk, .author = input.below(format.members), .weight = std::min(std::abs(input.real()), contribution_weight_max),
-                          .full = input.flag(), .sharers = 1 + input.number_below(round_members_max)};
+  const Contribution head{.chunk = chunk,
+                          .author = input.below(format.members),
+                          .weight = std::min(std::abs(input.real()), contribution_weight_max),
+                          .full = input.flag(),
+                          .sharers = 1 + input.number_below(round_members_max)};
   auto message = contribution_message(format, head);
   fill(message, contribution_head_bytes, input.byte());
   if (!format.contribute.is_plain() && head.weight > 0) {
     const std::vector<float> values(format.table.count(chunk), static_cast<float>(input.real()));
     kernels::BlockCounts counts;
-    encode({.codec = format.contribute, .elements = values.data(), .count = values.size(), .message = message.data() + contribution_head_bytes}, counts);
+    encode({.codec = format.contribute,
+            .elements = values.data(),
+            .count = values.size(),
+            .message = message.data() + contribution_head_bytes},
+           counts);
   }
   return message;
 }
@@ -140,15 +166,21 @@ ChunkBits make_bits(Input& input, size_t chunks) {
 Layout make_layout(Input& input) {
   auto peers = input.peers();
   if (peers.empty()) peers.push_back(peer_id(0));
-  const LayoutRequest request{.run = "run", .version = 1 + input.number() % 1000, .first_step = input.number() % steps_max,
-                              .grid = static_cast<GridKind>(input.below(3)), .max_group = 4};
+  const LayoutRequest request{.run = "run",
+                              .version = 1 + input.number() % 1000,
+                              .first_step = input.number() % steps_max,
+                              .grid = static_cast<GridKind>(input.below(3)),
+                              .max_group = 4};
   auto made = unisono::make_layout(request, peers);
   UNISONO_CHECK(made.ok());
   return std::move(*made);
 }
 
 RosterMessage make_roster_message(Input& input, uint64_t run, const Layout* known) {
-  RosterMessage message{.run = input.byte() == 0xff ? 1 : run, .steps_opened = input.number() % step_number_max, .body = make_roster_body(input, known), .claims = {}};
+  RosterMessage message{.run = input.byte() == 0xff ? 1 : run,
+                        .steps_opened = input.number() % step_number_max,
+                        .body = make_roster_body(input, known),
+                        .claims = {}};
   message.layout_version = known != nullptr && input.flag() ? known->version : input.number() % step_number_max;
   message.layout_digest = known != nullptr && input.flag() ? known->digest : input.number();
   for (uint32_t i = input.below(5); i > 0; --i) message.claims.push_back(make_claim(input));
@@ -186,7 +218,8 @@ VerdictMessage make_verdict(Input& input, size_t chunks) {
     case 3: return VerdictPrepare{ballot};
     case 4: {
       VerdictPromise promise{.ballot = ballot, .accepted = std::nullopt, .have = make_bits(input, chunks)};
-      if (input.flag()) promise.accepted = VerdictAccept{std::min(ballot, static_cast<uint32_t>(input.number())), make_bits(input, chunks)};
+      if (input.flag())
+        promise.accepted = VerdictAccept{std::min(ballot, static_cast<uint32_t>(input.number())), make_bits(input, chunks)};
       return promise;
     }
     default: return VerdictDecided{make_bits(input, chunks)};
@@ -217,7 +250,8 @@ SharedBuffer make_state_message(Input& input, StateCopy& known) {
     case 0: message = StateAsk{.schema = input.below(2), .wanted = input.flag() ? state : 0}; break;
     case 1: {
       StateWant want{.state = state, .parts = {}};
-      for (uint32_t i = input.below(state_window_max + 1); i > 0; --i) want.parts.push_back(static_cast<uint32_t>(input.number()));
+      for (uint32_t i = input.below(state_window_max + 1); i > 0; --i)
+        want.parts.push_back(static_cast<uint32_t>(input.number()));
       message = std::move(want);
       break;
     }

@@ -1,13 +1,13 @@
-// Frames with arbitrary headers and payloads from a member of the group, into an engine that has operations of several kinds in flight.
-// They may fail operations; they must not touch memory outside the tensors, leak what is lent, or end the process.
+// Frames with arbitrary headers and payloads from a member of the group, into an engine that has operations of several kinds in
+// flight. They may fail operations; they must not touch memory outside the tensors, leak what is lent, or end the process.
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "base/check.h"
-#include "group/api/calls.h"
 #include "engine/engine.h"
 #include "engine/inline_compute.h"
+#include "group/api/calls.h"
 
 namespace {
 
@@ -51,8 +51,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     engine.set_epoch(7);
     const Caller caller{0, 3, second};
     const auto tensor = [](std::vector<int32_t>& v) { return Tensor(std::span<int32_t>(v)); };
-    (void)engine.submit(group, *all_reduce_call(caller, tensor(a), tensor(a), {.schedule = ScheduleKind::two_step, .slice_bytes = 64}), 0, 0);
-    (void)engine.submit(group, *all_reduce_call(caller, tensor(b), tensor(b), {.order = Order::any, .schedule = ScheduleKind::halving_doubling}), 0, 0);
+    (void)engine.submit(
+        group, *all_reduce_call(caller, tensor(a), tensor(a), {.schedule = ScheduleKind::two_step, .slice_bytes = 64}), 0, 0);
+    (void)engine.submit(
+        group,
+        *all_reduce_call(caller, tensor(b), tensor(b), {.order = Order::any, .schedule = ScheduleKind::halving_doubling}), 0,
+        0);
     (void)engine.submit(group, *all_to_all_call(caller, tensor(c), tensor(c), {}, {}, {}), 0, 0);
     (void)engine.submit(group, *message_call(caller, Collective::recv, {}, tensor(d), 1, 3, {}), 3, 0);
     ByteReader reader({reinterpret_cast<const std::byte*>(data), size});

@@ -1,12 +1,12 @@
-// Whatever peers say while groups form: it is refused or understood, what is understood comes back the same, and neither a coordinator nor a quest for
-// a group grows beyond its limits, wakes for ever, or gives a group that is none.
+// Whatever peers say while groups form: it is refused or understood, what is understood comes back the same, and neither a
+// coordinator nor a quest for a group grows beyond its limits, wakes for ever, or gives a group that is none.
 #include <memory>
 #include <set>
 
-#include "elastic_input.h"
 #include "elastic/formation/group_coordinator.h"
 #include "elastic/formation/group_seeker.h"
 #include "elastic/layout/layout_book.h"
+#include "elastic_input.h"
 
 namespace unisono::elastic_fuzz {
 namespace {
@@ -39,7 +39,10 @@ class View final : public FormationView {
 // One process: its coordinator and its quest, which hear each other as well as the input.
 struct Desk {
   explicit Desk(Input& choices)
-      : input(choices), coordinator({.self = peer_id(0), .run = "run", .times = {}, .max_group = 4, .chunk_count = 3, .schema = schema, .seed = 3}, view),
+      : input(choices),
+        coordinator(
+            {.self = peer_id(0), .run = "run", .times = {}, .max_group = 4, .chunk_count = 3, .schema = schema, .seed = 3},
+            view),
         seeker({.self = peer_id(0), .run = "run", .times = {}}, view) {
     std::vector<PeerId> peers;
     for (uint32_t i = 0; i < 5; ++i) peers.push_back(peer_id(i));

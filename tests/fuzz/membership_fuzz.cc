@@ -1,5 +1,5 @@
-// Whatever bytes an unauthenticated peer or a member sends, membership refuses or understands them: all decoders, and the state machines
-// behind them. The first byte of the input chooses who receives the rest.
+// Whatever bytes an unauthenticated peer or a member sends, membership refuses or understands them: all decoders, and the state
+// machines behind them. The first byte of the input chooses who receives the rest.
 
 #include <algorithm>
 #include <cstddef>

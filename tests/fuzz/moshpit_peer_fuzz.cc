@@ -1,13 +1,14 @@
-// A whole peer of an elastic run, to whom others say whatever they like, whose links break and whose time goes on in any steps. It must stay within its
-// limits, always know when it wants to be woken, and end each averaging step; whatever it says itself is a message that others understand.
+// A whole peer of an elastic run, to whom others say whatever they like, whose links break and whose time goes on in any steps.
+// It must stay within its limits, always know when it wants to be woken, and end each averaging step; whatever it says itself
+// is a message that others understand.
 #include <cmath>
 #include <memory>
 #include <set>
 
-#include "elastic_input.h"
 #include "elastic/peer/moshpit_peer.h"
 #include "elastic/state/state_messages.h"
 #include "elastic/wire/elastic_message.h"
+#include "elastic_input.h"
 
 namespace unisono::elastic_fuzz {
 namespace {
@@ -22,7 +23,8 @@ StepCodec codec_of(Input& input) {
 }
 
 MoshpitSettings settings_of(Input& input) {
-  MoshpitSettings settings{.self = peer_id(0), .run_id = "run", .name = "self", .addresses = {address_of(0)}, .times = {}, .elements = elements};
+  MoshpitSettings settings{
+      .self = peer_id(0), .run_id = "run", .name = "self", .addresses = {address_of(0)}, .times = {}, .elements = elements};
   settings.found = input.below(4) != 3;
   if (!settings.found) settings.seeds = {address_of(1), address_of(2)};
   settings.role = static_cast<ElasticRole>(input.below(8) % 3);
@@ -73,9 +75,12 @@ struct Port final : ElasticPort {
 };
 
 struct Desk {
-  explicit Desk(Input& choices) : input(choices), settings(settings_of(choices)), others(0, chunk_bytes()), peer(settings, port) {
-    port.format = {.members = round_members_max, .table = ChunkTable(elements, settings.max_group),
-                   .contribute = wire_codec(settings.contribute, DType::f32, DType::f32, false), .result = wire_codec(settings.result, DType::f32, DType::f32, false)};
+  explicit Desk(Input& choices)
+      : input(choices), settings(settings_of(choices)), others(0, chunk_bytes()), peer(settings, port) {
+    port.format = {.members = round_members_max,
+                   .table = ChunkTable(elements, settings.max_group),
+                   .contribute = wire_codec(settings.contribute, DType::f32, DType::f32, false),
+                   .result = wire_codec(settings.result, DType::f32, DType::f32, false)};
     const ChunkValues values(ChunkTable(elements, 4), all(0));
     others.finished(0, values.buffers(), values.digests());
     std::vector<PeerId> ids;
@@ -125,7 +130,9 @@ struct Desk {
     (void)peer.begin_step(std::move(step), now);
   }
 
-  const Layout& known_layout() const { return peer.keeper().newest_layout() != nullptr ? *peer.keeper().newest_layout() : layout; }
+  const Layout& known_layout() const {
+    return peer.keeper().newest_layout() != nullptr ? *peer.keeper().newest_layout() : layout;
+  }
 
   SharedBuffer make_message() {
     switch (input.below(8)) {

@@ -1,11 +1,11 @@
-// Whatever a process says about who is there: it is refused or understood, what is understood comes back the same, and a keeper of a roster
-// takes all of it without growing beyond its limits or waking for ever. Layouts, too.
+// Whatever a process says about who is there: it is refused or understood, what is understood comes back the same, and a keeper
+// of a roster takes all of it without growing beyond its limits or waking for ever. Layouts, too.
 #include <cmath>
 #include <string>
 
-#include "elastic_input.h"
 #include "elastic/layout/record_holders.h"
 #include "elastic/roster/roster_keeper.h"
+#include "elastic_input.h"
 #include "wire/digest.h"
 
 namespace unisono::elastic_fuzz {

@@ -1,5 +1,5 @@
-// Whatever the members of a group say in a round, or about its verdict: it is refused or understood, what is understood comes back the same, and the
-// round ends within its time, whole, and without growing beyond what its members may send.
+// Whatever the members of a group say in a round, or about its verdict: it is refused or understood, what is understood comes
+// back the same, and the round ends within its time, whole, and without growing beyond what its members may send.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -25,7 +25,8 @@ Bytes encode_again(const RoundFormat& format, const RoundMessage& message, ByteV
   if (const auto* contribution = std::get_if<Contribution>(&message)) {
     again = contribution_message(format, *contribution);
     UNISONO_CHECK(again.size() == bytes.size());
-    std::memcpy(again.data() + contribution_head_bytes, bytes.data() + contribution_head_bytes, bytes.size() - contribution_head_bytes);
+    std::memcpy(again.data() + contribution_head_bytes, bytes.data() + contribution_head_bytes,
+                bytes.size() - contribution_head_bytes);
   } else if (const auto* result = std::get_if<ChunkResult>(&message)) {
     again = result_message(format, *result);
     UNISONO_CHECK(again.size() == bytes.size());
@@ -73,11 +74,22 @@ struct Desk {
     port.format = format_of(input);
     const std::vector<float> ones(elements, 1.0f);
     values = ChunkValues(port.format.table, SharedBuffer::copy(std::as_bytes(std::span(ones))));
-    RoundRequest request{.id = port.format.group, .self = input.below(members), .members = std::vector<RoundMember>(members), .chunk_counts = {1, 1, 1},
-                         .table = port.format.table, .times = {}, .contribute_timeout = 5 * second, .round_timeout = 30 * second,
-                         .commit = static_cast<CommitRule>(input.below(2)), .contribute_codec = port.format.contribute,
-                         .result_codec = port.format.result, .line_complete = input.flag(), .values = &values, .states = states};
-    for (auto& member : request.members) member = {.position = input.below(3), .role = ElasticRole::peer, .in_layout = input.flag()};
+    RoundRequest request{.id = port.format.group,
+                         .self = input.below(members),
+                         .members = std::vector<RoundMember>(members),
+                         .chunk_counts = {1, 1, 1},
+                         .table = port.format.table,
+                         .times = {},
+                         .contribute_timeout = 5 * second,
+                         .round_timeout = 30 * second,
+                         .commit = static_cast<CommitRule>(input.below(2)),
+                         .contribute_codec = port.format.contribute,
+                         .result_codec = port.format.result,
+                         .line_complete = input.flag(),
+                         .values = &values,
+                         .states = states};
+    for (auto& member : request.members)
+      member = {.position = input.below(3), .role = ElasticRole::peer, .in_layout = input.flag()};
     request.members[0].role = input.flag() ? ElasticRole::reducer : ElasticRole::peer;
     if (request.self == 0 && request.members[0].role == ElasticRole::reducer) request.values = nullptr, request.states = {};
     self = request.self;
@@ -132,7 +144,8 @@ struct Desk {
     if (!round->ended()) return;
     const auto& report = round->report();
     UNISONO_CHECK(report.committed + report.kept_local + report.voided + report.undecided + report.lost == 3);
-    for (const auto& state : states) UNISONO_CHECK(state.weight >= 0 && std::isfinite(state.weight) && state.sharers >= 1 && state.sharers <= members);
+    for (const auto& state : states)
+      UNISONO_CHECK(state.weight >= 0 && std::isfinite(state.weight) && state.sharers >= 1 && state.sharers <= members);
   }
   void finish() {
     if (round->ended()) return;

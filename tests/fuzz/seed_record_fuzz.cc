@@ -1,4 +1,5 @@
-// What anybody may have put into a hash table as the addresses of a process: few are taken, each once, and what is taken can be written and read again.
+// What anybody may have put into a hash table as the addresses of a process: few are taken, each once, and what is taken can be
+// written and read again.
 #include <cstdint>
 #include <string>
 
@@ -11,7 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   for (const auto& record : {text, write_seed_record({}) + text}) {
     const auto addresses = read_seed_record(record);
-    UNISONO_CHECK(addresses.size() <= seed_record_addresses_max && (record.size() <= seed_record_bytes_max || addresses.empty()));
+    UNISONO_CHECK(addresses.size() <= seed_record_addresses_max &&
+                  (record.size() <= seed_record_bytes_max || addresses.empty()));
     UNISONO_CHECK(read_seed_record(write_seed_record(addresses)) == addresses);
   }
   return 0;

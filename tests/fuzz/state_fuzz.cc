@@ -1,12 +1,12 @@
-// Whatever joiners and donors say to each other about a state: it is refused or understood, what is understood comes back the same, a donor gives
-// no more slots than it has, and what a joiner ends with is a whole state or the reason why there is none.
+// Whatever joiners and donors say to each other about a state: it is refused or understood, what is understood comes back the
+// same, a donor gives no more slots than it has, and what a joiner ends with is a whole state or the reason why there is none.
 #include <memory>
 #include <numeric>
 #include <optional>
 
-#include "elastic_input.h"
 #include "elastic/state/state_donor.h"
 #include "elastic/state/state_loader.h"
+#include "elastic_input.h"
 #include "wire/digest.h"
 
 namespace unisono::elastic_fuzz {
@@ -44,15 +44,20 @@ struct State {
 };
 
 struct Desk {
-  explicit Desk(Input& choices) : input(choices), own(1), others(1), donor({.schema = 0, .serve_slots = serve_slots, .times = {}}, own.copy) { begin_loading(); }
+  explicit Desk(Input& choices)
+      : input(choices), own(1), others(1), donor({.schema = 0, .serve_slots = serve_slots, .times = {}}, own.copy) {
+    begin_loading();
+  }
 
   std::vector<StateSource> sources() {
     std::vector<StateSource> all;
-    for (const auto& peer : input.peers()) all.push_back({peer, input.below(4) == 3 ? input.number() : others.copy.state_digest()});
+    for (const auto& peer : input.peers())
+      all.push_back({peer, input.below(4) == 3 ? input.number() : others.copy.state_digest()});
     return all;
   }
   void begin_loading() {
-    loader = std::make_unique<StateLoader>(StateLoaderOptions{.self = peer_id(0), .chunk_bytes = chunk_bytes(), .times = {}}, sources(), now);
+    loader = std::make_unique<StateLoader>(StateLoaderOptions{.self = peer_id(0), .chunk_bytes = chunk_bytes(), .times = {}},
+                                           sources(), now);
   }
 
   void hear(ByteView bytes) {

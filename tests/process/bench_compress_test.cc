@@ -5,8 +5,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "testing/temporary_folder.h"
 #include "child_process.h"
+#include "testing/temporary_folder.h"
 
 namespace unisono::testing {
 namespace {
@@ -54,7 +54,8 @@ TEST(BenchCompress, one_rank_alone_is_compared_too) {
 }
 
 TEST(BenchCompress, of_a_shared_rank_one_matrix_powersgd_loses_nothing_and_nobody_sends_all) {
-  const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--data", "rank-one", "--noise", "0", "--powersgd-rank", "1", "--method", "powersgd,arc"}));
+  const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--data", "rank-one", "--noise", "0",
+                                  "--powersgd-rank", "1", "--method", "powersgd,arc"}));
   EXPECT_EQ(done.code, 0) << done.error;
   const auto rows = rows_of(done.out);
   ASSERT_EQ(rows.size(), 2u) << done.out;
@@ -65,12 +66,14 @@ TEST(BenchCompress, of_a_shared_rank_one_matrix_powersgd_loses_nothing_and_nobod
 TEST(BenchCompress, a_codec_adds_rows_and_files_are_written) {
   const test::TemporaryFolder folder;
   const auto json = folder.path() + "/result.json", plot = folder.path() + "/result.svg";
-  const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--method", "dense,arc,powersgd", "--codec", "int8", "--json", json, "--plot", plot}));
+  const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--method", "dense,arc,powersgd", "--codec",
+                                  "int8", "--json", json, "--plot", plot}));
   EXPECT_EQ(done.code, 0) << done.error;
   EXPECT_EQ(rows_of(done.out).size(), 5u) << done.out;
   std::ifstream in(json);
   size_t lines = 0;
-  for (std::string line; std::getline(in, line); ++lines) EXPECT_TRUE(contains(line, lines == 0 ? R"("kind":"environment")" : R"("kind":"compressor")")) << line;
+  for (std::string line; std::getline(in, line); ++lines)
+    EXPECT_TRUE(contains(line, lines == 0 ? R"("kind":"environment")" : R"("kind":"compressor")")) << line;
   EXPECT_EQ(lines, 6u);
   EXPECT_EQ(::access(plot.c_str(), R_OK), 0);
 }
@@ -78,7 +81,8 @@ TEST(BenchCompress, a_codec_adds_rows_and_files_are_written) {
 TEST(BenchCompress, real_gradients_are_read_by_each_rank_and_a_wrong_size_is_told) {
   const test::TemporaryFolder folder;
   for (const char* rank : {"0", "1"}) std::ofstream(folder.path() + "/g." + rank) << std::string(64 * 64 * 4, rank[0]);
-  const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--method", "dense,arc", "--gradients", folder.path() + "/g.{rank}"}));
+  const auto done = run(compress(
+      {"-n", "2", "--shape", "64x64", "--steps", "2", "--method", "dense,arc", "--gradients", folder.path() + "/g.{rank}"}));
   EXPECT_EQ(done.code, 0) << done.error;
   EXPECT_EQ(rows_of(done.out).size(), 2u) << done.out;
   const auto wrong = run(compress({"-n", "2", "--shape", "64x63", "--gradients", folder.path() + "/g.{rank}"}));

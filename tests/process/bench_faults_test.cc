@@ -9,8 +9,8 @@
 #include <regex>
 #include <sstream>
 
-#include "testing/temporary_folder.h"
 #include "child_process.h"
+#include "testing/temporary_folder.h"
 
 namespace unisono::testing {
 namespace {
@@ -33,9 +33,7 @@ void expect_says(const Finished& done, const Words& parts) {
 
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& content = "") {
-    std::ofstream(path_) << content;
-  }
+  explicit TemporaryFile(const std::string& content = "") { std::ofstream(path_) << content; }
   const char* path() const { return path_.c_str(); }
   std::string text() const {
     std::stringstream text;
@@ -50,17 +48,19 @@ class TemporaryFile {
 
 TEST(BenchFaults, a_killed_rank_is_told_of_and_the_others_go_on) {
   for (const char* transport : {"shm", "tcp"}) {
-    const auto done = bench({"all-reduce", "-n", "3", "--sizes", "64K", "--kill-rank", "1@150ms", "--row-time", "100ms", "--transport", transport});
+    const auto done = bench(
+        {"all-reduce", "-n", "3", "--sizes", "64K", "--kill-rank", "1@150ms", "--row-time", "100ms", "--transport", transport});
     EXPECT_EQ(done.code, 0) << whole(done);
-    expect_says(done, {"rank 1 was killed\n", "ended with peer_lost: ", "ms after rank 1 was killed", "re-formed in ", "(epoch 2): ranks 0, 2 go on", " 0 OK",
-                       "the survivors went on: 2 of 3 ranks"});
+    expect_says(done, {"rank 1 was killed\n", "ended with peer_lost: ", "ms after rank 1 was killed", "re-formed in ",
+                       "(epoch 2): ranks 0, 2 go on", " 0 OK", "the survivors went on: 2 of 3 ranks"});
     EXPECT_TRUE(contains(done.error, "was killed by signal 9 (SIGKILL)")) << done.error;
   }
 }
 
 TEST(BenchFaults, the_next_rank_goes_on_with_table_and_file_when_rank_0_dies) {
   const TemporaryFile json;
-  const auto done = bench({"all-gather", "-n", "3", "--sizes", "12K", "--kill-rank", "0@150ms", "--row-time", "100ms", "-J", json.path()});
+  const auto done =
+      bench({"all-gather", "-n", "3", "--sizes", "12K", "--kill-rank", "0@150ms", "--row-time", "100ms", "-J", json.path()});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"# unisono", "rank 0 was killed\n", "ranks 1, 2 go on", "the survivors went on: 2 of 3 ranks"});
   for (const char* kind : {"environment", "fault", "fault_event", "outcome"}) {
@@ -70,27 +70,32 @@ TEST(BenchFaults, the_next_rank_goes_on_with_table_and_file_when_rank_0_dies) {
 }
 
 TEST(BenchFaults, a_stopped_rank_is_late_and_is_left_out) {
-  const auto done = bench({"all-reduce", "-n", "3", "--sizes", "64K", "--stop-rank", "2@150ms", "-T", "300ms", "--row-time", "100ms"});
+  const auto done =
+      bench({"all-reduce", "-n", "3", "--sizes", "64K", "--stop-rank", "2@150ms", "-T", "300ms", "--row-time", "100ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"rank 2 was stopped\n", "ended with late: ", "ranks 0, 1 go on", "the survivors went on: 2 of 3 ranks"});
   EXPECT_TRUE(contains(done.error, "rank 2 was stopped, and the others went on without it")) << done.error;
 }
 
 TEST(BenchFaults, a_rank_that_is_resumed_in_time_is_waited_for) {
-  const auto done = bench({"all-reduce", "-n", "3", "--sizes", "64K", "--stop-rank", "2@100ms", "--resume-rank", "2@250ms", "-T", "20s", "--row-time", "100ms"});
+  const auto done = bench({"all-reduce", "-n", "3", "--sizes", "64K", "--stop-rank", "2@100ms", "--resume-rank", "2@250ms",
+                           "-T", "20s", "--row-time", "100ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"rank 2 was stopped\n", "rank 2 was resumed\n", "all 3 ranks went on"});
 }
 
 // Rank 0 tells of rank 2, then dies; rank 1 must not tell of rank 2 again.
 TEST(BenchFaults, what_rank_0_has_told_is_not_told_again_when_it_dies) {
-  const auto done = bench({"all-reduce", "-n", "3", "--sizes", "4K", "--stop-rank", "2@100ms", "--resume-rank", "2@150ms", "--kill-rank", "0@350ms", "-T", "20s", "--row-time", "50ms"});
+  const auto done = bench({"all-reduce", "-n", "3", "--sizes", "4K", "--stop-rank", "2@100ms", "--resume-rank", "2@150ms",
+                           "--kill-rank", "0@350ms", "-T", "20s", "--row-time", "50ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
-  for (const char* news : {"rank 2 was stopped\n", "rank 2 was resumed\n", "s after rank 0 was killed\n", "ranks 1, 2 go on"}) EXPECT_EQ(count_of(done.out, news), 1u) << news << done.out;
+  for (const char* news : {"rank 2 was stopped\n", "rank 2 was resumed\n", "s after rank 0 was killed\n", "ranks 1, 2 go on"})
+    EXPECT_EQ(count_of(done.out, news), 1u) << news << done.out;
 }
 
 TEST(BenchFaults, several_in_turn_leave_one) {
-  const auto done = bench({"all-to-all", "-n", "3", "--sizes", "12K", "--kill-rank", "2@100ms", "--kill-rank", "0@300ms", "--row-time", "50ms"});
+  const auto done = bench(
+      {"all-to-all", "-n", "3", "--sizes", "12K", "--kill-rank", "2@100ms", "--kill-rank", "0@300ms", "--row-time", "50ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"rank 2 was killed\n", "rank 0 was killed\n", "rank 1 goes on", "the survivors went on: 1 of 3 ranks"});
 }
@@ -127,7 +132,8 @@ TEST(BenchFaults, another_launchers_ranks_are_refused_links_and_faults) {
 }
 
 TEST(BenchFaults, nothing_stays_when_the_launcher_is_killed) {
-  ChildProcess launcher({UNISONO_TOOL, "bench", "all-reduce", "-n", "2", "--sizes", "64K", "--stop-rank", "1@50ms", "--resume-rank", "1@60s", "--progress", "off"});
+  ChildProcess launcher({UNISONO_TOOL, "bench", "all-reduce", "-n", "2", "--sizes", "64K", "--stop-rank", "1@50ms",
+                         "--resume-rank", "1@60s", "--progress", "off"});
   ASSERT_TRUE(launcher.wait_for("(s)")) << launcher.out();
   // Ranks and stage keep the launcher's standard error open: wait() returns when none of them is left.
   launcher.signal(SIGKILL);
@@ -162,7 +168,8 @@ double first_median(const Finished& done) {
 TEST_F(BenchLinks, a_delay_is_in_every_operation) {
   const auto done = bench({"all-reduce", "-n", "2", "--delay", "20ms", "--sizes", "1K", "--iters", "5"});
   EXPECT_EQ(done.code, 0) << whole(done);
-  expect_says(done, {"on request: 20 ms one way", "ranks: rank-0 x1, rank-1 x1", "between hosts tcp x1", "link0 1500", "# links: ", " 0 OK"});
+  expect_says(done, {"on request: 20 ms one way", "ranks: rank-0 x1, rank-1 x1", "between hosts tcp x1", "link0 1500",
+                     "# links: ", " 0 OK"});
   EXPECT_GE(first_median(done), 20'000) << done.out;
   EXPECT_LT(first_median(done), 80'000) << done.out;
 }
@@ -179,13 +186,15 @@ TEST_F(BenchLinks, packets_are_lost_and_results_stay_right) {
   const auto done = bench({"all-reduce", "-n", "3", "--loss", "2%", "--sizes", "256K", "--iters", "10"});
   EXPECT_EQ(done.code, 0) << whole(done);
   std::smatch found;
-  ASSERT_TRUE(std::regex_search(done.out, found, std::regex("# links: ([0-9]+) packets, ([0-9]+) lost on request"))) << done.out;
+  ASSERT_TRUE(std::regex_search(done.out, found, std::regex("# links: ([0-9]+) packets, ([0-9]+) lost on request")))
+      << done.out;
   EXPECT_GT(std::stoul(found[2]), std::stoul(found[1]) / 200) << done.out;
   expect_says(done, {" 0 OK"});
 }
 
 TEST_F(BenchLinks, a_death_is_told_of_over_slow_links) {
-  const auto done = bench({"all-reduce", "-n", "3", "--rate", "200M", "--delay", "2ms", "--sizes", "64K", "--kill-rank", "1@400ms", "--row-time", "200ms"});
+  const auto done = bench({"all-reduce", "-n", "3", "--rate", "200M", "--delay", "2ms", "--sizes", "64K", "--kill-rank",
+                           "1@400ms", "--row-time", "200ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"rank 1 was killed\n", "ranks 0, 2 go on", "the survivors went on: 2 of 3 ranks"});
 }
@@ -193,12 +202,14 @@ TEST_F(BenchLinks, a_death_is_told_of_over_slow_links) {
 // As a user without rights, where /dev/net/tun is open to all, as it is on most systems: in this test's own mounts.
 TEST_F(BenchLinks, a_user_name_space_does_instead_of_root) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "SKIPPED: the thread sanitizer has a thread of its own in every process, and only a process of one thread may make a user name space";
+  GTEST_SKIP() << "SKIPPED: the thread sanitizer has a thread of its own in every process, and only a process of one thread "
+                  "may make a user name space";
 #endif
   if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: only root can become somebody else";
   const test::TemporaryFolder folder;
   const Words nobody{"unshare", "--mount", "sh", "-c",
-                     "{ test -e \"$1/tun\" || mknod \"$1/tun\" c 10 200; } && chmod 666 \"$1/tun\" && mount --bind \"$1/tun\" /dev/net/tun && tool=\"$0\" && shift && "
+                     "{ test -e \"$1/tun\" || mknod \"$1/tun\" c 10 200; } && chmod 666 \"$1/tun\" && mount --bind \"$1/tun\" "
+                     "/dev/net/tun && tool=\"$0\" && shift && "
                      "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$tool\" \"$@\""};
   const auto as_nobody = [&](const Words& words) {
     Words all = nobody;
@@ -206,25 +217,32 @@ TEST_F(BenchLinks, a_user_name_space_does_instead_of_root) {
     all.insert(all.end(), words.begin() + 1, words.end());
     return run(all);
   };
-  if (as_nobody({"unshare", "--user", "--net", UNISONO_TOOL, "--version"}).code != 0) GTEST_SKIP() << "SKIPPED: not every user may make name spaces here, or run the tool";
-  const auto done = as_nobody({UNISONO_TOOL, "bench", "-n", "2", "--delay", "5ms", "--sizes", "1K", "--iters", "3", "--progress", "off"});
+  if (as_nobody({"unshare", "--user", "--net", UNISONO_TOOL, "--version"}).code != 0)
+    GTEST_SKIP() << "SKIPPED: not every user may make name spaces here, or run the tool";
+  const auto done =
+      as_nobody({UNISONO_TOOL, "bench", "-n", "2", "--delay", "5ms", "--sizes", "1K", "--iters", "3", "--progress", "off"});
   EXPECT_EQ(done.code, 0) << whole(done);
   EXPECT_GE(first_median(done), 5'000) << done.out;
 }
 
 // In a user name space of its own the limit is lowered for this test alone.
 TEST_F(BenchLinks, who_may_not_have_them_is_told_what_it_takes) {
-  const auto done = run({"unshare", "--user", "--map-root-user", "sh", "-c", "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$0\" bench -n 2 --rate 100M", UNISONO_TOOL});
+  const auto done = run({"unshare", "--user", "--map-root-user", "sh", "-c",
+                         "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$0\" bench -n 2 --rate 100M", UNISONO_TOOL});
   EXPECT_EQ(done.code, 1) << whole(done);
-  EXPECT_TRUE(contains(done.error, "--rate, --loss and --delay are not possible here: this process may not make network name spaces")) << done.error;
+  EXPECT_TRUE(
+      contains(done.error, "--rate, --loss and --delay are not possible here: this process may not make network name spaces"))
+      << done.error;
   EXPECT_EQ(done.out, "");
 }
 
 std::string one_row(double p50) {
   std::ostringstream out;
-  out << R"({"kind":"environment","cores":2})" << "\n"
+  out << R"({"kind":"environment","cores":2})"
+      << "\n"
       << R"({"kind":"row","collective":"all_reduce","world_size":2,"bytes":1024,"dtype":"f32","op":"sum","root":-1,"order":"auto","asked_schedule":"auto","in_place":true,"mean_us":100,"p25_us":)"
-      << p50 - 1 << R"(,"p50_us":)" << p50 << R"(,"p75_us":)" << p50 + 1 << R"(,"p99_us":300,"busbw_gbs":1.5,"wrong":0})" << "\n";
+      << p50 - 1 << R"(,"p50_us":)" << p50 << R"(,"p75_us":)" << p50 + 1 << R"(,"p99_us":300,"busbw_gbs":1.5,"wrong":0})"
+      << "\n";
   return out.str();
 }
 
@@ -245,7 +263,8 @@ TEST(BenchCompare, the_exit_code_says_whether_a_row_is_slower_than_allowed) {
 TEST(BenchCompare, measured_files_are_the_same_as_themselves_and_can_be_drawn) {
   const TemporaryFile json;
   const TemporaryFile plot;
-  const auto measured = bench({"all-reduce", "broadcast", "-n", "2", "--sizes", "1K,64K", "--iters", "5", "-J", json.path(), "--plot", plot.path()});
+  const auto measured = bench(
+      {"all-reduce", "broadcast", "-n", "2", "--sizes", "1K,64K", "--iters", "5", "-J", json.path(), "--plot", plot.path()});
   ASSERT_EQ(measured.code, 0) << whole(measured);
   EXPECT_TRUE(contains(json.text().substr(0, 40), "{\"kind\":\"environment\"")) << json.text();
   EXPECT_EQ(count_of(json.text(), "\"kind\":\"environment\""), 1u);
@@ -272,7 +291,8 @@ TEST(BenchLaunchers, a_rank_finds_its_place_in_the_variables_of_each) {
       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"}};
   for (const auto& [rank, size] : all) {
     const test::TemporaryFolder folder;
-    const Words words{UNISONO_TOOL, "bench", "--sizes", "1K", "--iters", "2", "--progress", "off", "--rendezvous", "file://" + folder.path() + "/meeting"};
+    const Words words{UNISONO_TOOL, "bench",      "--sizes", "1K",           "--iters",
+                      "2",          "--progress", "off",     "--rendezvous", "file://" + folder.path() + "/meeting"};
     ChildProcess first(words, {.environment = {rank + "=0", size + "=2"}});
     ChildProcess second(words, {.environment = {rank + "=1", size + "=2"}});
     const auto done = first.wait();

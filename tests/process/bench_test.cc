@@ -39,15 +39,17 @@ TEST(Bench, all_reduce_is_measured_and_right) {
 }
 
 TEST(Bench, every_collective_is_measured_and_right) {
-  const auto done = run(bench({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all", "send_recv", "barrier",
-                               "-n", "3", "--sizes", "12,4K", "--iters", "2", "-r", "1"}));
+  const auto done =
+      run(bench({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
+                 "send_recv", "barrier", "-n", "3", "--sizes", "12,4K", "--iters", "2", "-r", "1"}));
   EXPECT_EQ(done.code, 0) << done.error;
   EXPECT_EQ(row_count(done.out), 9u * 2 + 1) << done.out;
   EXPECT_EQ(count_of(done.out, " 0 OK"), 9u) << done.out;
 }
 
 TEST(Bench, types_and_operations_are_right_over_tcp) {
-  for (const Words& options : {Words{"-d", "bf16", "-o", "avg"}, Words{"-d", "half", "-o", "sum"}, Words{"-d", "i8", "-o", "bxor"}, Words{"-d", "u64", "-o", "prod"}}) {
+  for (const Words& options : {Words{"-d", "bf16", "-o", "avg"}, Words{"-d", "half", "-o", "sum"},
+                               Words{"-d", "i8", "-o", "bxor"}, Words{"-d", "u64", "-o", "prod"}}) {
     Words words{"all-reduce", "-n", "2", "--sizes", "6,999", "--iters", "1", "--transport", "tcp"};
     words.insert(words.end(), options.begin(), options.end());
     const auto done = run(bench(words));
@@ -61,7 +63,9 @@ TEST(Bench, a_file_that_cannot_be_written_is_told_before_anything_is_measured) {
     const auto done = run(bench({"all-reduce", "-n", "2", "--sizes", "1K", option, "/no/such/folder/file"}));
     EXPECT_EQ(done.code, 2);
     EXPECT_EQ(done.out, "");
-    EXPECT_TRUE(contains(done.error, std::string(option) + " /no/such/folder/file cannot be written: No such file or directory")) << done.error;
+    EXPECT_TRUE(
+        contains(done.error, std::string(option) + " /no/such/folder/file cannot be written: No such file or directory"))
+        << done.error;
   }
 }
 
@@ -83,9 +87,15 @@ TEST(Bench, json_goes_to_the_file_and_the_table_stays) {
 
 TEST(Bench, wrong_words_are_refused_before_anything_starts) {
   const std::vector<std::pair<Words, std::string>> cases{
-      {{"all-redcue", "-n", "2"}, "all_reduce"}, {{"-d", "float23", "-n", "2"}, "float32"}, {{"-o", "bor", "-n", "2"}, "whole numbers"},
-      {{"--sizes", "x", "-n", "2"}, "--sizes"}, {{"-n", "0"}, "-n"}, {{"-a", "7", "-n", "2"}, "-a"}, {{}, "how many ranks"},
-      {{"--scheduel", "ring", "-n", "2"}, "--schedule"}, {{"--warmup", "-3", "-n", "2"}, "--warmup = -3: not a value that it takes"}};
+      {{"all-redcue", "-n", "2"}, "all_reduce"},
+      {{"-d", "float23", "-n", "2"}, "float32"},
+      {{"-o", "bor", "-n", "2"}, "whole numbers"},
+      {{"--sizes", "x", "-n", "2"}, "--sizes"},
+      {{"-n", "0"}, "-n"},
+      {{"-a", "7", "-n", "2"}, "-a"},
+      {{}, "how many ranks"},
+      {{"--scheduel", "ring", "-n", "2"}, "--schedule"},
+      {{"--warmup", "-3", "-n", "2"}, "--warmup = -3: not a value that it takes"}};
   for (const auto& [words, part] : cases) {
     const auto done = run(bench(words));
     EXPECT_EQ(done.code, 2) << part;

@@ -46,7 +46,9 @@ static void codec_times(unisono_group* group, const unisono_call* call) {
   unisono_report report;
   unisono_codec_use use;
   require(tensor != NULL, "memory");
-  require(unisono_all_reduce(group, tensor, tensor, many, UNISONO_F32, UNISONO_SUM, call, &work) == UNISONO_OK && unisono_wait(work, &report) == UNISONO_OK, "all_reduce of many encoded elements");
+  require(unisono_all_reduce(group, tensor, tensor, many, UNISONO_F32, UNISONO_SUM, call, &work) == UNISONO_OK &&
+              unisono_wait(work, &report) == UNISONO_OK,
+          "all_reduce of many encoded elements");
   unisono_get_codec_use(work, &use);
   require(use.encode_us > 0 && use.sum_us > 0 && use.decode_us > 0, "times of encoding, adding and decoding");
   require(use.encode_us + use.sum_us + use.decode_us <= report.compute_us + 3, "which are parts of the time computed");
@@ -65,10 +67,12 @@ static void codec_calls(unisono_group* group, uint32_t rank, uint32_t world) {
   for (size_t i = 0; i < count; ++i) in[i] = given(rank, i);
   require(unisono_set_codec(group, "int9") == UNISONO_INVALID && strstr(unisono_last_error(), "int2") != NULL, "no such codec");
   require(unisono_set_codec(group, "int8:group=64") == UNISONO_OK, "a codec");
-  require(unisono_all_reduce(group, in, out, count, UNISONO_F32, UNISONO_SUM, &call, &work) == UNISONO_OK, "all_reduce with a codec");
+  require(unisono_all_reduce(group, in, out, count, UNISONO_F32, UNISONO_SUM, &call, &work) == UNISONO_OK,
+          "all_reduce with a codec");
   require(unisono_wait(work, NULL) == UNISONO_OK, "the end of all_reduce with a codec");
   unisono_get_codec_use(work, &use);
-  require(use.encoded == 1 && use.passes == 2 && use.sent_elements > 0 && use.saturated == 0 && use.nonfinite_groups == 0, "what the codec did");
+  require(use.encoded == 1 && use.passes == 2 && use.sent_elements > 0 && use.saturated == 0 && use.nonfinite_groups == 0,
+          "what the codec did");
   require(8 * use.sent_payload < 9 * use.sent_elements, "fewer than 9 bits per element");
   unisono_work_free(work);
   for (size_t i = 0; i < count; ++i) {
@@ -77,7 +81,9 @@ static void codec_calls(unisono_group* group, uint32_t rank, uint32_t world) {
   }
   codec_times(group, &call);
   require(unisono_set_codec(group, "plain") == UNISONO_OK, "no codec");
-  require(unisono_all_reduce(group, in, out, count, UNISONO_F32, UNISONO_SUM, &call, &work) == UNISONO_OK && unisono_wait(work, NULL) == UNISONO_OK, "all_reduce without");
+  require(unisono_all_reduce(group, in, out, count, UNISONO_F32, UNISONO_SUM, &call, &work) == UNISONO_OK &&
+              unisono_wait(work, NULL) == UNISONO_OK,
+          "all_reduce without");
   unisono_get_codec_use(work, &use);
   require(use.encoded == 0 && use.passes == 0, "no codec was used");
   unisono_work_free(work);
@@ -138,7 +144,8 @@ static void counts(unisono_group* group, uint32_t rank) {
   require(counters.begun > 10 && counters.begun == counters.ended && counters.failed >= counters.late, "counters");
   require(unisono_get_link_counters(group, 1 - rank, &link) == UNISONO_OK, "counters of a link");
   require(link.sent_bytes > 0 && link.received_messages > 0 && !link.lost, "what a link counts");
-  require(unisono_get_link_counters(group, 99, &link) == UNISONO_INVALID && strstr(unisono_last_error(), "rank 99") != NULL, "no such rank");
+  require(unisono_get_link_counters(group, 99, &link) == UNISONO_INVALID && strstr(unisono_last_error(), "rank 99") != NULL,
+          "no such rank");
   require(unisono_dump_record(group, "/no/such/folder/record") == UNISONO_UNAVAILABLE, "a record that cannot be written");
 }
 
@@ -150,7 +157,8 @@ int main(void) {
   memset(&options, 0, sizeof(options));
   options.timeout_ms = 20000;
   options.min_world = world_max + 1;
-  require(unisono_join(&options, &group) == UNISONO_INVALID && strstr(unisono_last_error(), "min_world is 9") != NULL, "too large a smallest world");
+  require(unisono_join(&options, &group) == UNISONO_INVALID && strstr(unisono_last_error(), "min_world is 9") != NULL,
+          "too large a smallest world");
   options.min_world = 2;
   options.require_majority = 1;
   require(unisono_join(&options, &group) == UNISONO_OK, "join");

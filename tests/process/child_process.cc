@@ -91,7 +91,9 @@ ChildProcess::~ChildProcess() {
 
 void ChildProcess::signal(int number) const { ::kill(pid_, number); }
 
-void ChildProcess::type(const std::string& bytes) const { [[maybe_unused]] const auto put = ::write(output_, bytes.data(), bytes.size()); }
+void ChildProcess::type(const std::string& bytes) const {
+  [[maybe_unused]] const auto put = ::write(output_, bytes.data(), bytes.size());
+}
 
 // False when both streams are closed or the time is up.
 bool ChildProcess::read_some(int milliseconds) {
@@ -126,8 +128,7 @@ bool ChildProcess::wait_stopped() {
 
 Finished ChildProcess::wait() {
   const auto end = Clock::now() + patience;
-  while (read_some(milliseconds_until(end))) {
-  }
+  while (read_some(milliseconds_until(end))) {}
   Finished finished;
   const Watched watched(pid_);
   finished.timed_out = Clock::now() >= end || !watched.ends();

@@ -12,14 +12,14 @@ namespace unisono::testing {
 
 struct ChildOptions {
   std::vector<std::string> environment = {};  // NAME=value, on top of the test's own
-  bool terminal = false;                 // standard streams are a new terminal; everything appears in out
-  bool close_output = false;             // nobody reads standard output
+  bool terminal = false;                      // standard streams are a new terminal; everything appears in out
+  bool close_output = false;                  // nobody reads standard output
 };
 
 struct Finished {
   bool timed_out = false;
   bool by_signal = false;
-  int code = -1;       // exit code or signal number
+  int code = -1;  // exit code or signal number
   std::string out;
   std::string error;
 };

@@ -19,13 +19,16 @@ class DoctorHosts : public Hosts {
   using Hosts::Hosts;
 
   // One rank per host, in order. `settings` are for the host of the same place.
-  std::vector<Finished> doctor(const std::vector<Words>& settings = {}, const std::string& timeout = "10s", const Words& more = {}) {
+  std::vector<Finished> doctor(const std::vector<Words>& settings = {}, const std::string& timeout = "10s",
+                               const Words& more = {}) {
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (size_t rank = 0; rank < names().size(); ++rank) {
       const auto folder = folder_of(rank, settings);
       ChildOptions options{.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(names().size()),
-                                           "MASTER_ADDR=" + address(names()[0]), "MASTER_PORT=29500", "UNISONO_JOB=doctor-test"}};
-      if (rank < settings.size()) options.environment.insert(options.environment.end(), settings[rank].begin(), settings[rank].end());
+                                           "MASTER_ADDR=" + address(names()[0]), "MASTER_PORT=29500",
+                                           "UNISONO_JOB=doctor-test"}};
+      if (rank < settings.size())
+        options.environment.insert(options.environment.end(), settings[rank].begin(), settings[rank].end());
       auto words = wrapper(names()[rank], folder);
       words.insert(words.end(), {UNISONO_TOOL, "doctor", "--timeout", timeout});
       words.insert(words.end(), more.begin(), more.end());
@@ -48,7 +51,8 @@ class DoctorHosts : public Hosts {
 };
 
 void expect_says(const Finished& done, const Words& parts) {
-  for (const auto& part : parts) EXPECT_TRUE(contains(done.out, part)) << "no \"" << part << "\" in\n" << done.out << done.error;
+  for (const auto& part : parts)
+    EXPECT_TRUE(contains(done.out, part)) << "no \"" << part << "\" in\n" << done.out << done.error;
 }
 
 using Doctor = NameSpaces;
@@ -60,7 +64,8 @@ TEST_F(Doctor, finds_no_error_in_a_healthy_pair) {
   EXPECT_EQ(done[0].code, 0) << done[0].out << done[0].error;
   EXPECT_EQ(done[1].code, 0) << done[1].out << done[1].error;
   EXPECT_EQ(done[1].out, "") << "rank 0 speaks for all";
-  expect_says(done[0], {"2 of 2 ranks, meeting at tcp://10.77.0.1:29500", "host host-b, rank 1", "10.77.0.2 (eth0): global", "0 errors, 0 warnings"});
+  expect_says(done[0], {"2 of 2 ranks, meeting at tcp://10.77.0.1:29500", "host host-b, rank 1", "10.77.0.2 (eth0): global",
+                        "0 errors, 0 warnings"});
   EXPECT_FALSE(contains(done[0].out, " NO")) << done[0].out;
 }
 
@@ -70,8 +75,9 @@ TEST_F(Doctor, names_the_direction_that_a_firewall_drops) {
   ASSERT_EQ(hosts.trouble(), "");
   const auto done = hosts.doctor();
   EXPECT_EQ(done[0].code, 1);
-  expect_says(done[0], {"error    rank 0 (host host-a) cannot connect to rank 1 (host host-b): 10.77.0.2:", "(eth0): no answer after 2.5 s",
-                        "the other direction works", "a firewall on host host-b", "iptables -I INPUT -p tcp -s 10.77.0.1 -j ACCEPT", "1 error,"});
+  expect_says(done[0], {"error    rank 0 (host host-a) cannot connect to rank 1 (host host-b): 10.77.0.2:",
+                        "(eth0): no answer after 2.5 s", "the other direction works", "a firewall on host host-b",
+                        "iptables -I INPUT -p tcp -s 10.77.0.1 -j ACCEPT", "1 error,"});
 }
 
 TEST_F(Doctor, tells_both_sides_when_nothing_gets_to_rank_0) {
@@ -82,7 +88,8 @@ TEST_F(Doctor, tells_both_sides_when_nothing_gets_to_rank_0) {
   EXPECT_EQ(done[0].code, 1);
   expect_says(done[0], {"rank 1 of 2 did not come to tcp://10.77.0.1:29500 within 3.", "here: rank 0 (host host-a)"});
   EXPECT_EQ(done[1].code, 1);
-  expect_says(done[1], {"rank 1 (host host-b) does not get to rank 0 at tcp://10.77.0.1:29500 within ", "10.77.0.1:29500: no answer", "--dport 29500"});
+  expect_says(done[1], {"rank 1 (host host-b) does not get to rank 0 at tcp://10.77.0.1:29500 within ",
+                        "10.77.0.1:29500: no answer", "--dport 29500"});
 }
 
 TEST_F(Doctor, finds_long_frames_that_get_lost) {
@@ -92,7 +99,8 @@ TEST_F(Doctor, finds_long_frames_that_get_lost) {
   ASSERT_EQ(hosts.trouble(), "");
   const auto done = hosts.doctor();
   EXPECT_EQ(done[0].code, 1);
-  expect_says(done[0], {"error    from rank 0 (host host-a) to rank 1 (host host-b) short frames pass", "full segments of 1448 bytes do not", "with segments of 960 bytes they do",
+  expect_says(done[0], {"error    from rank 0 (host host-a) to rank 1 (host host-b) short frames pass",
+                        "full segments of 1448 bytes do not", "with segments of 960 bytes they do",
                         "ip link set dev eth0 mtu 1000", "net.ipv4.tcp_mtu_probing=1", "stuck"});
   EXPECT_FALSE(contains(done[0].out, "neither do they the other way")) << done[0].out;
 }
@@ -105,8 +113,9 @@ TEST_F(Doctor, names_the_host_whose_link_is_slow) {
   ASSERT_EQ(hosts.trouble(), "");
   const auto done = hosts.doctor();
   EXPECT_EQ(done[0].code, 0) << done[0].out;
-  expect_says(done[0], {"warning  rank 0 (host host-a) sends to rank 2 (host host-c) at 1", "warning  rank 2 (host host-c) sends to rank 1 (host host-b) at 1", "times as much",
-                        "ethtool", "hint     links between hosts are thin", "UNISONO_CODEC=int8"});
+  expect_says(done[0], {"warning  rank 0 (host host-a) sends to rank 2 (host host-c) at 1",
+                        "warning  rank 2 (host host-c) sends to rank 1 (host host-b) at 1", "times as much", "ethtool",
+                        "hint     links between hosts are thin", "UNISONO_CODEC=int8"});
   EXPECT_FALSE(contains(done[0].out, "rank 0 (host host-a) sends to rank 1")) << done[0].out;
 }
 
@@ -119,8 +128,9 @@ TEST_F(Doctor, names_the_interface_that_others_do_not_reach_and_the_one_that_the
   ASSERT_EQ(hosts.trouble(), "");
   const auto done = hosts.doctor({{}, {"UNISONO_INTERFACE=wrong0"}});
   EXPECT_EQ(done[0].code, 1);
-  expect_says(done[0], {"because host host-b is told to use interface wrong0: 10.99.0.2:", "network is unreachable", "10.77.0.2:", "on eth0 answers",
-                        "on host host-b: --interface eth0 (UNISONO_INTERFACE=eth0)", "1 error,"});
+  expect_says(done[0],
+              {"because host host-b is told to use interface wrong0: 10.99.0.2:", "network is unreachable",
+               "10.77.0.2:", "on eth0 answers", "on host host-b: --interface eth0 (UNISONO_INTERFACE=eth0)", "1 error,"});
 }
 
 TEST_F(Doctor, warns_of_an_address_that_nobody_reaches_beside_a_good_one) {
@@ -129,7 +139,8 @@ TEST_F(Doctor, warns_of_an_address_that_nobody_reaches_beside_a_good_one) {
   ASSERT_EQ(hosts.trouble(), "");
   const auto done = hosts.doctor();
   EXPECT_EQ(done[0].code, 0) << done[0].out;
-  expect_says(done[0], {"warning  10.99.0.2 (lo) of host host-b cannot be reached from host host-a", "tried before the one that works", "--interface eth0"});
+  expect_says(done[0], {"warning  10.99.0.2 (lo) of host host-b cannot be reached from host host-a",
+                        "tried before the one that works", "--interface eth0"});
 }
 
 TEST_F(Doctor, names_the_loopback_address_that_the_meeting_points_name_leads_to) {
@@ -141,8 +152,9 @@ TEST_F(Doctor, names_the_loopback_address_that_the_meeting_points_name_leads_to)
   const auto done = hosts.doctor({{}, {"MASTER_ADDR=meeting-point", std::string("HOSTS_FILE=") + path}}, "2s");
   ::unlink(path);
   EXPECT_EQ(done[1].code, 1);
-  expect_says(done[1], {"rank 1 (host host-b) does not get to rank 0 at tcp://meeting-point:29500", "127.0.1.1:29500: connection refused; this address is the host itself",
-                        "MASTER_ADDR=<address>", "/etc/hosts"});
+  expect_says(done[1],
+              {"rank 1 (host host-b) does not get to rank 0 at tcp://meeting-point:29500",
+               "127.0.1.1:29500: connection refused; this address is the host itself", "MASTER_ADDR=<address>", "/etc/hosts"});
   EXPECT_EQ(done[0].code, 1);
   expect_says(done[0], {"rank 1 of 2 did not come"});
 }

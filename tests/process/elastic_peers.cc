@@ -15,7 +15,8 @@ size_t ElasticPeers::begin(const std::string& own, const std::vector<std::string
   if (index == 0) command += ",found=1";
   else if (own.find("seeds=") == std::string::npos) command += ",seeds=" + endpoint(0);
   for (const auto& options : {all_, own}) command += options.empty() ? "" : "," + options;
-  peers_.push_back(std::make_unique<RankProcess>(folder_.path(), std::to_string(index), std::vector<std::string>{}, std::vector<std::string>{command}, wrapper));
+  peers_.push_back(std::make_unique<RankProcess>(folder_.path(), std::to_string(index), std::vector<std::string>{},
+                                                 std::vector<std::string>{command}, wrapper));
   joins_.emplace_back();
   return index;
 }
@@ -38,7 +39,8 @@ std::vector<Line> ElasticPeers::ask(const std::vector<size_t>& peers, const std:
   for (size_t i = 0; i < peers.size(); ++i) {
     auto& peer = *peers_.at(peers[i]);
     lines.push_back(peer.answer(numbers[i]));
-    if (!lines.back().ok() && !lines.back().text.empty()) ADD_FAILURE() << lines.back().text << "\n" << peer.ask("elastic_status").text << "\n" << peer.ask("elastic_summary").text;
+    if (!lines.back().ok() && !lines.back().text.empty())
+      ADD_FAILURE() << lines.back().text << "\n" << peer.ask("elastic_status").text << "\n" << peer.ask("elastic_summary").text;
   }
   return lines;
 }
@@ -71,7 +73,8 @@ std::vector<Line> ElasticPeers::finish(const std::vector<size_t>& peers) {
   for (const auto peer : peers) peers_.at(peer)->tell("exit");
   for (const auto peer : peers) {
     const auto done = peers_.at(peer)->wait();
-    EXPECT_TRUE(!done.timed_out && !done.by_signal && done.code == 0) << "worker-" << peer << " ended badly:\n" << done.out << done.error;
+    EXPECT_TRUE(!done.timed_out && !done.by_signal && done.code == 0) << "worker-" << peer << " ended badly:\n"
+                                                                      << done.out << done.error;
   }
   return lines;
 }

@@ -1,4 +1,5 @@
-// An elastic run of real processes under test: each is a group_program that averages known values (group_elastic.h) and does what the test says.
+// An elastic run of real processes under test: each is a group_program that averages known values (group_elastic.h) and does
+// what the test says.
 //
 // Nothing here sleeps: every wait is for an answer, and ends with a test failure if it does not come.
 #pragma once
@@ -14,10 +15,12 @@ namespace unisono::testing {
 
 class ElasticPeers {
  public:
-  // all: options of elastic_join for every peer; port: where all listen (each on a host of its own), 0: at this host's own address, where the kernel chooses.
+  // all: options of elastic_join for every peer; port: where all listen (each on a host of its own), 0: at this host's own
+  // address, where the kernel chooses.
   explicit ElasticPeers(std::string all, uint16_t port = 0);
 
-  // Starts a process that joins, the first one as founder and others by it, where `own` names no other seeds. Returns its index, which is also its name: worker-0.
+  // Starts a process that joins, the first one as founder and others by it, where `own` names no other seeds. Returns its
+  // index, which is also its name: worker-0.
   size_t begin(const std::string& own = "", const std::vector<std::string>& wrapper = {});
   // What its join answered.
   Line joined(size_t peer);

@@ -29,8 +29,8 @@ Call::~Call() {
   if (work_) (void)work_.wait();
 }
 
-// Buffers filled with the right input, and what the result is to be. The result itself is made only when it is compared: what a process
-// holds in memory is what the kernel has to take down when it is killed.
+// Buffers filled with the right input, and what the result is to be. The result itself is made only when it is compared: what a
+// process holds in memory is what the kernel has to take down when it is killed.
 void Call::prepare() {
   const auto size = element_bytes(plan_.dtype);
   const auto make = [&](size_t elements) { return std::make_unique<Buffer>(elements * size, plan_.offset); };
@@ -140,11 +140,13 @@ void Call::start() {
 std::string Call::check() const {
   if (!input_->guards_hold() || !output_->guards_hold()) return "bytes outside the tensor were written";
   if (!result_in_input() && hash_of(input_->data(), input_->bytes()) != input_hash_) return "the input was written";
-  if (plan_.feedback && std::all_of(left_over_.begin(), left_over_.end(), [](float each) { return each == 0; })) return "encoding left nothing over";
+  if (plan_.feedback && std::all_of(left_over_.begin(), left_over_.end(), [](float each) { return each == 0; }))
+    return "encoding left nothing over";
   if (!has_result_) return {};
   const auto all = wanted();
   if (result_at_ + all.size() > result().bytes()) return "the result does not fit: a mistake of the test";
-  if (plan_.tolerance > 0) return difference_above(plan_.tolerance, result().data() + result_at_, all.data(), all.size() / sizeof(float));
+  if (plan_.tolerance > 0)
+    return difference_above(plan_.tolerance, result().data() + result_at_, all.data(), all.size() / sizeof(float));
   return difference(plan_.dtype, result().data() + result_at_, all.data(), all.size() / element_bytes(plan_.dtype));
 }
 

@@ -21,8 +21,8 @@ struct CallPlan {
   size_t offset = 0;    // bytes by which the buffers are out of alignment
   uint64_t seed = 1;
   CallOptions options = {};
-  double tolerance = 0;    // of a result whose elements are encoded; f32
-  bool feedback = false;   // what encoding leaves over is added in the next call of the same; f32
+  double tolerance = 0;   // of a result whose elements are encoded; f32
+  bool feedback = false;  // what encoding leaves over is added in the next call of the same; f32
 };
 
 // The elements of rank r's block where blocks are uneven.

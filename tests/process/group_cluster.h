@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/temporary_folder.h"
 #include "child_process.h"
+#include "testing/temporary_folder.h"
 
 namespace unisono::testing {
 

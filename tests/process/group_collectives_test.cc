@@ -49,7 +49,8 @@ TEST_P(Collectives, two_threads_work_at_once_in_two_sub_groups_or_with_ids) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Collectives,
-                         ::testing::Values(Setting{"shm", 2}, Setting{"shm", 5}, Setting{"tcp", 3}, Setting{"tcp", 4}, Setting{"udp", 3}),
+                         ::testing::Values(Setting{"shm", 2}, Setting{"shm", 5}, Setting{"tcp", 3}, Setting{"tcp", 4},
+                                           Setting{"udp", 3}),
                          ::testing::PrintToStringParamName());
 
 class Transport : public ::testing::TestWithParam<std::string> {};
@@ -71,12 +72,14 @@ TEST_P(Transport, large_tensors_are_right_with_every_schedule) {
   group.finish();
 }
 
-// Encoded results have the same bits on all ranks, and as much over shared memory as over TCP. Inputs are whole numbers below 8.
+// Encoded results have the same bits on all ranks, and as much over shared memory as over TCP. Inputs are whole numbers
+// below 8.
 TEST(Codecs, give_the_same_bits_on_every_rank_over_every_transport_and_with_any_number_of_threads) {
   std::vector<std::string> hashes[3];
   for (size_t i = 0; i < 3; ++i) {
     const bool threads = i == 2;
-    Cluster group(4, {.transport = i == 1 ? "tcp" : "shm", .environment = {threads ? "UNISONO_COMPUTE_THREADS=3" : "UNISONO_COMPUTE_THREADS=1"}});
+    Cluster group(4, {.transport = i == 1 ? "tcp" : "shm",
+                      .environment = {threads ? "UNISONO_COMPUTE_THREADS=3" : "UNISONO_COMPUTE_THREADS=1"}});
     auto& seen = hashes[i];
     const auto ask = [&](const std::string& call) {
       const auto lines = group.ask_all(call + ",hash=1,seed=5");
@@ -86,18 +89,22 @@ TEST(Codecs, give_the_same_bits_on_every_rank_over_every_transport_and_with_any_
     };
     for (const auto* schedule : {"5", "2", "4"}) {  // one_shot, two_step, hierarchical
       for (const auto* codec : {"int8", "int5", "int8/int4", "bf16", "plain/int6/int8"}) {
-        for (const auto* size : {"count=1001,tolerance=60", "count=300007,in_place=1,tolerance=60", "count=200000,slice=4096,offset=3,tolerance=60"}) {
-          for (const auto& line : ask(std::string("all_reduce:") + size + ",order=2,schedule=" + schedule + ",codec=" + codec)) EXPECT_EQ(line.value("hash"), seen.back()) << codec;
+        for (const auto* size : {"count=1001,tolerance=60", "count=300007,in_place=1,tolerance=60",
+                                 "count=200000,slice=4096,offset=3,tolerance=60"}) {
+          for (const auto& line : ask(std::string("all_reduce:") + size + ",order=2,schedule=" + schedule + ",codec=" + codec))
+            EXPECT_EQ(line.value("hash"), seen.back()) << codec;
         }
       }
     }
-    for (const auto& line : ask("all_gather:count=70001,schedule=6,codec=int6,tolerance=10")) EXPECT_EQ(line.value("hash"), seen.back());
+    for (const auto& line : ask("all_gather:count=70001,schedule=6,codec=int6,tolerance=10"))
+      EXPECT_EQ(line.value("hash"), seen.back());
     ask("reduce_scatter:count=70001,uneven=1,schedule=6,codec=int6,tolerance=60");
     ask("all_to_all:count=50001,uneven=1,codec=int4,tolerance=30");
     group.finish();
   }
   ASSERT_EQ(hashes[0].size(), hashes[1].size());
-  for (size_t i = 0; i < hashes[0].size(); ++i) EXPECT_TRUE(hashes[0][i] == hashes[1][i] && hashes[0][i] == hashes[2][i]) << "call " << i;
+  for (size_t i = 0; i < hashes[0].size(); ++i)
+    EXPECT_TRUE(hashes[0][i] == hashes[1][i] && hashes[0][i] == hashes[2][i]) << "call " << i;
 }
 
 TEST_P(Transport, sub_groups_work_beside_each_other_and_beside_the_whole) {
@@ -212,7 +219,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(ClusterOptions{.transport = "tcp", .environment = {"UNISONO_STREAMS_PER_LINK=4"}},
                       ClusterOptions{.transport = "tcp", .environment = {"UNISONO_PAYLOAD_CHECKSUM=1"}},
                       ClusterOptions{.transport = "shm", .environment = {"UNISONO_PAYLOAD_CHECKSUM=1"}},
-                      ClusterOptions{.transport = "tcp", .environment = {"UNISONO_INTERFACE=lo", "UNISONO_STREAMS_PER_LINK=2"}}),
+                      ClusterOptions{.transport = "tcp",
+                                     .environment = {"UNISONO_INTERFACE=lo", "UNISONO_STREAMS_PER_LINK=2"}}),
     [](const ::testing::TestParamInfo<ClusterOptions>& setup) { return setup.param.transport + std::to_string(setup.index); });
 
 TEST(LongCollectives, tensors_of_more_than_four_gibibytes_are_right) {

@@ -53,7 +53,8 @@ TEST_P(Death, in_a_loop_of_64_mib_all_reduces_is_told_to_all) {
 }
 
 TEST_P(Death, in_a_loop_of_encoded_all_reduces_is_told_to_all) {
-  const std::string call = "all_reduce:schedule=2,codec=int5,tolerance=60,iters=100000,count=" + std::to_string(slowness > 1 ? 1048576 : 4194304);
+  const std::string call =
+      "all_reduce:schedule=2,codec=int5,tolerance=60,iters=100000,count=" + std::to_string(slowness > 1 ? 1048576 : 4194304);
   for (const auto* feedback : {"", ",feedback=1"}) {
     Cluster group(4, options());
     const std::vector<size_t> left{0, 1, 3};
@@ -63,7 +64,8 @@ TEST_P(Death, in_a_loop_of_encoded_all_reduces_is_told_to_all) {
     group[2].signal(SIGKILL);
     expect_told(group.answers(left, {numbers[0], numbers[1], numbers[3]}), killed_at, "rank 2");
     expect_to_go_on(group, left, 1);
-    if (*feedback != 0) expect_all_ok(group.ask(left, "all_reduce:count=100003,iters=5,check=1,schedule=2,codec=int5,tolerance=60,feedback=1"));
+    if (*feedback != 0)
+      expect_all_ok(group.ask(left, "all_reduce:count=100003,iters=5,check=1,schedule=2,codec=int5,tolerance=60,feedback=1"));
     group.finish(left);
   }
 }

@@ -24,9 +24,12 @@ void work_for(std::chrono::nanoseconds time) {
 
 // To the last bit.
 uint64_t hash_of_report(const DropReport& report) {
-  std::string text = report.state + report.rule + report.off + std::to_string(report.first_step) + "/" + std::to_string(report.steps) + "/" + std::to_string(report.drop_most_rank);
-  for (const double value : {report.threshold, report.other, report.micro_batch, report.predicted_drop, report.drop, report.drop_most, report.predicted_step, report.predicted_total, report.per_second_before, report.per_second,
-                             report.step_mean, report.step_deviation, report.compute_mean, report.compute_deviation, report.arrival_spread, report.extra_steps}) {
+  std::string text = report.state + report.rule + report.off + std::to_string(report.first_step) + "/" +
+                     std::to_string(report.steps) + "/" + std::to_string(report.drop_most_rank);
+  for (const double value :
+       {report.threshold, report.other, report.micro_batch, report.predicted_drop, report.drop, report.drop_most,
+        report.predicted_step, report.predicted_total, report.per_second_before, report.per_second, report.step_mean,
+        report.step_deviation, report.compute_mean, report.compute_deviation, report.arrival_spread, report.extra_steps}) {
     char digits[40];
     std::snprintf(digits, sizeof digits, "/%a", value);
     text += digits;
@@ -124,16 +127,19 @@ Status DropTraining::reduce(Group& group, std::span<float> gradients, const Deat
 
 Status DropTraining::step(Group& group, const Death* death) {
   begun_ = 0;
-  const DropWork work{.compute = [&](uint64_t position, std::span<float> gradients) { return compute(position, gradients, death); },
-                      .reduce = [&](std::span<float> gradients) { return reduce(group, gradients, death); },
-                      .apply =
-                          [&](std::span<const float> averages, const DropStep&) {
-                            for (size_t i = 0; i < slots; ++i) counted_[i] += static_cast<uint64_t>(std::llround(averages[i] * static_cast<float>(group.world_size())));
-                            for (size_t i = slots; i < parameters_.size(); ++i) parameters_[i] -= 0.1f * averages[i];
-                          }};
+  const DropWork work{
+      .compute = [&](uint64_t position, std::span<float> gradients) { return compute(position, gradients, death); },
+      .reduce = [&](std::span<float> gradients) { return reduce(group, gradients, death); },
+      .apply =
+          [&](std::span<const float> averages, const DropStep&) {
+            for (size_t i = 0; i < slots; ++i)
+              counted_[i] += static_cast<uint64_t>(std::llround(averages[i] * static_cast<float>(group.world_size())));
+            for (size_t i = slots; i < parameters_.size(); ++i) parameters_[i] -= 0.1f * averages[i];
+          }};
   const auto done = drop_->run(gradients_, work);
   if (auto drained = drop_->drain(work); !drained.ok()) return drained;
-  if (std::any_of(gradients_.begin(), gradients_.end(), [](float value) { return value != 0; })) return {Code::internal, "run() did not leave zeros"};
+  if (std::any_of(gradients_.begin(), gradients_.end(), [](float value) { return value != 0; }))
+    return {Code::internal, "run() did not leave zeros"};
   if (!done.ok()) return done.status();
   step_ = done->step;
   dropped_ += done->planned - done->computed;
@@ -142,7 +148,9 @@ Status DropTraining::step(Group& group, const Death* death) {
 
 Answer DropTraining::train(Group& group, const Command& command, const std::function<void()>& begun) {
   const auto iterations = command.number("iters", 1), die = command.number("die", UINT64_MAX);
-  const Death death{.in_compute = command.text("where") == "compute", .micro_batch = static_cast<uint32_t>(command.number("micro", 0)), .at = command.number("at", 0)};
+  const Death death{.in_compute = command.text("where") == "compute",
+                    .micro_batch = static_cast<uint32_t>(command.number("micro", 0)),
+                    .at = command.number("at", 0)};
   Status failure;
   for (uint64_t done = 0; done < iterations && failure.ok(); ++done) {
     failure = step(group, done == die ? &death : nullptr);

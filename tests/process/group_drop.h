@@ -14,10 +14,12 @@ namespace unisono::testing {
 
 class DropTraining {
  public:
-  // drop_make: with `options` as DropOptions::parse() reads them, but for "/" instead of ","; `slot`: a number that no other process of the test has, below `slots`; `values`: how many are averaged; ring=1: in a ring. drop_train: `iters` steps, or until one
-  // fails; with die= this process ends by SIGKILL in the step that is its die-th: where=compute, in its micro-batch `micro`; where=reduce, in the all-reduce; when at= thousandths of what that takes have passed. drop_resume: after the group was re-formed.
-  // Answers tell the step, what was averaged, what of this rank's is in that, and its place in its data: these two are the same, or a micro-batch was lost or used twice.
-  // begun: after the first step of many.
+  // drop_make: with `options` as DropOptions::parse() reads them, but for "/" instead of ","; `slot`: a number that no other
+  // process of the test has, below `slots`; `values`: how many are averaged; ring=1: in a ring. drop_train: `iters` steps, or
+  // until one fails; with die= this process ends by SIGKILL in the step that is its die-th: where=compute, in its micro-batch
+  // `micro`; where=reduce, in the all-reduce; when at= thousandths of what that takes have passed. drop_resume: after the group
+  // was re-formed. Answers tell the step, what was averaged, what of this rank's is in that, and its place in its data: these
+  // two are the same, or a micro-batch was lost or used twice. begun: after the first step of many.
   Answer run(Group& group, const Command& command, const std::function<void()>& begun);
 
  private:
@@ -36,10 +38,10 @@ class DropTraining {
   std::optional<DropCompute> drop_;
   size_t slot_ = 0;
   ScheduleKind schedule_ = ScheduleKind::automatic;
-  uint64_t step_ = 0;            // the last that was done
-  uint64_t dropped_ = 0;         // micro-batches, of the steps done
-  uint32_t begun_ = 0;           // micro-batches of this step
-  int64_t usual_ns_ = 0;         // of an all-reduce
+  uint64_t step_ = 0;     // the last that was done
+  uint64_t dropped_ = 0;  // micro-batches, of the steps done
+  uint32_t begun_ = 0;    // micro-batches of this step
+  int64_t usual_ns_ = 0;  // of an all-reduce
   std::vector<float> gradients_, parameters_;
   std::vector<uint64_t> counted_;  // by slot: the micro-batches whose gradients were averaged
 };

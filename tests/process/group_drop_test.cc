@@ -1,5 +1,5 @@
-// Ranks that train with DropCompute die while they compute or in the all-reduce, stop, or come later: the others are told who it was, re-form, agree on
-// where to go on, and have lost no micro-batch and used none twice.
+// Ranks that train with DropCompute die while they compute or in the all-reduce, stop, or come later: the others are told who
+// it was, re-form, agree on where to go on, and have lost no micro-batch and used none twice.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,24 +12,31 @@
 namespace unisono::testing {
 namespace {
 
-// Thresholds that cut about every third step short; windows end, and ranks tell each other of them, in the midst of what the tests do.
-const std::string fixed_threshold = "0.0003:warmup=2/window=3", before = "0.0005:rule=before/warmup=2/calibration=3/min_calibration=2/window=3/min_computed=0",
-                  at = "0.0003:rule=at/warmup=2/window=3", automatic = "auto:warmup=1/calibration=4/min_calibration=3/window=3/max_drop=0.5/min_gain=0/recalibrate=5";
+// Thresholds that cut about every third step short; windows end, and ranks tell each other of them, in the midst of what the
+// tests do.
+const std::string fixed_threshold = "0.0003:warmup=2/window=3",
+                  before = "0.0005:rule=before/warmup=2/calibration=3/min_calibration=2/window=3/min_computed=0",
+                  at = "0.0003:rule=at/warmup=2/window=3",
+                  automatic = "auto:warmup=1/calibration=4/min_calibration=3/window=3/max_drop=0.5/min_gain=0/recalibrate=5";
 
-std::string make_command(const std::string& options, size_t slot) { return "drop_make:slot=" + std::to_string(slot) + ",options=" + options; }
+std::string make_command(const std::string& options, size_t slot) {
+  return "drop_make:slot=" + std::to_string(slot) + ",options=" + options;
+}
 
 // The same step, parameters, counts and reports on all, and of each rank exactly those micro-batches that are before its place.
 void expect_agreed(const std::vector<Line>& lines) {
   expect_all_ok(lines);
   for (const auto& line : lines) {
-    for (const auto* key : {"step", "parameters", "counted", "report", "total"}) EXPECT_EQ(line.value(key), lines[0].value(key)) << key << ": " << line.text << "\nand " << lines[0].text;
+    for (const auto* key : {"step", "parameters", "counted", "report", "total"})
+      EXPECT_EQ(line.value(key), lines[0].value(key)) << key << ": " << line.text << "\nand " << lines[0].text;
     EXPECT_EQ(line.value("used"), line.value("place")) << line.text;
   }
 }
 
 class Dropping {
  public:
-  Dropping(size_t world, const ClusterOptions& cluster, const std::string& options) : group_(world, cluster), left_(group_.all_but({})) {
+  Dropping(size_t world, const ClusterOptions& cluster, const std::string& options)
+      : group_(world, cluster), left_(group_.all_but({})) {
     std::vector<size_t> numbers;
     for (const auto slot : left_) numbers.push_back(group_[slot].tell(make_command(options, slot)));
     expect_agreed(group_.answers(left_, numbers));
@@ -43,7 +50,8 @@ class Dropping {
     return lines;
   }
 
-  // Those of the ranks that are left at `place` dies in one of the next steps, at so many thousandths of what it does there. True if the others were a step apart.
+  // Those of the ranks that are left at `place` dies in one of the next steps, at so many thousandths of what it does there.
+  // True if the others were a step apart.
   bool lose(size_t place, const std::string& death) {
     const auto victim = left_.at(place);
     left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(place));
@@ -55,7 +63,8 @@ class Dropping {
     const auto told = group_.answers(left_, numbers);
     int named = 0;
     for (const auto& line : told) {
-      const bool names = line.says("rank " + std::to_string(place) + " "), is_next = line.says("another member re-forms the group") || line.says("the group is being re-formed");
+      const bool names = line.says("rank " + std::to_string(place) + " "),
+                 is_next = line.says("another member re-forms the group") || line.says("the group is being re-formed");
       EXPECT_EQ(line.code(), "peer_lost") << line.text;
       EXPECT_TRUE(names || is_next) << line.text << " should name rank " << place;
       named += names;
@@ -114,7 +123,8 @@ int lose_all(const std::string& transport, uint64_t seed, int clusters, const st
       const auto place = random.below(dropping.left().size());
       const bool computes = random.below(2) == 0;
       // The first micro-batch is computed whatever the rule.
-      const auto death = "die=" + std::to_string(random.below(8)) + ",where=" + (computes ? "compute" : "reduce") + ",at=" + std::to_string(computes ? random.below(1000) : random.below(1200));
+      const auto death = "die=" + std::to_string(random.below(8)) + ",where=" + (computes ? "compute" : "reduce") +
+                         ",at=" + std::to_string(computes ? random.below(1000) : random.below(1200));
       SCOPED_TRACE(death + ", place " + std::to_string(place));
       apart += dropping.lose(place, death);
       ++deaths;
@@ -127,8 +137,12 @@ int lose_all(const std::string& transport, uint64_t seed, int clusters, const st
 
 class DropDeath : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(DropDeath, while_computing_or_reducing_is_told_and_the_others_go_on_alike) { lose_all(GetParam(), 1, 2, fixed_threshold); }
-TEST_P(DropDeath, while_all_times_are_gathered_or_the_threshold_is_chosen_again_is_told_likewise) { lose_all(GetParam(), 2, 2, automatic); }
+TEST_P(DropDeath, while_computing_or_reducing_is_told_and_the_others_go_on_alike) {
+  lose_all(GetParam(), 1, 2, fixed_threshold);
+}
+TEST_P(DropDeath, while_all_times_are_gathered_or_the_threshold_is_chosen_again_is_told_likewise) {
+  lose_all(GetParam(), 2, 2, automatic);
+}
 TEST_P(DropDeath, by_the_rules_before_and_at_is_told_likewise) {
   lose_all(GetParam(), 3, 1, before);
   lose_all(GetParam(), 4, 1, at);
@@ -177,7 +191,8 @@ TEST_P(DropStop, for_a_while_makes_the_others_wait_and_nothing_is_lost) {
 
 TEST_P(DropStop, for_longer_than_the_deadline_is_late_and_the_others_go_on_alike) {
   const int64_t timeout_ms = 500 * slowness;
-  Dropping dropping(3, {.transport = GetParam(), .environment = {"UNISONO_TIMEOUT_MS=" + std::to_string(timeout_ms)}}, fixed_threshold);
+  Dropping dropping(3, {.transport = GetParam(), .environment = {"UNISONO_TIMEOUT_MS=" + std::to_string(timeout_ms)}},
+                    fixed_threshold);
   auto& group = dropping.group();
   const std::vector<size_t> left{0, 2};
   const auto numbers = group.tell(group.all_but({}), "drop_train:iters=1000000");

@@ -83,7 +83,9 @@ uint32_t members_of(std::span<const float> eight, std::string& wrong) {
 
 bool fits(const Swept& swept, const Command& wanted) {
   if (wanted.number("exact", 0) != 0 && !swept.report.exact) return false;
-  if (const auto members = wanted.number("members", 0); members != 0 && (swept.members_min != members || swept.members_max != members)) return false;
+  if (const auto members = wanted.number("members", 0);
+      members != 0 && (swept.members_min != members || swept.members_max != members))
+    return false;
   if (const auto group = wanted.number("group", 0); group != 0 && largest_group(swept.report) != group) return false;
   if (const auto outcome = wanted.text("outcome"); !outcome.empty() && outcomes(swept.report) != outcome) return false;
   const auto name = wanted.text("absent");
@@ -158,10 +160,15 @@ Answer ElasticRunner::join(const Command& command) {
   const auto& state = run_->state();
   Answer answer;
   std::string wrong;
-  for (size_t at = 0; at + period <= state.values.size(); at += period) (void)members_of(std::span(state.values).subspan(at, period), wrong);
+  for (size_t at = 0; at + period <= state.values.size(); at += period)
+    (void)members_of(std::span(state.values).subspan(at, period), wrong);
   if (!wrong.empty()) answer.status = Status(Code::internal, "WRONG STATE: " + wrong);
-  return answer.add("loaded", state.loaded).add("state_step", state.step).add("bytes", state.bytes).add("donors", state.donors)
-      .add("endpoints", joined(run_->status().endpoints, "+", [](const std::string& one) { return one; })).add("note", word(state.note));
+  return answer.add("loaded", state.loaded)
+      .add("state_step", state.step)
+      .add("bytes", state.bytes)
+      .add("donors", state.donors)
+      .add("endpoints", joined(run_->status().endpoints, "+", [](const std::string& one) { return one; }))
+      .add("note", word(state.note));
 }
 
 void ElasticRunner::heed_termination() {
@@ -219,12 +226,29 @@ Answer ElasticRunner::answer_of(size_t number) const {
   if (!swept.error.empty()) answer.status = Status(Code::unavailable, swept.error);
   if (!swept.wrong.empty()) answer.status = Status(Code::internal, "WRONG VALUES: " + swept.wrong + "; " + report.to_string());
   uint64_t kept = 0, voided = 0, undecided = 0, lost = 0, sent = 0;
-  for (const auto& round : report.rounds) kept += round.kept_local, voided += round.voided, undecided += round.undecided, lost += round.lost, sent += round.sent_bytes;
-  return answer.add("done", number + 1).add("step", report.step).add("exact", report.exact).add("layout", report.layout).add("peers", report.peers)
-      .add("dims", joined(report.dims, "x", [](uint32_t length) { return std::to_string(length); })).add("group", largest_group(report))
-      .add("outcome", outcomes(report)).add("kept", kept).add("void", voided).add("undecided", undecided).add("lost", lost).add("sent", sent)
-      .add("members", swept.members_min).add("members_max", swept.members_max).add("same", swept.same).add("shares", swept.shares).add("hash", swept.hash)
-      .add("ms", std::lround(report.seconds * 1e3)).add("absent", word(joined(absences(report), ";", [](const std::string& one) { return one; })))
+  for (const auto& round : report.rounds)
+    kept += round.kept_local, voided += round.voided, undecided += round.undecided, lost += round.lost,
+        sent += round.sent_bytes;
+  return answer.add("done", number + 1)
+      .add("step", report.step)
+      .add("exact", report.exact)
+      .add("layout", report.layout)
+      .add("peers", report.peers)
+      .add("dims", joined(report.dims, "x", [](uint32_t length) { return std::to_string(length); }))
+      .add("group", largest_group(report))
+      .add("outcome", outcomes(report))
+      .add("kept", kept)
+      .add("void", voided)
+      .add("undecided", undecided)
+      .add("lost", lost)
+      .add("sent", sent)
+      .add("members", swept.members_min)
+      .add("members_max", swept.members_max)
+      .add("same", swept.same)
+      .add("shares", swept.shares)
+      .add("hash", swept.hash)
+      .add("ms", std::lround(report.seconds * 1e3))
+      .add("absent", word(joined(absences(report), ";", [](const std::string& one) { return one; })))
       .add("note", word(report.note));
 }
 
@@ -257,8 +281,10 @@ Answer ElasticRunner::wait(const Command& command) {
     }
     if (looping_ && changed_.wait_until(lock, until) == std::cv_status::no_timeout) continue;
     if (at < history_.size()) continue;  // it came at the last moment
-    const std::string last = history_.empty() ? "no averaging step has ended" : history_.back()->error + history_.back()->report.to_string();
-    return Answer{Status(Code::late, "no averaging step was as asked for; the last one: " + last), {}}.add("done", history_.size());
+    const std::string last =
+        history_.empty() ? "no averaging step has ended" : history_.back()->error + history_.back()->report.to_string();
+    return Answer{Status(Code::late, "no averaging step was as asked for; the last one: " + last), {}}.add("done",
+                                                                                                           history_.size());
   }
 }
 
@@ -295,16 +321,25 @@ Answer ElasticRunner::summary() {
     longest = std::max(longest, swept.report.seconds);
     for (const auto& one : absences(swept.report)) absent.insert(one);
   }
-  return answer.add("done", history_.size()).add("exact", exact).add("longest_ms", std::lround(longest * 1e3))
+  return answer.add("done", history_.size())
+      .add("exact", exact)
+      .add("longest_ms", std::lround(longest * 1e3))
       .add("outcomes", joined(ended, ";", [](const auto& one) { return word(one.first) + ":" + std::to_string(one.second); }))
       .add("absent", word(joined(absent, ";", [](const std::string& one) { return one; })));
 }
 
 Answer ElasticRunner::status() {
   const auto status = run_->status();
-  const auto peers = joined(status.peers, ";", [](const ElasticPeer& peer) { return peer.name + ":" + peer.status + ":" + peer.role; });
-  return Answer().add("phase", status.phase).add("layout", status.layout).add("serving", status.serving).add("refused", status.refused)
-      .add("refusal", word(status.last_refusal)).add("links", status.links).add("peers", peers);
+  const auto peers =
+      joined(status.peers, ";", [](const ElasticPeer& peer) { return peer.name + ":" + peer.status + ":" + peer.role; });
+  return Answer()
+      .add("phase", status.phase)
+      .add("layout", status.layout)
+      .add("serving", status.serving)
+      .add("refused", status.refused)
+      .add("refusal", word(status.last_refusal))
+      .add("links", status.links)
+      .add("peers", peers);
 }
 
 Answer ElasticRunner::leave() {

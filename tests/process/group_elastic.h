@@ -1,7 +1,8 @@
 // A peer of an elastic run that averages known values, averaging step after averaging step, and checks what comes back.
 //
-// Element i of the values of peer `index` is 1 where i mod 8 is its index, and where that is 7; else 0. So a mean says in each of its chunks whose values are in it, and with which share. Shares must
-// add up to one, and the last of eight must stay one, to the bit, whoever is absent.
+// Element i of the values of peer `index` is 1 where i mod 8 is its index, and where that is 7; else 0. So a mean says in each
+// of its chunks whose values are in it, and with which share. Shares must add up to one, and the last of eight must stay one,
+// to the bit, whoever is absent.
 #pragma once
 
 #include <atomic>
@@ -22,11 +23,11 @@ namespace unisono::testing {
 // What became of one averaging step here.
 struct Swept {
   AveragingReport report;
-  std::string error{};                          // of the call
-  std::string wrong{};                          // of the values
-  uint32_t members_min = 0, members_max = 0;    // whose values are in a mean, over chunks
-  bool same = true;                             // all chunks have the same shares
-  std::string shares{};                         // in the first chunk: "0.25/0.75/0/0/0/0/0"
+  std::string error{};                        // of the call
+  std::string wrong{};                        // of the values
+  uint32_t members_min = 0, members_max = 0;  // whose values are in a mean, over chunks
+  bool same = true;                           // all chunks have the same shares
+  std::string shares{};                       // in the first chunk: "0.25/0.75/0/0/0/0/0"
   uint64_t hash = 0;
 };
 
@@ -36,9 +37,10 @@ class ElasticRunner {
   ~ElasticRunner();
   ElasticRunner(const ElasticRunner&) = delete;
 
-  // elastic_join: options of ElasticOptions by short names, seeds with "+" between them; `weight` and `index` of this peer. From then on SIGTERM makes it leave, say `left`, and end.
-  // elastic_step: one averaging step. elastic_loop: averaging steps in the background, until elastic_stop.
-  // elastic_wait: until an averaging step of those is as asked for (`exact`, `members`, `group`, `absent`, `outcome`), from number `from` of this process on, by default the one under way; late after `ms`.
+  // elastic_join: options of ElasticOptions by short names, seeds with "+" between them; `weight` and `index` of this peer.
+  // From then on SIGTERM makes it leave, say `left`, and end. elastic_step: one averaging step. elastic_loop: averaging steps
+  // in the background, until elastic_stop. elastic_wait: until an averaging step of those is as asked for (`exact`, `members`,
+  // `group`, `absent`, `outcome`), from number `from` of this process on, by default the one under way; late after `ms`.
   // elastic_hear: until so many `bytes` more were received, which only a round brings.
   // elastic_summary: of all averaging steps; fails if values were ever wrong. elastic_status, elastic_leave.
   Answer run(const Command& command);
@@ -54,7 +56,7 @@ class ElasticRunner {
   Answer leave();
 
   void heed_termination();
-  bool step();                                 // false: the call failed
+  bool step();  // false: the call failed
   Swept measure(AveragingReport report) const;
   Answer answer_of(size_t number) const;
 
@@ -62,9 +64,9 @@ class ElasticRunner {
   double weight_ = 1;
   bool reducer_ = false;
   size_t elements_ = 0;
-  std::vector<float> own_, values_;             // touched by whoever makes averaging steps: one thread at a time
+  std::vector<float> own_, values_;  // touched by whoever makes averaging steps: one thread at a time
 
-  std::mutex mutex_;                            // of what follows
+  std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Swept>> history_;
   bool looping_ = false, stop_ = false;

@@ -1,4 +1,5 @@
-// Elastic runs of processes on several hosts: networks that are cut, that lose packets, that let nobody in, and unauthenticated peers.
+// Elastic runs of processes on several hosts: networks that are cut, that lose packets, that let nobody in, and unauthenticated
+// peers.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -22,7 +23,9 @@ class ElasticNetwork : public NameSpaces {
   }
   // Hosts have link-local addresses of their own, too, by which peers would find each other past rules for IPv4.
   static void ipv4_only(Hosts& hosts) {
-    for (const char host : hosts.names()) hosts.inside(std::string(1, host), {"nft", "add table ip6 none; add chain ip6 none input { type filter hook input priority 0; policy drop; }"});
+    for (const char host : hosts.names())
+      hosts.inside(std::string(1, host),
+                   {"nft", "add table ip6 none; add chain ip6 none input { type filter hook input priority 0; policy drop; }"});
   }
   static std::string sums(size_t members) { return "elastic_wait:exact=1,members=" + std::to_string(members); }
   static std::string endpoint(char host) { return Hosts::address(host) + ":" + std::to_string(port); }
@@ -41,8 +44,12 @@ TEST_F(LongElasticNetwork, cut_in_two_goes_on_in_both_parts_which_unite_afterwar
   expect_exact(run.ask(peers, sums(4)), {1, 1, 1, 1});
   const std::string left = "{ 10.77.0.1, 10.77.0.2 }", right = "{ 10.77.0.3, 10.77.0.4 }";
   hosts.filter({"ip saddr " + left + " ip daddr " + right + " drop", "ip saddr " + right + " ip daddr " + left + " drop"});
-  for (const size_t peer : {0, 1}) EXPECT_TRUE(run.becomes(peer, [](const Line& status) { return status.says("worker-2:dead:") && status.says("worker-3:dead:"); }));
-  for (const size_t peer : {2, 3}) EXPECT_TRUE(run.becomes(peer, [](const Line& status) { return status.says("worker-0:dead:") && status.says("worker-1:dead:"); }));
+  for (const size_t peer : {0, 1})
+    EXPECT_TRUE(
+        run.becomes(peer, [](const Line& status) { return status.says("worker-2:dead:") && status.says("worker-3:dead:"); }));
+  for (const size_t peer : {2, 3})
+    EXPECT_TRUE(
+        run.becomes(peer, [](const Line& status) { return status.says("worker-0:dead:") && status.says("worker-1:dead:"); }));
   expect_exact(run.ask({0, 1}, sums(2)), {1, 1});
   expect_exact(run.ask({2, 3}, sums(2)), {0, 0, 1, 1});
   hosts.filter({});
@@ -78,13 +85,15 @@ TEST_F(ElasticNetwork, a_peer_that_is_killed_inside_a_round_is_named_in_reports)
   const auto peers = start(run, hosts, "abcd");
   expect_exact(run.ask(peers, sums(4)), {1, 1, 1, 1});
   const auto vector_bytes = 65536 * 8 * sizeof(float);
-  run.ask({1}, "elastic_hear:bytes=" + std::to_string(vector_bytes / 2));  // of one and a half of it in a round: in the midst of one
+  run.ask({1},
+          "elastic_hear:bytes=" + std::to_string(vector_bytes / 2));  // of one and a half of it in a round: in the midst of one
   run.kill(1);
   for (const auto& step : run.ask({0, 2, 3}, "elastic_wait:absent=worker-1")) {
     EXPECT_TRUE(step.says("worker-1_(dead")) << step.text;
     EXPECT_EQ(step.value("exact"), "0") << step.text;
   }
-  for (const auto& step : run.ask({0, 2, 3}, "elastic_wait:members=3,outcome=averaged")) EXPECT_EQ(step.value("shares"), shares_of({1, 0, 1, 1})) << step.text;
+  for (const auto& step : run.ask({0, 2, 3}, "elastic_wait:members=3,outcome=averaged"))
+    EXPECT_EQ(step.value("shares"), shares_of({1, 0, 1, 1})) << step.text;
   run.finish({0, 2, 3});
 }
 
@@ -97,7 +106,8 @@ TEST_F(ElasticNetwork, a_joiner_that_is_killed_while_it_loads_leaves_room_for_th
   const auto peers = start(run, hosts, "ab");
   run.ask(peers, sums(2));
   run.begin("", hosts.wrapper('c'));
-  EXPECT_TRUE(run.becomes(0, [](const Line& status) { return status.number("serving") == 1 && status.says("worker-2:joining:"); }));
+  EXPECT_TRUE(
+      run.becomes(0, [](const Line& status) { return status.number("serving") == 1 && status.says("worker-2:joining:"); }));
   run.kill(2);
   EXPECT_TRUE(run.becomes(0, "worker-2:dead:"));
   for (const auto peer : peers) EXPECT_TRUE(run.becomes(peer, "serving=0 "));
@@ -148,7 +158,8 @@ TEST_F(ElasticNetwork, a_run_without_a_key_refuses_who_brings_one) {
   run.finish({founder});
 }
 
-// Whom a goodbye does not reach is not waited for, but for the two seconds that a farewell may take; nor is an address that never answers.
+// Whom a goodbye does not reach is not waited for, but for the two seconds that a farewell may take; nor is an address that
+// never answers.
 TEST_F(ElasticNetwork, who_leaves_while_nobody_answers_is_soon_gone) {
   Hosts hosts("abc");
   hosts.drop_at("c", "meta l4proto tcp");

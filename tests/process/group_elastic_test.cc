@@ -1,4 +1,5 @@
-// Elastic runs of real processes on one host, whose peers are killed, stopped, told to end, and replaced while the others average.
+// Elastic runs of real processes on one host, whose peers are killed, stopped, told to end, and replaced while the others
+// average.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -32,7 +33,8 @@ TEST(Elastic, a_peer_that_is_killed_takes_its_values_with_it_and_the_others_go_o
     EXPECT_EQ(step.value("same"), "1") << step.text;
   }
   for (const size_t peer : {0, 1, 2}) EXPECT_TRUE(run.becomes(peer, "worker-3:dead:"));
-  for (const auto& line : run.finish({0, 1, 2})) EXPECT_LT(line.number("longest_ms"), wait_ms * slowness) << "somebody was waited for: " << line.text;
+  for (const auto& line : run.finish({0, 1, 2}))
+    EXPECT_LT(line.number("longest_ms"), wait_ms * slowness) << "somebody was waited for: " << line.text;
 }
 
 // The others notice it at once, so that the first averaging step after the next layout is exact again.
@@ -59,10 +61,13 @@ TEST(Elastic, a_peer_that_is_stopped_for_longer_than_the_time_outs_is_named_and_
   const auto named = run.ask({0, 1, 3}, "elastic_wait:absent=worker-2");
   for (const auto& step : named) {
     EXPECT_EQ(step.value("exact"), "0") << step.text;
-    EXPECT_TRUE(step.says("worker-2_(said_nothing_for_0.5_s") || step.says("worker-2_(did_not_register)") || step.says("worker-2_(dead")) << step.text;
+    EXPECT_TRUE(step.says("worker-2_(said_nothing_for_0.5_s") || step.says("worker-2_(did_not_register)") ||
+                step.says("worker-2_(dead"))
+        << step.text;
     for (const auto* innocent : {"worker-0_(", "worker-1_(", "worker-3_("}) EXPECT_FALSE(step.says(innocent)) << step.text;
   }
-  for (const auto& step : run.ask({0, 1, 3}, "elastic_wait:members=3,outcome=averaged")) EXPECT_EQ(step.value("shares"), shares_of({1, 1, 0, 1})) << step.text;
+  for (const auto& step : run.ask({0, 1, 3}, "elastic_wait:members=3,outcome=averaged"))
+    EXPECT_EQ(step.value("shares"), shares_of({1, 1, 0, 1})) << step.text;
   run[2].signal(SIGCONT);
   all_average_exactly(run, {0, 1, 2, 3}, {1, 1, 1, 1});
   run.finish({0, 1, 2, 3});
@@ -93,7 +98,8 @@ TEST(Elastic, a_peer_that_is_told_to_end_leaves_in_order_and_nobody_waits_for_it
   EXPECT_NE(done.out.find("left code=ok"), std::string::npos) << done.out;
   constexpr int64_t grace_ms = 5000, drain_ms = 2000;
   expect_within("ends after", now_ns() - told_at, grace_ms + drain_ms);
-  for (const auto& step : run.ask({0, 2, 3}, "elastic_wait:members=3,outcome=averaged")) EXPECT_EQ(step.value("shares"), shares_of({1, 0, 1, 1})) << step.text;
+  for (const auto& step : run.ask({0, 2, 3}, "elastic_wait:members=3,outcome=averaged"))
+    EXPECT_EQ(step.value("shares"), shares_of({1, 0, 1, 1})) << step.text;
   for (const size_t peer : {0, 2, 3}) EXPECT_TRUE(run.becomes(peer, "worker-1:left:"));
   for (const auto& line : run.finish({0, 2, 3})) {
     EXPECT_LT(line.number("longest_ms"), wait_ms * slowness) << line.text;

@@ -1,4 +1,5 @@
-// Unauthenticated peers at the ports of a running group: garbage, HTTP, scanners, half-open connections, hellos of another job. The job goes on.
+// Unauthenticated peers at the ports of a running group: garbage, HTTP, scanners, half-open connections, hellos of another job.
+// The job goes on.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-// Training with a sharded optimizer, of real processes, over packets that the kernel drops: one by one, in bursts, in outages, in queues that are full; and with a
-// rank that is stopped. The numbers in the names of checks are those of
+// Training with a sharded optimizer, of real processes, over packets that the kernel drops: one by one, in bursts, in outages,
+// in queues that are full; and with a rank that is stopped. The numbers in the names of checks are those of
 // docs/design/methods/packet_loss.md, "Checked values".
 #include <gtest/gtest.h>
 
@@ -18,7 +18,9 @@ constexpr const char* learning = "sharded_step:iters=25";  // deadlines are know
 class LongKernelLoss : public LossyHosts {
  protected:
   // Nothing is repaired, but while deadlines are learnt.
-  static std::string made(const std::string& more) { return "sharded_make:values=262144,options=loss_budget~1/loss_off~1/stale_max~0/backup~0/" + more; }
+  static std::string made(const std::string& more) {
+    return "sharded_make:values=262144,options=loss_budget~1/loss_off~1/stale_max~0/backup~0/" + more;
+  }
 
   // Four hosts that send single packets, and train with `options`; nothing is lost yet.
   void begin(const std::string& options) {
@@ -76,7 +78,7 @@ TEST_F(LongKernelLoss, is_what_reports_say_is_missing_E1_and_drift_is_that_of_th
     hosts_->filter({counted, "meta l4proto udp numgen random mod 100 < " + std::to_string(percent) + " counter drop"});
     ASSERT_EQ(hosts_->trouble(), "");
     expect_all_ok(group_->ask_all("sharded_step:iters=12"));  // replicas age
-    const bool often_old = percent >= 10;  // enough ranges to say something of drift
+    const bool often_old = percent >= 10;                     // enough ranges to say something of drift
     const auto lines = group_->ask_all("sharded_step:iters=" + std::to_string(often_old ? 500 : 100));
     expect_all_ok(lines);
     EXPECT_EQ(sum(lines, "learning"), 0);
@@ -88,8 +90,8 @@ TEST_F(LongKernelLoss, is_what_reports_say_is_missing_E1_and_drift_is_that_of_th
     }
     expect_share("dropped by the kernels", dropped, arrived, percent / 100.0, 0);
     expect_share("missing", sum(lines, "missing"), sum(lines, "expected"), percent / 100.0, 0.003);
-    // The tolerance of the check is 5 %. On busy cores a deadline now and then cuts all of a stream, and ranges that are old together say less of the mean: of
-    // eight such runs the owners' were 1.003 to 1.034, the pairs' 0.997 to 1.009.
+    // The tolerance of the check is 5 %. On busy cores a deadline now and then cuts all of a stream, and ranges that are old
+    // together say less of the mean: of eight such runs the owners' were 1.003 to 1.034, the pairs' 0.997 to 1.009.
     if (often_old) {
       expect_drift(lines, 0.07, 0.05);
       const double identity = sum(lines, "pair") / sum(lines, "attributed");
@@ -107,8 +109,9 @@ TEST_F(LongKernelLoss, in_bursts_and_outages_leaves_replicas_bounded_and_heals_E
   for (const bool outages : {false, true}) {
     if (outages) {
       // From a packet at random on, what its sender sends is dropped for 20 ms.
-      hosts_->filter({"meta l4proto udp ip saddr @gone counter drop", "meta l4proto udp numgen random mod 2000 < 1 add @gone { ip saddr timeout 20ms } counter drop"},
-                   "add set ip doctor gone { type ipv4_addr; flags dynamic, timeout; timeout 20ms; }; ");
+      hosts_->filter({"meta l4proto udp ip saddr @gone counter drop",
+                      "meta l4proto udp numgen random mod 2000 < 1 add @gone { ip saddr timeout 20ms } counter drop"},
+                     "add set ip doctor gone { type ipv4_addr; flags dynamic, timeout; timeout 20ms; }; ");
     } else {
       hosts_->filter({"meta l4proto udp numgen inc mod 50 < 5 counter drop"});
     }
@@ -116,7 +119,8 @@ TEST_F(LongKernelLoss, in_bursts_and_outages_leaves_replicas_bounded_and_heals_E
     expect_all_ok(group_->ask_all("sharded_step:iters=12"));
     const auto lines = group_->ask_all("sharded_step:iters=80");
     expect_all_ok(lines);
-    std::printf("    %s: %.1f %% of ranges old after a step, the oldest %lld steps; %.0f streams cut\n", outages ? "outages" : "bursts", 100 * sum(lines, "stale") / sum(lines, "ranges"),
+    std::printf("    %s: %.1f %% of ranges old after a step, the oldest %lld steps; %.0f streams cut\n",
+                outages ? "outages" : "bursts", 100 * sum(lines, "stale") / sum(lines, "ranges"),
                 static_cast<long long>(lines[0].number("age_max")), sum(lines, "cut"));
     EXPECT_GT(sum(lines, "stale"), 0);
     // Losses are alike within a burst, so there are fewer of them that count; formulae know how soon ranges come again.
@@ -131,7 +135,8 @@ TEST_F(LongKernelLoss, in_bursts_and_outages_leaves_replicas_bounded_and_heals_E
 
 TEST_F(LongKernelLoss, of_a_full_queue_is_rare_when_the_rate_is_learnt_E3) {
   for (const char host : hosts_->names()) {
-    hosts_->inside("switch", {"tc", "qdisc", "add", "dev", std::string("port-") + host, "root", "tbf", "rate", "200mbit", "burst", "32kb", "limit", "256kb"});
+    hosts_->inside("switch", {"tc", "qdisc", "add", "dev", std::string("port-") + host, "root", "tbf", "rate", "200mbit",
+                              "burst", "32kb", "limit", "256kb"});
   }
   ASSERT_NO_FATAL_FAILURE(begin("drift~0"));
   expect_all_ok(group_->ask_all("sharded_step:iters=50"));
@@ -143,7 +148,8 @@ TEST_F(LongKernelLoss, of_a_full_queue_is_rare_when_the_rate_is_learnt_E3) {
     }
     return all;
   };
-  // Deadlines cut a stream, too, whose sender gets no core; so one of a few spells is to be as good, but the queues are to drop as little in each.
+  // Deadlines cut a stream, too, whose sender gets no core; so one of a few spells is to be as good, but the queues are to drop
+  // as little in each.
   double missed = 1;
   for (int spell = 0; spell < 5 && missed > 0.005; ++spell) {
     const auto before = packets();
@@ -153,7 +159,8 @@ TEST_F(LongKernelLoss, of_a_full_queue_is_rare_when_the_rate_is_learnt_E3) {
     ASSERT_EQ(hosts_->trouble(), "");
     missed = sum(lines, "stale") / sum(lines, "ranges");
     const double sent = after[0] - before[0], dropped = after[1] - before[1];
-    std::printf("    %.3f %% of ranges not delivered, %.0f streams cut; queues dropped %.0f of %.0f packets\n", 100 * missed, sum(lines, "cut"), dropped, sent + dropped);
+    std::printf("    %.3f %% of ranges not delivered, %.0f streams cut; queues dropped %.0f of %.0f packets\n", 100 * missed,
+                sum(lines, "cut"), dropped, sent + dropped);
     EXPECT_LE(dropped, 0.01 * (sent + dropped));
   }
   EXPECT_LE(missed, 0.005);
@@ -175,7 +182,8 @@ TEST_F(LongKernelLoss, and_a_rank_that_is_stopped_E4) {
     EXPECT_TRUE(line.says("rank 2 (host host-c")) << line.text;
     expect_within("beyond a phase's deadline", line.number("overdue_us") * 1000, 20);
   }
-  // It comes back, and takes part in the others' newest step: it leaves out those that it missed (`behind`), or makes them quickly of what its sockets kept.
+  // It comes back, and takes part in the others' newest step: it leaves out those that it missed (`behind`), or makes them
+  // quickly of what its sockets kept.
   (*group_)[2].signal(SIGCONT);
   const auto together = group_->ask_all("sharded_step:until=36");
   expect_all_ok(together);

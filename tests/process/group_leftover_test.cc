@@ -1,4 +1,5 @@
-// What an operation leaves to be written when it is over for its sender reaches the receiver, although nobody calls anything there.
+// What an operation leaves to be written when it is over for its sender reaches the receiver, although nobody calls anything
+// there.
 #include <gtest/gtest.h>
 
 #include "group_cluster.h"
@@ -6,7 +7,8 @@
 namespace unisono::testing {
 namespace {
 
-const std::string call = "broadcast:count=1000,root=0";  // short enough to be copied, and so done, while its socket takes nothing
+const std::string call =
+    "broadcast:count=1000,root=0";  // short enough to be copied, and so done, while its socket takes nothing
 
 TEST(Leftover, short_messages_behind_a_full_socket_arrive_while_their_sender_is_idle) {
   Cluster group(2, {.transport = "tcp"});

@@ -49,7 +49,8 @@ TEST_P(Mismatches, are_named_on_every_rank_and_the_group_goes_on) {
   group.finish();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Mismatches, ::testing::Combine(::testing::Values("shm", "tcp", "udp"), ::testing::ValuesIn(mismatches)),
+INSTANTIATE_TEST_SUITE_P(All, Mismatches,
+                         ::testing::Combine(::testing::Values("shm", "tcp", "udp"), ::testing::ValuesIn(mismatches)),
                          [](const ::testing::TestParamInfo<Mismatches::ParamType>& p) {
                            return std::get<0>(p.param) + "_" + std::get<1>(p.param).what;
                          });

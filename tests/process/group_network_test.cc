@@ -156,9 +156,11 @@ TEST_F(Network, a_thin_link_keeps_no_core_busy) {
   for (const auto* transport : {"tcp", "udp"}) {
     TwoHosts hosts({.rate = "100mbit"});
     ASSERT_TRUE(hosts.works()) << hosts.trouble();
-    Cluster group(2, {.transport = transport, .rendezvous = hosts.rendezvous(), .wrappers = {hosts.wrapper("a"), hosts.wrapper("b")}});
+    Cluster group(
+        2, {.transport = transport, .rendezvous = hosts.rendezvous(), .wrappers = {hosts.wrapper("a"), hosts.wrapper("b")}});
     expect_all_ok(group.ask_all("all_reduce:count=1000003"));
-    const auto before = group.ask_all("usage"), calls = group.ask_all("all_reduce:count=1000003,iters=3"), after = group.ask_all("usage");
+    const auto before = group.ask_all("usage"), calls = group.ask_all("all_reduce:count=1000003,iters=3"),
+               after = group.ask_all("usage");
     expect_all_ok(calls);
     for (size_t rank = 0; rank < 2; ++rank) {
       const auto cpu_us = after[rank].number("cpu_us") - before[rank].number("cpu_us"), us = calls[rank].number("us");
@@ -170,11 +172,14 @@ TEST_F(Network, a_thin_link_keeps_no_core_busy) {
   }
 }
 
-// The bytes that a rank sends say whether it owns part of the tensor: b and c, with a slow cable between them, should own little.
+// The bytes that a rank sends say whether it owns part of the tensor: b and c, with a slow cable between them, should own
+// little.
 TEST_F(Network, with_one_slow_pair_sums_elsewhere) {
   Hosts hosts("abcd");
   hosts.connect('b', 'c', "20mbit");
-  for (const char host : hosts.names()) hosts.inside(std::string(1, host), {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200mbit", "burst", "64kb", "latency", "50ms"});
+  for (const char host : hosts.names())
+    hosts.inside(std::string(1, host),
+                 {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200mbit", "burst", "64kb", "latency", "50ms"});
   ASSERT_EQ(hosts.trouble(), "");
   Cluster group(4, {.rendezvous = "tcp://" + Hosts::address('a') + ":29500",
                     .wrappers = {hosts.wrapper('a'), hosts.wrapper('b'), hosts.wrapper('c'), hosts.wrapper('d')}});

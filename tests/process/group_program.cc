@@ -1,12 +1,13 @@
 // A rank that does what a test tells it: `group_program [COMMAND]...`, a command being name or name:key=value,key=value.
 // `listen` takes further commands, one a line, from the pipe named by GROUP_COMMANDS until its writer is gone.
 //
-// Each command answers with one line, `at=<ns of CLOCK_MONOTONIC> event=<name> code=<code> key=value... message=<text> end=<number of
-// the command>`; long loops say `going seq=<number>` when they have begun. Ends with 0, or 3 if `strict` was given and one failed.
-#include <algorithm>
+// Each command answers with one line, `at=<ns of CLOCK_MONOTONIC> event=<name> code=<code> key=value... message=<text>
+// end=<number of the command>`; long loops say `going seq=<number>` when they have begun. Ends with 0, or 3 if `strict` was
+// given and one failed.
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <chrono>
 #include <csignal>
@@ -164,7 +165,8 @@ class Program {
     Answer answer;
     for (const auto& [name, kind] : {std::pair("inside", speeds.inside_hosts), std::pair("between", speeds.between_hosts)}) {
       char numbers[96];
-      std::snprintf(numbers, sizeof(numbers), "%a/%a/%s", kind.latency_us, kind.bytes_per_us, kind.measured ? "measured" : "starting");
+      std::snprintf(numbers, sizeof(numbers), "%a/%a/%s", kind.latency_us, kind.bytes_per_us,
+                    kind.measured ? "measured" : "starting");
       answer.add(name, std::string(numbers));
     }
     return answer;
@@ -247,7 +249,12 @@ class Program {
       repaired += stream.repaired;
       cut += stream.end == DeliveryReport::End::soft || stream.end == DeliveryReport::End::hard;
     }
-    answer.add("expected", expected).add("missing", missing).add("repaired", repaired).add("cut", cut).add("full", delivery.full_ranges).add("short", delivery.short_ranges);
+    answer.add("expected", expected)
+        .add("missing", missing)
+        .add("repaired", repaired)
+        .add("cut", cut)
+        .add("full", delivery.full_ranges)
+        .add("short", delivery.short_ranges);
     answer.add("learning", delivery.contribute.learning).add("effective", delivery.effective_contributors);
   }
 
@@ -421,10 +428,16 @@ class Program {
 
   Answer counters(const Command& command) {
     const auto c = group(command).counters();
-    Answer answer = Answer().add("begun", c.begun).add("ended", c.ended).add("noted", c.note.empty() ? 0 : 1).add("kinds", c.collectives.size());
+    Answer answer = Answer()
+                        .add("begun", c.begun)
+                        .add("ended", c.ended)
+                        .add("noted", c.note.empty() ? 0 : 1)
+                        .add("kinds", c.collectives.size());
     for (const auto& l : c.links) {
       const auto rank = std::to_string(l.rank);
-      answer.add(("link" + rank).c_str(), l.transport).add(("sent" + rank).c_str(), l.sent_bytes).add(("got" + rank).c_str(), l.received_bytes);
+      answer.add(("link" + rank).c_str(), l.transport)
+          .add(("sent" + rank).c_str(), l.sent_bytes)
+          .add(("got" + rank).c_str(), l.received_bytes);
     }
     return answer;
   }

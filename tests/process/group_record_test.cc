@@ -38,7 +38,9 @@ TEST_P(Records, of_living_ranks_tell_who_has_not_called_and_who_waits) {
   const auto explained = ask_until(with_pids({"explain"}, group), "ranks 0, 1 wait for it");
   EXPECT_EQ(explained.code, 1);
   EXPECT_TRUE(contains(explained.out, "* " + rank_text(group, 2))) << explained.out;
-  EXPECT_TRUE(contains(explained.out, "pid " + std::to_string(group[2].pid()) + ") has not called all_reduce 1: it is computing, after all_reduce 0")) << explained.out;
+  EXPECT_TRUE(contains(explained.out, "pid " + std::to_string(group[2].pid()) +
+                                          ") has not called all_reduce 1: it is computing, after all_reduce 0"))
+      << explained.out;
   EXPECT_TRUE(contains(explained.out, "all_reduce 1: waits for ")) << explained.out;
   EXPECT_EQ(count_of(explained.out, "* "), 1u) << explained.out;
   const auto top = run(with_pids({"top", "--once", "--interval", "20ms"}, group));
@@ -60,7 +62,9 @@ TEST_P(Records, name_a_stopped_rank) {
   ASSERT_TRUE(group[2].wait_stopped());
   const auto numbers = group.tell({0, 1}, "all_reduce:count=100000");
   const auto explained = ask_until(with_pids({"explain"}, group), "wait for it since");
-  EXPECT_TRUE(contains(explained.out, "* " + rank_text(group, 2)) && contains(explained.out, "is stopped (by SIGSTOP or a debugger), after all_reduce 0")) << explained.out;
+  EXPECT_TRUE(contains(explained.out, "* " + rank_text(group, 2)) &&
+              contains(explained.out, "is stopped (by SIGSTOP or a debugger), after all_reduce 0"))
+      << explained.out;
   EXPECT_EQ(count_of(explained.out, "* "), 1u) << explained.out;
   group[2].signal(SIGCONT);
   expect_all_ok(group.ask({2}, "all_reduce:count=100000"));
@@ -84,12 +88,15 @@ TEST_P(Records, in_a_folder_name_a_killed_rank_after_all_are_gone) {
   }
   const auto explained = run({UNISONO_TOOL, "explain", folder.path() + "/records"});
   EXPECT_EQ(explained.code, 1);
-  EXPECT_TRUE(contains(explained.out, "rank 2 (host ") && contains(explained.out, "pid " + pid + ") is gone without having left the group")) << explained.out;
+  EXPECT_TRUE(contains(explained.out, "rank 2 (host ") &&
+              contains(explained.out, "pid " + pid + ") is gone without having left the group"))
+      << explained.out;
   EXPECT_EQ(count_of(explained.out, "is gone without"), 1u) << explained.out;
   EXPECT_TRUE(contains(explained.out, "ended as peer_lost at rank")) << explained.out;
   const auto trace = run({UNISONO_TOOL, "trace", folder.path() + "/records"});
   EXPECT_EQ(trace.code, 0);
-  EXPECT_TRUE(trace.out.starts_with("{") && contains(trace.out, "rank 2 (host ") && contains(trace.out, "peer_lost")) << trace.out.substr(0, 500);
+  EXPECT_TRUE(trace.out.starts_with("{") && contains(trace.out, "rank 2 (host ") && contains(trace.out, "peer_lost"))
+      << trace.out.substr(0, 500);
 }
 
 TEST_P(Records, tell_calls_that_differed_and_operations_that_were_late) {
@@ -97,10 +104,12 @@ TEST_P(Records, tell_calls_that_differed_and_operations_that_were_late) {
   Cluster group(3, {.transport = GetParam(), .environment = {"UNISONO_RECORD_DIR=" + folder.path()}});
   const std::vector<std::string> explain{UNISONO_TOOL, "explain", folder.path()};
   std::vector<size_t> numbers;
-  for (size_t rank = 0; rank < 3; ++rank) numbers.push_back(group[rank].tell(rank == 1 ? "all_gather:count=1000" : "all_reduce:count=1000"));
+  for (size_t rank = 0; rank < 3; ++rank)
+    numbers.push_back(group[rank].tell(rank == 1 ? "all_gather:count=1000" : "all_reduce:count=1000"));
   for (const auto& line : group.answers({0, 1, 2}, numbers)) EXPECT_EQ(line.code(), "invalid") << line.text;
   auto explained = run(explain);
-  EXPECT_TRUE(contains(explained.out, "* Operation 0 was not the same on all ranks: rank 1 called all_gather(f32, ")) << explained.out;
+  EXPECT_TRUE(contains(explained.out, "* Operation 0 was not the same on all ranks: rank 1 called all_gather(f32, "))
+      << explained.out;
   EXPECT_TRUE(contains(explained.out, ", ranks 0, 2 called all_reduce(f32 sum, 4000 bytes)")) << explained.out;
   for (const auto& line : group.ask({0, 1}, "all_reduce:count=1000,timeout=300")) EXPECT_EQ(line.code(), "late") << line.text;
   explained = run(explain);
@@ -181,7 +190,8 @@ TEST(Record, on_a_full_disk_is_in_memory_and_the_tool_says_so) {
   // Mounting takes root, and a container's root may be refused.
   if (run({"unshare", "--mount", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not mount a small disk";
   const test::TemporaryFolder folder;
-  const std::vector<std::string> small{"unshare", "--mount", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs " + folder.path() + " && exec \"$0\" \"$@\""};
+  const std::vector<std::string> small{"unshare", "--mount", "sh", "-c",
+                                       "mount -t tmpfs -o size=4k tmpfs " + folder.path() + " && exec \"$0\" \"$@\""};
   Cluster group(2, {.environment = {"UNISONO_RECORD_DIR=" + folder.path()}, .wrappers = {small, small}});
   expect_all_ok(group.ask_all("all_reduce:count=1000,iters=10"));
   EXPECT_EQ(group[0].ask("counters").number("noted"), 1);

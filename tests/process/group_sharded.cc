@@ -21,7 +21,8 @@ struct Sums {
 
   void add(const DeliveryReport::Phase& phase) {
     learning += phase.learning;
-    if (phase.hard_us > 0) overdue_us = std::max(overdue_us, phase.duration_us - phase.hard_us - std::max<int64_t>(2000, phase.hard_us / 10));
+    if (phase.hard_us > 0)
+      overdue_us = std::max(overdue_us, phase.duration_us - phase.hard_us - std::max<int64_t>(2000, phase.hard_us / 10));
     for (const auto& stream : phase.streams) {
       const bool whole = stream.end == DeliveryReport::End::complete || stream.end == DeliveryReport::End::tail;
       if (stream.expected > 0 && !whole) ++cut;
@@ -66,7 +67,8 @@ std::string option_text(const Command& command) {
 Answer ShardedTraining::run(Group& group, const Command& command, const std::function<void()>& begun) {
   if (command.name == "sharded_make") return make(group, command);
   if (!step_) misuse(command.name + " before sharded_make");
-  if (command.name == "sharded_step") return train(static_cast<uint32_t>(command.number("until", step_->step() + command.number("iters", 1))), begun);
+  if (command.name == "sharded_step")
+    return train(static_cast<uint32_t>(command.number("until", step_->step() + command.number("iters", 1))), begun);
   return state(step_->resume(group).status());
 }
 
@@ -96,9 +98,20 @@ Answer ShardedTraining::train(uint32_t until, const std::function<void()>& begun
     if (first && many) begun();
   }
   auto answer = state(failure);
-  answer.add("expected", sums.expected).add("missing", sums.missing).add("cut", sums.cut).add("learning", sums.learning).add("ranges", sums.ranges).add("stale", sums.stale);
-  answer.add("behind", sums.behind).add("age_max", sums.age_max).add("longest_us", sums.longest_us).add("overdue_us", sums.overdue_us);
-  answer.add("owner", sums.owner).add("owner_expected", sums.owner_expected).add("pair", sums.pair).add("pair_expected", sums.pair_expected);
+  answer.add("expected", sums.expected)
+      .add("missing", sums.missing)
+      .add("cut", sums.cut)
+      .add("learning", sums.learning)
+      .add("ranges", sums.ranges)
+      .add("stale", sums.stale);
+  answer.add("behind", sums.behind)
+      .add("age_max", sums.age_max)
+      .add("longest_us", sums.longest_us)
+      .add("overdue_us", sums.overdue_us);
+  answer.add("owner", sums.owner)
+      .add("owner_expected", sums.owner_expected)
+      .add("pair", sums.pair)
+      .add("pair_expected", sums.pair_expected);
   answer.add("attributed", sums.attributed).add("lost", sums.lost);
   return answer.add("outcome", "(" + sums.outcome + ")");
 }

@@ -13,9 +13,10 @@ namespace unisono::testing {
 
 class ShardedTraining {
  public:
-  // sharded_make: `options` as ShardedOptions::parse() reads them, but for "/" instead of "," and "~" instead of "="; `values`: how many parameters. sharded_step: until `iters` more steps were made, or
-  // step `until`, or one fails. sharded_resume: after the group was re-formed. begun: after the first step of many.
-  // Answers tell the step and the replica (`parameters`); those to sharded_step also what its steps, together, lacked: of streams that no deadline cut, what was `expected` and `missing`.
+  // sharded_make: `options` as ShardedOptions::parse() reads them, but for "/" instead of "," and "~" instead of "="; `values`:
+  // how many parameters. sharded_step: until `iters` more steps were made, or step `until`, or one fails. sharded_resume: after
+  // the group was re-formed. begun: after the first step of many. Answers tell the step and the replica (`parameters`); those
+  // to sharded_step also what its steps, together, lacked: of streams that no deadline cut, what was `expected` and `missing`.
   Answer run(Group& group, const Command& command, const std::function<void()>& begun);
 
  private:

@@ -1,5 +1,5 @@
-// A rank is stopped by SIGSTOP: the others are told by their deadline, re-form without it over the links they have, and it does no
-// harm when it wakes up.
+// A rank is stopped by SIGSTOP: the others are told by their deadline, re-form without it over the links they have, and it does
+// no harm when it wakes up.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -14,7 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-uint64_t hash_of_values(const std::vector<float>& values) { return hash_of(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)); }
+uint64_t hash_of_values(const std::vector<float>& values) {
+  return hash_of(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float));
+}
 
 }  // namespace
 
@@ -35,7 +37,8 @@ Answer Training::make(Group& group, const Command& command) {
     names_.push_back("w" + std::to_string(i));
     model.push_back({names_.back(), {rows, columns_}});
   }
-  const auto compression = Compression::parse("arc:ratio=0.1,start=0,auto_off=off,values=" + command.text("values", "plain") + ",values_schedule=" + command.text("schedule", "auto"));
+  const auto compression = Compression::parse("arc:ratio=0.1,start=0,auto_off=off,values=" + command.text("values", "plain") +
+                                              ",values_schedule=" + command.text("schedule", "auto"));
   if (!compression) return {compression.status(), {}};
   auto made = GradientReducer::make(group, model, *compression);
   if (!made) return {made.status(), {}};
@@ -50,7 +53,8 @@ Status Training::reduce_all(uint64_t giver) {
   gradients_.resize(parameters_.size());
   for (auto& value : gradients_) value = static_cast<float>(random.unit() - 0.5);
   for (size_t i = 0; i < tensors; i += 2) {
-    const Gradient bucket[] = {{.name = names_[i], .values = gradients_.data() + i * rows * columns_}, {.name = names_[i + 1], .values = gradients_.data() + (i + 1) * rows * columns_}};
+    const Gradient bucket[] = {{.name = names_[i], .values = gradients_.data() + i * rows * columns_},
+                               {.name = names_[i + 1], .values = gradients_.data() + (i + 1) * rows * columns_}};
     if (auto status = reducer_->reduce(bucket); !status.ok()) return status;
   }
   return {};
@@ -65,8 +69,7 @@ Answer Training::train(Group& group, const Command& command, const std::function
     failure = reduce_all(giver);
     const auto given = Clock::now();
     if (done == die) {
-      while (Clock::now() - given < usual * at / 1000) {
-      }
+      while (Clock::now() - given < usual * at / 1000) {}
       ::raise(SIGKILL);
     }
     const auto report = reducer_->finish();
@@ -88,8 +91,12 @@ Answer Training::resume(Group& group) {
   const auto sent = group.broadcast(std::span<float>(parameters_), resumed->parameters_from);
   if (!sent) return {sent.status(), {}};
   std::string lost;
-  for (const auto& each : resumed->lost) lost += (lost.empty() ? "" : "/") + std::to_string(each.member.rank) + ":" + std::to_string(each.member.pid);
-  return state().add("from", resumed->parameters_from).add("lost", lost).add("took", before != hash_of_values(parameters_) ? 1 : 0);
+  for (const auto& each : resumed->lost)
+    lost += (lost.empty() ? "" : "/") + std::to_string(each.member.rank) + ":" + std::to_string(each.member.pid);
+  return state()
+      .add("from", resumed->parameters_from)
+      .add("lost", lost)
+      .add("took", before != hash_of_values(parameters_) ? 1 : 0);
 }
 
 }  // namespace unisono::testing

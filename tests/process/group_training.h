@@ -13,9 +13,10 @@ namespace unisono::testing {
 
 class Training {
  public:
-  // train_make: a reducer, of tensors with so many `columns`, whose rows travel as `values` and `schedule` say. train: `iters` steps, or until one fails; with die= this process ends by SIGKILL in
-  // the step that is its die-th, when at= thousandths of what a step takes have passed since its last bucket was given. train_resume: after the
-  // group was re-formed; and takes the parameters from who has them. begun: after the first step of many.
+  // train_make: a reducer, of tensors with so many `columns`, whose rows travel as `values` and `schedule` say. train: `iters`
+  // steps, or until one fails; with die= this process ends by SIGKILL in the step that is its die-th, when at= thousandths of
+  // what a step takes have passed since its last bucket was given. train_resume: after the group was re-formed; and takes the
+  // parameters from who has them. begun: after the first step of many.
   Answer run(Group& group, const Command& command, const std::function<void()>& begun);
 
  private:

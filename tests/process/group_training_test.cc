@@ -1,5 +1,5 @@
-// Ranks that train with compressed gradients die or stop in the middle of a step: the others are told who it was, re-form, agree on where to go on,
-// and do so with the same bits.
+// Ranks that train with compressed gradients die or stop in the middle of a step: the others are told who it was, re-form,
+// agree on where to go on, and do so with the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,14 +15,15 @@ constexpr int64_t reform_limit_ms = 2000;  // likewise
 
 struct Counts {
   int deaths = 0;
-  int apart = 0;   // times that survivors were a step apart when they met
-  int behind = 0;  // survivors that were
-  int unnamed = 0; // survivors that learned from others' re-forming
+  int apart = 0;    // times that survivors were a step apart when they met
+  int behind = 0;   // survivors that were
+  int unnamed = 0;  // survivors that learned from others' re-forming
 };
 
 class Trained {
  public:
-  Trained(size_t world, const ClusterOptions& options, const std::string& how) : group_(world, options), left_(group_.all_but({})) {
+  Trained(size_t world, const ClusterOptions& options, const std::string& how)
+      : group_(world, options), left_(group_.all_but({})) {
     expect_all_ok(group_.ask_all("train_make:" + how));
     expect_agreed(group_.ask_all("train:iters=3"));
   }
@@ -43,7 +44,8 @@ class Trained {
     const auto told = group_.answers(left_, numbers);
     int named = 0;
     for (const auto& line : told) {
-      const bool names = line.says("rank " + std::to_string(place) + " "), is_next = line.says("another member re-forms the group") || line.says("the group is being re-formed");
+      const bool names = line.says("rank " + std::to_string(place) + " "),
+                 is_next = line.says("another member re-forms the group") || line.says("the group is being re-formed");
       EXPECT_EQ(line.code(), "peer_lost") << line.text;
       EXPECT_TRUE(names || is_next) << line.text << " should name rank " << place;
       named += names;
@@ -114,24 +116,33 @@ Counts lose_all(const std::string& transport, uint64_t seed, int clusters, const
     }
     trained.group().finish(trained.left());
   }
-  std::printf("    %d deaths: survivors a step apart %d times, %d of them behind; %d were told by others that they re-form\n", counts.deaths, counts.apart, counts.behind, counts.unnamed);
+  std::printf("    %d deaths: survivors a step apart %d times, %d of them behind; %d were told by others that they re-form\n",
+              counts.deaths, counts.apart, counts.behind, counts.unnamed);
   return counts;
 }
 
 class TrainingDeath : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TrainingDeath, in_a_step_is_told_and_the_others_go_on_alike) { lose_all(GetParam(), 1, 2, "values=plain"); }
-TEST_P(TrainingDeath, in_a_step_of_lossy_values_is_told_and_the_others_go_on_alike) { lose_all(GetParam(), 2, 1, "values=bf16"); }
+TEST_P(TrainingDeath, in_a_step_of_lossy_values_is_told_and_the_others_go_on_alike) {
+  lose_all(GetParam(), 2, 1, "values=bf16");
+}
 
-// About ten seconds each. In a ring, where data pass through all ranks one after the other, some can finish a step that others cannot.
-TEST(LongTrainingDeath, in_a_step_again_and_again_over_shared_memory) { EXPECT_EQ(lose_all("shm", 3, 16, "columns=1024,schedule=ring").deaths, 48); }
-TEST(LongTrainingDeath, in_a_step_again_and_again_over_tcp) { EXPECT_EQ(lose_all("tcp", 4, 16, "columns=1024,schedule=ring").deaths, 48); }
+// About ten seconds each. In a ring, where data pass through all ranks one after the other, some can finish a step that others
+// cannot.
+TEST(LongTrainingDeath, in_a_step_again_and_again_over_shared_memory) {
+  EXPECT_EQ(lose_all("shm", 3, 16, "columns=1024,schedule=ring").deaths, 48);
+}
+TEST(LongTrainingDeath, in_a_step_again_and_again_over_tcp) {
+  EXPECT_EQ(lose_all("tcp", 4, 16, "columns=1024,schedule=ring").deaths, 48);
+}
 
 class TrainingStop : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TrainingStop, in_a_step_is_late_by_the_deadline_and_the_others_go_on_alike) {
   const int64_t timeout_ms = 500 * slowness;
-  Trained trained(3, {.transport = GetParam(), .environment = {"UNISONO_TIMEOUT_MS=" + std::to_string(timeout_ms)}}, "values=plain");
+  Trained trained(3, {.transport = GetParam(), .environment = {"UNISONO_TIMEOUT_MS=" + std::to_string(timeout_ms)}},
+                  "values=plain");
   auto& group = trained.group();
   const std::vector<size_t> left{0, 2};
   const auto numbers = group.tell(group.all_but({}), "train:iters=1000000");

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "testing/temporary_folder.h"
 #include "child_process.h"
 #include "group_cluster.h"
+#include "testing/temporary_folder.h"
 
 namespace unisono::testing {
 namespace {
@@ -36,7 +36,8 @@ class Tune : public ::testing::Test {
   std::string path(const std::string& name = "file.tuning") const { return folder_.path() + "/" + name; }
   void write(const std::string& text) const { std::ofstream(path()) << text; }
   // Of a group that has the file.
-  std::vector<Line> ask(const std::string& call, std::string transport = "auto", const std::string& rank_0 = "", const std::string& others = "") {
+  std::vector<Line> ask(const std::string& call, std::string transport = "auto", const std::string& rank_0 = "",
+                        const std::string& others = "") {
     ClusterOptions options{.transport = std::move(transport), .wrappers = {}};
     for (size_t rank = 0; rank < 3; ++rank) {
       const auto file = rank == 0 ? rank_0 : others;
@@ -55,7 +56,9 @@ TEST_F(Tune, writes_a_file_that_has_the_group_and_keeps_the_others) {
   write("unisono tuning 1\nstreams 3\ngroup 7 auto\nreduce max tree\n");
   const auto done = run(tune({"all-reduce", "broadcast", "-n", "3", "--sizes", "1K,512K", "-o", path(), "--progress", "off"}));
   EXPECT_EQ(done.code, 0) << done.error;
-  for (const auto* row : {"all_reduce           1 KiB", "all_reduce         512 KiB", "broadcast            1 KiB", "broadcast          512 KiB"}) EXPECT_TRUE(contains(done.out, row)) << row << "\n" << done.out;
+  for (const auto* row :
+       {"all_reduce           1 KiB", "all_reduce         512 KiB", "broadcast            1 KiB", "broadcast          512 KiB"})
+    EXPECT_TRUE(contains(done.out, row)) << row << "\n" << done.out;
   const auto text = read(path());
   EXPECT_EQ(text.find("unisono tuning 1\n# 3 ranks as 3, transport auto, "), 0u) << text;
   EXPECT_TRUE(contains(text, "streams 3\ngroup 7 auto\nreduce max tree\ngroup 3 auto\n")) << text;
@@ -64,42 +67,61 @@ TEST_F(Tune, writes_a_file_that_has_the_group_and_keeps_the_others) {
 }
 
 TEST_F(Tune, where_every_rank_has_a_network_of_its_own_connections_are_tried_too) {
-  // As for other tests with links of their own: a container may be allowed neither name spaces nor TUN interfaces; then tune refuses, and there is nothing to see.
-  if (run({"unshare", "--net", "true"}).code != 0 || ::access("/dev/net/tun", R_OK | W_OK) != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces and TUN interfaces";
+  // As for other tests with links of their own: a container may be allowed neither name spaces nor TUN interfaces; then tune
+  // refuses, and there is nothing to see.
+  if (run({"unshare", "--net", "true"}).code != 0 || ::access("/dev/net/tun", R_OK | W_OK) != 0)
+    GTEST_SKIP() << "SKIPPED: this process may not make network name spaces and TUN interfaces";
   const auto done = run(tune({"all-reduce", "-n", "2", "--sizes", "64K", "--streams", "1,2", "--rate", "1G", "-o", path()}));
   EXPECT_EQ(done.code, 0) << done.error;
-  for (const auto* line : {"with 1 connections per pair of hosts: ", "with 2 connections per pair of hosts: ", "# links: "}) EXPECT_TRUE(contains(done.out, line)) << done.out;
+  for (const auto* line : {"with 1 connections per pair of hosts: ", "with 2 connections per pair of hosts: ", "# links: "})
+    EXPECT_TRUE(contains(done.out, line)) << done.out;
   const auto text = read(path());
   EXPECT_TRUE(contains(text, "\nstreams ")) << text;
   EXPECT_TRUE(contains(text, "\ngroup 1+1 tcp\n")) << text;
 }
 
 TEST_F(Tune, rank_0s_file_is_chosen_by_on_all_ranks) {
-  write("unisono tuning 1\ngroup 3 auto\nall_reduce 400000 halving_doubling\nall_reduce max ring slice 131072\ngroup 3 tcp\nall_reduce max two_step\n");
+  write(
+      "unisono tuning 1\ngroup 3 auto\nall_reduce 400000 halving_doubling\nall_reduce max ring slice 131072\ngroup 3 "
+      "tcp\nall_reduce max two_step\n");
   for (const auto& others : {path(), std::string()}) {
-    for (const auto& line : ask("all_reduce:count=100000,check=1,order=2", "auto", path(), others)) EXPECT_EQ(line.value("schedule"), "halving_doubling") << line.text;
-    for (const auto& line : ask("all_reduce:count=100001,check=1,order=2", "auto", path(), others)) EXPECT_EQ(line.value("schedule"), "ring") << line.text;
+    for (const auto& line : ask("all_reduce:count=100000,check=1,order=2", "auto", path(), others))
+      EXPECT_EQ(line.value("schedule"), "halving_doubling") << line.text;
+    for (const auto& line : ask("all_reduce:count=100001,check=1,order=2", "auto", path(), others))
+      EXPECT_EQ(line.value("schedule"), "ring") << line.text;
   }
-  for (const auto& line : ask("all_reduce:count=100001,check=1", "tcp", path(), path())) EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
+  for (const auto& line : ask("all_reduce:count=100001,check=1", "tcp", path(), path()))
+    EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
   // Only rank 0's: nothing is chosen by others'.
-  for (const auto& line : ask("all_reduce:count=100001,check=1,order=2", "auto", "", path())) EXPECT_NE(line.value("schedule"), "ring") << line.text;
+  for (const auto& line : ask("all_reduce:count=100001,check=1,order=2", "auto", "", path()))
+    EXPECT_NE(line.value("schedule"), "ring") << line.text;
 }
 
 TEST_F(Tune, a_wish_and_rank_order_go_before_the_file) {
   write("unisono tuning 1\ngroup 3 auto\nall_reduce max ring\n");
-  for (const auto& line : ask("all_reduce:count=100001,check=1,schedule=2,order=2", "auto", path(), path())) EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
-  for (const auto& line : ask("all_reduce:count=100001,check=1,order=1", "auto", path(), path())) EXPECT_NE(line.value("schedule"), "ring") << line.text;
+  for (const auto& line : ask("all_reduce:count=100001,check=1,schedule=2,order=2", "auto", path(), path()))
+    EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
+  for (const auto& line : ask("all_reduce:count=100001,check=1,order=1", "auto", path(), path()))
+    EXPECT_NE(line.value("schedule"), "ring") << line.text;
 }
 
 TEST_F(Tune, a_file_that_cannot_be_used_ends_the_join_and_is_named) {
-  const auto done = run({"env", "UNISONO_TUNING=" + path("none"), UNISONO_TOOL, "bench", "all-reduce", "-n", "2", "--sizes", "1K"});
+  const auto done =
+      run({"env", "UNISONO_TUNING=" + path("none"), UNISONO_TOOL, "bench", "all-reduce", "-n", "2", "--sizes", "1K"});
   EXPECT_NE(done.code, 0);
-  EXPECT_TRUE(contains(done.error, "the tuning file '" + path("none") + "' cannot be read: No such file or directory")) << done.error;
+  EXPECT_TRUE(contains(done.error, "the tuning file '" + path("none") + "' cannot be read: No such file or directory"))
+      << done.error;
 }
 
 TEST_F(Tune, wrong_words_are_refused_before_anything_starts) {
-  const std::pair<Words, const char*> cases[] = {{{"all-to-all"}, "there is nothing to choose for all-to-all"}, {{"all-reduce", "all-reduce"}, "named twice"}, {{"--streams", "0,2"}, "--streams"},
-                                                 {{"--streams", "17"}, "--streams"}, {{"--gain", "91"}, "--gain"}, {{"--rounds", "0"}, "--rounds"}, {{"--round-time", "0"}, "--round-time"}, {{"-o", ""}, "-o"}};
+  const std::pair<Words, const char*> cases[] = {{{"all-to-all"}, "there is nothing to choose for all-to-all"},
+                                                 {{"all-reduce", "all-reduce"}, "named twice"},
+                                                 {{"--streams", "0,2"}, "--streams"},
+                                                 {{"--streams", "17"}, "--streams"},
+                                                 {{"--gain", "91"}, "--gain"},
+                                                 {{"--rounds", "0"}, "--rounds"},
+                                                 {{"--round-time", "0"}, "--round-time"},
+                                                 {{"-o", ""}, "-o"}};
   for (const auto& [words, message] : cases) {
     auto all = tune({"-n", "2"});
     all.insert(all.end(), words.begin(), words.end());
@@ -120,11 +142,13 @@ TEST_F(Tune, what_is_no_tuning_file_is_not_written_over) {
 
 TEST_F(Tune, a_file_that_would_be_too_large_to_be_read_is_not_written) {
   std::string full = "unisono tuning 1\n";
-  for (int a = 1; full.size() < 65'400; ++a) full += "group " + std::to_string(a) + "+99 auto\nall_reduce max ring slice 1048576\n";
+  for (int a = 1; full.size() < 65'400; ++a)
+    full += "group " + std::to_string(a) + "+99 auto\nall_reduce max ring slice 1048576\n";
   write(full);
   const auto done = run(tune({"all-reduce", "-n", "2", "--sizes", "1K", "-o", path()}));
   EXPECT_EQ(done.code, 1) << done.out;
-  EXPECT_TRUE(contains(done.error, path() + " would have 65") && contains(done.error, "65536 that a tuning file may have")) << done.error;
+  EXPECT_TRUE(contains(done.error, path() + " would have 65") && contains(done.error, "65536 that a tuning file may have"))
+      << done.error;
   EXPECT_EQ(read(path()), full);
 }
 
@@ -135,7 +159,8 @@ pid_t pid_of_rank(const std::string& job, int rank) {
     text << std::ifstream(entry.path() / "environ").rdbuf();
     const auto variables = '\0' + text.str();
     if (variables.find('\0' + job + '\0') == std::string::npos) continue;
-    if (variables.find(std::string("\0RANK=", 6) + std::to_string(rank) + '\0') != std::string::npos) return std::stoi(entry.path().filename());
+    if (variables.find(std::string("\0RANK=", 6) + std::to_string(rank) + '\0') != std::string::npos)
+      return std::stoi(entry.path().filename());
   }
   return -1;
 }

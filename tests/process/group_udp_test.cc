@@ -1,4 +1,5 @@
-// Lossy all-reduces of real processes over UDP: without loss, with packets that the kernel drops, and with ranks that die or stop.
+// Lossy all-reduces of real processes over UDP: without loss, with packets that the kernel drops, and with ranks that die or
+// stop.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,15 +15,18 @@ constexpr int64_t told_limit_ms = 1000;  // for a loaded machine
 
 TEST(Udp, lossy_calls_have_the_bits_of_reliable_ones_where_nothing_is_lost) {
   Cluster group(4, {.transport = "udp"});
-  for (const auto* call : {"count=1,iters=25", "count=5,iters=25", "count=100003,iters=25", "count=100003,op=avg,iters=25", "count=70001,in_place=1", "count=0"}) {
+  for (const auto* call : {"count=1,iters=25", "count=5,iters=25", "count=100003,iters=25", "count=100003,op=avg,iters=25",
+                           "count=70001,in_place=1", "count=0"}) {
     const auto reliable = group.ask_all(std::string("all_reduce:order=1,hash=1,") + call);
     expect_all_ok(reliable);
     const auto lossy = group.ask_all(std::string("all_reduce:check=1,hash=1,lossy=loss_budget~0,") + call);
     expect_all_ok(lossy);
     for (size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(lossy[rank].value("hash"), reliable[rank].value("hash")) << call;
     // Of no elements there is nothing to agree about: no message is sent.
-    for (const auto& line : lossy) EXPECT_EQ(line.value("schedule"), std::string(call) == "count=0" ? "none" : "two_step") << line.text;
-    std::printf("    %s: %.2f ms, reliable %.2f ms\n", call, static_cast<double>(lossy[0].number("us")) / 1000, static_cast<double>(reliable[0].number("us")) / 1000);
+    for (const auto& line : lossy)
+      EXPECT_EQ(line.value("schedule"), std::string(call) == "count=0" ? "none" : "two_step") << line.text;
+    std::printf("    %s: %.2f ms, reliable %.2f ms\n", call, static_cast<double>(lossy[0].number("us")) / 1000,
+                static_cast<double>(reliable[0].number("us")) / 1000);
   }
   group.finish();
 }
@@ -59,7 +63,8 @@ TEST(Udp, a_rate_limit_holds) {
 TEST(Udp, checksums_do_where_all_ranks_ask_for_them) {
   for (const size_t asking : {3, 2}) {
     ClusterOptions options{.transport = "udp", .wrappers = {}};
-    for (size_t rank = 0; rank < 3; ++rank) options.wrappers.push_back({"env", std::string("UNISONO_DATAGRAM_CHECKSUM=") + (rank < asking ? "1" : "0")});
+    for (size_t rank = 0; rank < 3; ++rank)
+      options.wrappers.push_back({"env", std::string("UNISONO_DATAGRAM_CHECKSUM=") + (rank < asking ? "1" : "0")});
     Cluster group(3, options);
     const auto lines = group.ask_all("members");
     EXPECT_TRUE(lines[0].says("checksums_only")) << lines[0].text;
@@ -84,7 +89,8 @@ TEST(Udp, lossy_calls_that_differ_end_with_invalid_on_all_ranks) {
 TEST(Udp, automatic_calls_have_the_bits_of_reliable_ones_with_and_without_datagrams) {
   for (const auto* transport : {"udp", "tcp"}) {
     Cluster group(3, {.transport = transport});
-    const auto reliable = group.ask_all("all_reduce:order=1,hash=1,count=100003,iters=5"), automatic = group.ask_all("all_reduce:order=1,check=1,hash=1,automatic=1,count=100003,iters=5");
+    const auto reliable = group.ask_all("all_reduce:order=1,hash=1,count=100003,iters=5"),
+               automatic = group.ask_all("all_reduce:order=1,check=1,hash=1,automatic=1,count=100003,iters=5");
     expect_all_ok(reliable);
     expect_all_ok(automatic);
     for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(automatic[rank].value("hash"), reliable[rank].value("hash")) << transport;
@@ -130,7 +136,8 @@ TEST(Udp, death_in_a_loop_of_lossy_calls_is_told_to_all) {
 TEST(Udp, a_stopped_rank_is_named_when_the_deadline_has_passed_and_joins_in_again) {
   Cluster group(3, {.transport = "udp"});
   expect_all_ok(group.ask_all("all_reduce:count=100003,iters=15,check=1,lossy=1"));
-  expect_all_ok(group.ask_all("all_reduce:count=100003,iters=10,tolerance=1000000,lossy=1"));  // deadlines are learnt here: something may be missing
+  expect_all_ok(group.ask_all(
+      "all_reduce:count=100003,iters=10,tolerance=1000000,lossy=1"));  // deadlines are learnt here: something may be missing
   group[1].signal(SIGSTOP);
   ASSERT_TRUE(group[1].wait_stopped());
   const auto numbers = group.tell({0, 2}, "all_reduce:count=100003,lossy=1,timeout=300");
@@ -152,10 +159,13 @@ TEST(Udp, loses_on_purpose_what_it_is_told_and_says_so) {
   Cluster group(3, {.transport = "udp", .environment = {"UNISONO_LOSE_PER_MILLE=200"}});
   for (const auto& line : group.ask_all("members")) EXPECT_TRUE(line.says("loses_200_per_mille_on_purpose")) << line.text;
   expect_all_ok(group.ask_all("all_reduce:count=100003,check=1"));
-  expect_all_ok(group.ask_all("all_reduce:count=500000,tolerance=1000000,iters=20,lossy=loss_budget~0.9"));  // until deadlines are learnt all is repaired
+  expect_all_ok(
+      group.ask_all("all_reduce:count=500000,tolerance=1000000,iters=20,lossy=loss_budget~0.9"));  // until deadlines are learnt
+                                                                                                   // all is repaired
   double expected = 0, missing = 0;
   for (int round = 0; round < 10; ++round) {
-    const auto lines = group.ask_all("all_reduce:count=500000,hash=1,tolerance=1000000,lossy=loss_budget~0.9,seed=" + std::to_string(round));
+    const auto lines =
+        group.ask_all("all_reduce:count=500000,hash=1,tolerance=1000000,lossy=loss_budget~0.9,seed=" + std::to_string(round));
     expect_all_ok(lines);
     for (const auto& line : lines) {
       EXPECT_EQ(line.value("hash"), lines[0].value("hash")) << line.text;
@@ -193,20 +203,27 @@ TEST_F(LossyHosts, where_long_datagrams_vanish_a_group_has_short_ones) {
   group.finish();
 }
 
-// The kernel asks for a neighbour that it has not heard of for a while, and sends nothing there until it is answered; where packets get lost that takes seconds.
+// The kernel asks for a neighbour that it has not heard of for a while, and sends nothing there until it is answered; where
+// packets get lost that takes seconds.
 TEST_F(LossyHosts, a_neighbour_that_is_heard_is_not_cut_off_because_the_kernels_questions_are_lost) {
   Hosts hosts("ab");
   for (const char host : hosts.names()) {
     hosts.inside(std::string(1, host), {"sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"});
     // Known for half a second, asked for once a second later.
-    hosts.inside(std::string(1, host), {"sh", "-c", "cd /proc/sys/net/ipv4/neigh/eth0; echo 500 > base_reachable_time_ms; echo 1 > delay_first_probe_time; echo 100 > retrans_time_ms; echo 1 > ucast_solicit; echo 1 > mcast_solicit"});
+    hosts.inside(std::string(1, host),
+                 {"sh", "-c",
+                  "cd /proc/sys/net/ipv4/neigh/eth0; echo 500 > base_reachable_time_ms; echo 1 > delay_first_probe_time; echo "
+                  "100 > retrans_time_ms; echo 1 > ucast_solicit; echo 1 > mcast_solicit"});
   }
   Cluster group(2, options(hosts));
   expect_all_ok(group.ask_all("all_reduce:count=100003,check=1"));
   // From now on no question is answered.
-  for (const char host : hosts.names()) hosts.inside(std::string(1, host), {"nft", "add table arp quiet; add chain arp quiet input { type filter hook input priority 0; policy drop; }"});
+  for (const char host : hosts.names())
+    hosts.inside(std::string(1, host),
+                 {"nft", "add table arp quiet; add chain arp quiet input { type filter hook input priority 0; policy drop; }"});
   ASSERT_EQ(hosts.trouble(), "");
-  for (const auto begin = now_ns(); now_ns() - begin < 5'000'000'000 && !HasFailure();) expect_all_ok(group.ask_all("all_reduce:count=100003,iters=20,timeout=2000"));
+  for (const auto begin = now_ns(); now_ns() - begin < 5'000'000'000 && !HasFailure();)
+    expect_all_ok(group.ask_all("all_reduce:count=100003,iters=20,timeout=2000"));
   group.finish();
 }
 
@@ -217,13 +234,16 @@ TEST_F(LossyHosts, drop_compute_agrees_over_links_that_lose_a_tenth) {
   Cluster group(3, options(hosts));
   std::vector<size_t> numbers;
   for (size_t rank = 0; rank < 3; ++rank) {
-    numbers.push_back(group[rank].tell("drop_make:slot=" + std::to_string(rank) + ",options=auto:warmup=1/calibration=4/min_calibration=3/window=3/max_drop=0.5/min_gain=0/recalibrate=5"));
+    numbers.push_back(group[rank].tell(
+        "drop_make:slot=" + std::to_string(rank) +
+        ",options=auto:warmup=1/calibration=4/min_calibration=3/window=3/max_drop=0.5/min_gain=0/recalibrate=5"));
   }
   expect_all_ok(group.answers({0, 1, 2}, numbers));
   const auto lines = group.ask_all("drop_train:iters=20");
   expect_all_ok(lines);
   for (const auto& line : lines) {
-    for (const auto* key : {"step", "parameters", "counted", "report", "total"}) EXPECT_EQ(line.value(key), lines[0].value(key)) << key << ": " << line.text;
+    for (const auto* key : {"step", "parameters", "counted", "report", "total"})
+      EXPECT_EQ(line.value(key), lines[0].value(key)) << key << ": " << line.text;
     EXPECT_EQ(line.value("used"), line.value("place")) << line.text;
   }
   group.finish();
@@ -242,8 +262,8 @@ TEST_F(LossyHosts, ranks_that_leave_at_once_leave_nobody_without_results) {
   }
 }
 
-// What a rank sent last is lost as often as anything else, and it is gone at once; nobody may take that for a death. Ranks leave in two ways: they give
-// up their group, or the program ends.
+// What a rank sent last is lost as often as anything else, and it is gone at once; nobody may take that for a death. Ranks
+// leave in two ways: they give up their group, or the program ends.
 void expect_that_all_can_leave(Hosts& hosts, const ClusterOptions& options, int percent, int rounds) {
   hosts.filter({"meta l4proto udp numgen random mod 100 < " + std::to_string(percent) + " drop"});
   ASSERT_EQ(hosts.trouble(), "");
@@ -251,13 +271,16 @@ void expect_that_all_can_leave(Hosts& hosts, const ClusterOptions& options, int 
   int64_t slowest_ns = 0;
   for (int round = 0; round < rounds; ++round) {
     Cluster group(4, options);
-    const std::string call = round % 3 == 0 ? "barrier" : round % 3 == 1 ? "all_reduce:count=1,check=1" : "all_reduce:count=50021,check=1";
+    const std::string call = round % 3 == 0   ? "barrier"
+                             : round % 3 == 1 ? "all_reduce:count=1,check=1"
+                                              : "all_reduce:count=50021,check=1";
     const auto numbers = group.tell(all, call);
     const bool leave = round % 2 == 0;
     const auto leaving = group.tell(all, leave ? "leave" : "exit");
     const auto lines = group.answers(all, numbers);
     expect_all_ok(lines);
-    for (size_t rank = 0; leave && rank < 4; ++rank) slowest_ns = std::max(slowest_ns, group[rank].answer(leaving[rank]).at() - lines[rank].at());
+    for (size_t rank = 0; leave && rank < 4; ++rank)
+      slowest_ns = std::max(slowest_ns, group[rank].answer(leaving[rank]).at() - lines[rank].at());
     group.finish();
     if (::testing::Test::HasFailure()) FAIL() << "at " << percent << " % loss, round " << round << ", " << call;
   }
@@ -311,15 +334,19 @@ TEST_F(LossyHosts, a_stopped_rank_keeps_nobody_from_leaving_for_long) {
 
 TEST_F(LossyHosts, datagrams_fill_packets_of_ethernet_with_both_versions_of_ip) {
   Hosts hosts("ab");
-  for (const char host : hosts.names()) hosts.inside(std::string(1, host), {"ip", "address", "add", std::string("fd77::") + host + "/64", "dev", "eth0", "nodad"});
+  for (const char host : hosts.names())
+    hosts.inside(std::string(1, host), {"ip", "address", "add", std::string("fd77::") + host + "/64", "dev", "eth0", "nodad"});
   ASSERT_EQ(hosts.trouble(), "");
   for (const bool v6 : {false, true}) {
-    ClusterOptions chosen{.transport = "udp", .rendezvous = v6 ? "tcp://[fd77::a]:29500" : "tcp://" + Hosts::address('a') + ":29500"};
+    ClusterOptions chosen{.transport = "udp",
+                          .rendezvous = v6 ? "tcp://[fd77::a]:29500" : "tcp://" + Hosts::address('a') + ":29500"};
     for (const char host : hosts.names()) {
-      chosen.wrappers.push_back(hosts.wrapper(host, " && export UNISONO_INTERFACE=" + (v6 ? std::string("fd77::") + host : Hosts::address(host))));
+      chosen.wrappers.push_back(
+          hosts.wrapper(host, " && export UNISONO_INTERFACE=" + (v6 ? std::string("fd77::") + host : Hosts::address(host))));
     }
     Cluster group(2, chosen);
-    for (const auto& line : group.ask_all("members")) EXPECT_TRUE(line.says(v6 ? "(eth0,_1452_bytes)" : "(eth0,_1472_bytes)")) << line.text;
+    for (const auto& line : group.ask_all("members"))
+      EXPECT_TRUE(line.says(v6 ? "(eth0,_1452_bytes)" : "(eth0,_1472_bytes)")) << line.text;
     expect_all_ok(group.ask_all("all_reduce:count=1000003,check=1"));
     expect_all_ok(group.ask_all("all_reduce:count=1000003,iters=3,tolerance=1000000,lossy=1"));
     group.finish();
@@ -338,7 +365,8 @@ TEST_F(LossyHosts, lossy_sums_are_the_same_on_all_ranks_and_lack_what_was_lost) 
   double expected = 0, missing = 0;
   // On busy cores most streams are cut: then more rounds.
   for (int round = 0; round < 20 || (round < 100 && expected < enough); ++round) {
-    const auto lines = group.ask_all("all_reduce:count=262144,hash=1,tolerance=1000000,lossy=loss_budget~0.5,seed=" + std::to_string(round));
+    const auto lines =
+        group.ask_all("all_reduce:count=262144,hash=1,tolerance=1000000,lossy=loss_budget~0.5,seed=" + std::to_string(round));
     expect_all_ok(lines);
     for (const auto& line : lines) {
       EXPECT_EQ(line.value("hash"), lines[0].value("hash")) << line.text;

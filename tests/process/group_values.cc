@@ -177,7 +177,8 @@ std::string difference_above(double tolerance, const std::byte* got, const std::
     std::memcpy(&a, got + i * sizeof(a), sizeof(a));
     std::memcpy(&b, wanted + i * sizeof(b), sizeof(b));
     if (std::fabs(a - b) <= tolerance) continue;
-    return "element " + std::to_string(i) + " of " + std::to_string(count) + " is " + std::to_string(a) + ", should be about " + std::to_string(b);
+    return "element " + std::to_string(i) + " of " + std::to_string(count) + " is " + std::to_string(a) + ", should be about " +
+           std::to_string(b);
   }
   return {};
 }

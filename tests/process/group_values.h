@@ -1,4 +1,5 @@
-// Numbers for collectives of real processes: what each rank gives, and, computed here without the library, what everyone must get.
+// Numbers for collectives of real processes: what each rank gives, and, computed here without the library, what everyone must
+// get.
 //
 // Floating-point values are small whole numbers, so that sums and products are exact in every type and any order, and only the
 // division of an average rounds. Integers use all their bits and wrap.
@@ -14,7 +15,8 @@
 
 namespace unisono::testing {
 
-// Values repeat after so many elements, which fits no slice, no chunk and no power of two: large tensors are as cheap as a copy.
+// Values repeat after so many elements, which fits no slice, no chunk and no power of two: large tensors are as cheap as a
+// copy.
 inline constexpr size_t value_period = 8191;
 
 // Memory with any alignment between two guards; whoever writes outside is found.

@@ -23,7 +23,8 @@ using Words = std::vector<std::string>;
 class NameSpaces : public ::testing::Test {
  protected:
   void SetUp() override {
-    // Only root may make them, and a container's root may be refused. Where they can be made, whatever goes wrong later is a failure.
+    // Only root may make them, and a container's root may be refused. Where they can be made, whatever goes wrong later is a
+    // failure.
     if (run({"unshare", "--net", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces";
   }
 };
@@ -38,7 +39,8 @@ class Hosts {
     for (const char host : hosts) {
       const std::string name(1, host);
       ip({"netns", "add", prefix_ + name});
-      ip({"link", "add", "eth0", "netns", prefix_ + name, "type", "veth", "peer", "name", "port-" + name, "netns", prefix_ + "switch"});
+      ip({"link", "add", "eth0", "netns", prefix_ + name, "type", "veth", "peer", "name", "port-" + name, "netns",
+          prefix_ + "switch"});
       ip({"-n", prefix_ + "switch", "link", "set", "port-" + name, "up", "master", "bridge"});
       ip({"-n", prefix_ + name, "address", "add", address(host) + "/24", "dev", "eth0"});
       ip({"-n", prefix_ + name, "link", "set", "eth0", "up"});
@@ -63,11 +65,15 @@ class Hosts {
   void send_single_segments(const std::string& host) { inside(host, {"ip", "link", "set", "eth0", "gso_max_segs", "1"}); }
   // What arrives at the host and matches is dropped, too.
   void drop_at(const std::string& host, const std::string& rule) {
-    inside(host, {"nft", "add table ip doctor; add chain ip doctor input { type filter hook input priority 0; }; add rule ip doctor input " + rule + " drop"});
+    inside(host,
+           {"nft",
+            "add table ip doctor; add chain ip doctor input { type filter hook input priority 0; }; add rule ip doctor input " +
+                rule + " drop"});
   }
   // What arrives at any host goes through these rules, and no others; `sets`: that they use.
   void filter(const Words& rules, const std::string& sets = "") {
-    std::string text = "add table ip doctor; delete table ip doctor; add table ip doctor; " + sets + "add chain ip doctor input { type filter hook input priority 0; }; ";
+    std::string text = "add table ip doctor; delete table ip doctor; add table ip doctor; " + sets +
+                       "add chain ip doctor input { type filter hook input priority 0; }; ";
     for (const auto& rule : rules) text += "add rule ip doctor input " + rule + "; ";
     for (const char host : hosts_) inside(std::string(1, host), {"nft", text});
   }
@@ -76,21 +82,25 @@ class Hosts {
     const auto listed = run({"ip", "netns", "exec", prefix_ + host, "nft", "list", "table", "ip", "doctor"});
     std::vector<uint64_t> counts;
     const std::string before = "counter packets ";
-    for (auto at = listed.out.find(before); at != std::string::npos; at = listed.out.find(before, at + 1)) counts.push_back(std::stoull(listed.out.substr(at + before.size())));
+    for (auto at = listed.out.find(before); at != std::string::npos; at = listed.out.find(before, at + 1))
+      counts.push_back(std::stoull(listed.out.substr(at + before.size())));
     return counts;
   }
   // What the switch sent to the host, and what its queue there had no place for: packets.
   std::array<uint64_t, 2> queued(char host) {
-    const auto listed = run({"ip", "netns", "exec", prefix_ + "switch", "tc", "-s", "qdisc", "show", "dev", std::string("port-") + host});
+    const auto listed =
+        run({"ip", "netns", "exec", prefix_ + "switch", "tc", "-s", "qdisc", "show", "dev", std::string("port-") + host});
     std::array<uint64_t, 2> counts{};
-    if (std::sscanf(listed.out.c_str() + std::min(listed.out.size(), listed.out.find("Sent")), "Sent %*u bytes %" SCNu64 " pkt (dropped %" SCNu64, &counts[0], &counts[1]) != 2) {
+    if (std::sscanf(listed.out.c_str() + std::min(listed.out.size(), listed.out.find("Sent")),
+                    "Sent %*u bytes %" SCNu64 " pkt (dropped %" SCNu64, &counts[0], &counts[1]) != 2) {
       trouble_ = "no counts of a queue in " + listed.out;
     }
     return counts;
   }
   void limit(const std::string& host, const std::string& rate) {
     inside(host, {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});
-    inside("switch", {"tc", "qdisc", "add", "dev", "port-" + host, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});
+    inside("switch",
+           {"tc", "qdisc", "add", "dev", "port-" + host, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});
   }
   // A cable of their own between two hosts, which all that they send each other takes.
   void connect(char one, char other, const std::string& rate) {
@@ -105,7 +115,9 @@ class Hosts {
 
   // Before a program that is to run there, under a host name of its own; `first` are shell commands that come before it.
   Words wrapper(char host, const std::string& first = "") const {
-    return {"ip", "netns", "exec", prefix_ + host, "unshare", "--uts", "sh", "-c", std::string("hostname host-") + host + first + " && exec \"$0\" \"$@\""};
+    return {"ip",           "netns",   "exec",
+            prefix_ + host, "unshare", "--uts",
+            "sh",           "-c",      std::string("hostname host-") + host + first + " && exec \"$0\" \"$@\""};
   }
   const std::string& names() const { return hosts_; }
 

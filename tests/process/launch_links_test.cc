@@ -24,14 +24,18 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 class LaunchLinks : public ::testing::Test {
  protected:
   void SetUp() override {
-    // The links are interfaces in network name spaces of their own. A container may be allowed neither; then launch refuses, and there is nothing to see.
+    // The links are interfaces in network name spaces of their own. A container may be allowed neither; then launch refuses,
+    // and there is nothing to see.
     const bool possible = run({"unshare", "--net", "true"}).code == 0 && ::access("/dev/net/tun", R_OK | W_OK) == 0;
     if (!possible) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces and TUN interfaces";
   }
 };
 
 TEST_F(LaunchLinks, each_rank_is_a_host_of_its_own_with_one_link) {
-  const auto done = launch({"-n", "3", "--rate", "100M"}, {"sh", "-c", "echo $RANK $(cat /proc/sys/kernel/hostname) $UNISONO_TRANSPORT $MASTER_ADDR $(grep -c link0 /proc/net/dev)"});
+  const auto done =
+      launch({"-n", "3", "--rate", "100M"},
+             {"sh", "-c",
+              "echo $RANK $(cat /proc/sys/kernel/hostname) $UNISONO_TRANSPORT $MASTER_ADDR $(grep -c link0 /proc/net/dev)"});
   EXPECT_EQ(done.code, 0) << whole(done);
   for (const std::string rank : {"0", "1", "2"}) {
     EXPECT_TRUE(contains(done.out, "[" + rank + "] " + rank + " rank-" + rank + " tcp 10.77.0.1 1\n")) << whole(done);
@@ -40,7 +44,8 @@ TEST_F(LaunchLinks, each_rank_is_a_host_of_its_own_with_one_link) {
 
 // Two ranks of a program that knows nothing of this: its group meets over the links, and each operation takes their delay.
 TEST_F(LaunchLinks, groups_of_any_program_go_over_the_links) {
-  const auto done = launch({"-n", "2", "--delay", "20ms", "--no-prefix"}, {UNISONO_TOOL, "bench", "all-reduce", "--sizes", "1K", "--iters", "3", "--progress", "off"});
+  const auto done = launch({"-n", "2", "--delay", "20ms", "--no-prefix"},
+                           {UNISONO_TOOL, "bench", "all-reduce", "--sizes", "1K", "--iters", "3", "--progress", "off"});
   EXPECT_EQ(done.code, 0) << whole(done);
   EXPECT_TRUE(contains(done.out, "ranks: rank-0 x1, rank-1 x1")) << done.out;
   EXPECT_TRUE(contains(done.out, " 0 OK")) << done.out;
@@ -65,9 +70,13 @@ TEST_F(LaunchLinks, a_program_that_is_not_there_is_named) {
 
 // In a user name space of its own the limit is lowered for this test alone.
 TEST_F(LaunchLinks, who_may_not_have_them_is_told_what_it_takes) {
-  const auto done = run({"unshare", "--user", "--map-root-user", "sh", "-c", "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$0\" launch -n 2 --rate 100M -- true", UNISONO_TOOL});
+  const auto done =
+      run({"unshare", "--user", "--map-root-user", "sh", "-c",
+           "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$0\" launch -n 2 --rate 100M -- true", UNISONO_TOOL});
   EXPECT_EQ(done.code, 1) << whole(done);
-  EXPECT_TRUE(contains(done.error, "--rate, --loss and --delay are not possible here: this process may not make network name spaces")) << done.error;
+  EXPECT_TRUE(
+      contains(done.error, "--rate, --loss and --delay are not possible here: this process may not make network name spaces"))
+      << done.error;
 }
 
 TEST(LaunchLinksWords, what_contradicts_them_is_refused_before_anything_starts) {

@@ -1,6 +1,6 @@
 // `unisono launch` with real processes: what a user sees, and that nothing stays behind.
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -48,11 +48,13 @@ void expect_all_end(const std::vector<Watched>& watched) {
 }
 
 TEST(Launch, every_rank_knows_its_place) {
-  const auto done = run(launch({"-n", "3"}, {"environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"}));
+  const auto done = run(launch(
+      {"-n", "3"}, {"environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"}));
   EXPECT_EQ(done.code, 0);
   for (const std::string rank : {"0", "1", "2"}) {
-    for (const auto& line : {"RANK=" + rank, std::string("WORLD_SIZE=3"), "LOCAL_RANK=" + rank, std::string("LOCAL_WORLD_SIZE=3"),
-                             std::string("GROUP_RANK=0"), std::string("MASTER_ADDR=127.0.0.1")}) {
+    for (const auto& line :
+         {"RANK=" + rank, std::string("WORLD_SIZE=3"), "LOCAL_RANK=" + rank, std::string("LOCAL_WORLD_SIZE=3"),
+          std::string("GROUP_RANK=0"), std::string("MASTER_ADDR=127.0.0.1")}) {
       EXPECT_TRUE(lines_of(done.out).contains("[" + rank + "] " + line)) << done.out;
     }
   }
@@ -73,12 +75,14 @@ TEST(Launch, ranks_share_one_job_and_port_and_jobs_do_not) {
 }
 
 TEST(Launch, options_reach_the_ranks_as_variables) {
-  const auto done = run(launch({"-n", "1", "--no-prefix", "--transport", "tcp", "--interface", "lo", "--job", "mine", "--rendezvous", "tcp://[::1]:4711",
-                                "--env", "A=x y", "--env", "PASSED"},
-                               {"environment", "UNISONO_TRANSPORT", "UNISONO_INTERFACE", "UNISONO_JOB", "UNISONO_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT", "A", "PASSED"}),
+  const auto done = run(launch({"-n", "1", "--no-prefix", "--transport", "tcp", "--interface", "lo", "--job", "mine",
+                                "--rendezvous", "tcp://[::1]:4711", "--env", "A=x y", "--env", "PASSED"},
+                               {"environment", "UNISONO_TRANSPORT", "UNISONO_INTERFACE", "UNISONO_JOB", "UNISONO_RENDEZVOUS",
+                                "MASTER_ADDR", "MASTER_PORT", "A", "PASSED"}),
                         {.environment = {"PASSED=on"}});
-  EXPECT_EQ(done.out, "UNISONO_TRANSPORT=tcp\nUNISONO_INTERFACE=lo\nUNISONO_JOB=mine\nUNISONO_RENDEZVOUS=tcp://[::1]:4711\n"
-                      "MASTER_ADDR=::1\nMASTER_PORT=4711\nA=x y\nPASSED=on\n");
+  EXPECT_EQ(done.out,
+            "UNISONO_TRANSPORT=tcp\nUNISONO_INTERFACE=lo\nUNISONO_JOB=mine\nUNISONO_RENDEZVOUS=tcp://[::1]:4711\n"
+            "MASTER_ADDR=::1\nMASTER_PORT=4711\nA=x y\nPASSED=on\n");
 }
 
 TEST(Launch, arguments_arrive_as_they_were_typed) {
@@ -87,7 +91,8 @@ TEST(Launch, arguments_arrive_as_they_were_typed) {
 }
 
 TEST(Launch, the_dashes_before_the_program_may_be_left_out) {
-  const auto done = run({UNISONO_TOOL, "launch", "-n", "1", "--no-prefix", UNISONO_TEST_PROGRAM, "arguments", "-n", "7", "--pin"});
+  const auto done =
+      run({UNISONO_TOOL, "launch", "-n", "1", "--no-prefix", UNISONO_TEST_PROGRAM, "arguments", "-n", "7", "--pin"});
   EXPECT_EQ(done.out, "<-n>\n<7>\n<--pin>\n");
 }
 
@@ -355,10 +360,15 @@ TEST(Launch, a_mistyped_option_is_answered_with_the_right_one) {
 }
 
 TEST(Launch, wrong_values_are_named_with_their_option) {
-  const std::vector<std::pair<Words, std::string>> cases{
-      {{"--grace", "soon"}, "--grace"}, {{"--transport", "pigeon"}, "--transport"}, {{"--rendezvous", "tcp://nowhere"}, "--rendezvous"},
-      {{"--rendezvous", "file://relative"}, "--rendezvous"}, {{"--env", "=x"}, "--env"}, {{"--env", "NOT_SET_HERE"}, "--env"},
-      {{"--hosts", "a:0"}, "--hosts"}, {{"--ssh", "ssh 'open"}, "--ssh"}, {{"--ssh", ""}, "--ssh"}};
+  const std::vector<std::pair<Words, std::string>> cases{{{"--grace", "soon"}, "--grace"},
+                                                         {{"--transport", "pigeon"}, "--transport"},
+                                                         {{"--rendezvous", "tcp://nowhere"}, "--rendezvous"},
+                                                         {{"--rendezvous", "file://relative"}, "--rendezvous"},
+                                                         {{"--env", "=x"}, "--env"},
+                                                         {{"--env", "NOT_SET_HERE"}, "--env"},
+                                                         {{"--hosts", "a:0"}, "--hosts"},
+                                                         {{"--ssh", "ssh 'open"}, "--ssh"},
+                                                         {{"--ssh", ""}, "--ssh"}};
   for (const auto& [options, name] : cases) {
     Words all{"-n", "1"};
     all.insert(all.end(), options.begin(), options.end());
@@ -396,19 +406,23 @@ Words over_ssh(const std::string& hosts, const Words& program, const Words& more
 }
 
 TEST(LaunchHosts, ranks_run_where_they_belong) {
-  const auto done = run(over_ssh("alpha:2,user@beta:1", {"environment", "FAKE_HOST", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR"}));
+  const auto done = run(
+      over_ssh("alpha:2,user@beta:1", {"environment", "FAKE_HOST", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR"}));
   EXPECT_EQ(done.code, 0) << done.error;
   const auto lines = lines_of(done.out);
-  for (const char* line : {"[0] FAKE_HOST=alpha", "[1] FAKE_HOST=alpha", "[2] FAKE_HOST=user@beta", "[1] LOCAL_RANK=1", "[2] LOCAL_RANK=0",
-                           "[0] GROUP_RANK=0", "[2] GROUP_RANK=1", "[2] WORLD_SIZE=3", "[2] MASTER_ADDR=alpha"}) {
+  for (const char* line :
+       {"[0] FAKE_HOST=alpha", "[1] FAKE_HOST=alpha", "[2] FAKE_HOST=user@beta", "[1] LOCAL_RANK=1", "[2] LOCAL_RANK=0",
+        "[0] GROUP_RANK=0", "[2] GROUP_RANK=1", "[2] WORLD_SIZE=3", "[2] MASTER_ADDR=alpha"}) {
     EXPECT_TRUE(lines.contains(line)) << line << "\n" << done.out;
   }
 }
 
 TEST(LaunchHosts, words_and_variables_survive_the_way) {
-  const auto done = run(over_ssh("alpha", {"arguments", "a b", "it's", "$HOME", "`x`", "\"q\"", "", "new\nline"}, {"--no-prefix"}));
+  const auto done =
+      run(over_ssh("alpha", {"arguments", "a b", "it's", "$HOME", "`x`", "\"q\"", "", "new\nline"}, {"--no-prefix"}));
   EXPECT_EQ(done.out, "<a b>\n<it's>\n<$HOME>\n<`x`>\n<\"q\">\n<>\n<new\nline>\n") << done.error;
-  const auto variables = run(over_ssh("alpha", {"environment", "A", "UNISONO_X", "FROM_LAUNCHER"}, {"--no-prefix", "--env", "A=it's $x", "--env", "FROM_LAUNCHER"}),
+  const auto variables = run(over_ssh("alpha", {"environment", "A", "UNISONO_X", "FROM_LAUNCHER"},
+                                      {"--no-prefix", "--env", "A=it's $x", "--env", "FROM_LAUNCHER"}),
                              {.environment = {"UNISONO_X=travels", "FROM_LAUNCHER=too"}});
   EXPECT_EQ(variables.out, "A=it's $x\nUNISONO_X=travels\nFROM_LAUNCHER=too\n");
 }
@@ -470,7 +484,8 @@ TEST(LaunchHosts, a_host_that_is_lost_meanwhile_is_named_and_the_others_are_ende
   ChildProcess job(over_ssh("alpha:1,beta:1", {"environment", "FAKE_HOST"}));
   EXPECT_EQ(job.wait().code, 0);
   // The agent is the parent of its ranks: killing it is what a dead host looks like from here.
-  ChildProcess lost(launch({"--hosts", "alpha:1,beta:1", "--grace", "50ms", "--ssh", std::string(UNISONO_TEST_PROGRAM) + " fake-ssh"}, {"parent"}));
+  ChildProcess lost(launch(
+      {"--hosts", "alpha:1,beta:1", "--grace", "50ms", "--ssh", std::string(UNISONO_TEST_PROGRAM) + " fake-ssh"}, {"parent"}));
   ASSERT_TRUE(lost.wait_for("parent of 1 is ", 1));
   ASSERT_TRUE(lost.wait_for("parent of 0 is ", 1));
   ::kill(numbers_after(lost.out(), "parent of 1 is ").at(0), SIGKILL);

@@ -82,7 +82,8 @@ int catch_signals(const Words&) {
   }
 }
 
-// stoppable FIFO: a child that stops by default action, and says through the FIFO (the launcher may be stopped itself) that it was.
+// stoppable FIFO: a child that stops by default action, and says through the FIFO (the launcher may be stopped itself) that it
+// was.
 int stoppable(const Words& words) {
   ::signal(SIGTSTP, SIG_IGN);
   const int fifo = ::open(words.at(0).c_str(), O_WRONLY | O_CLOEXEC);
@@ -160,7 +161,9 @@ int lines(const Words& words) {
 }
 
 int long_line(const Words& words) {
-  put(std::string(static_cast<size_t>(std::atoi(words.at(0).c_str())), static_cast<char>('a' + std::atoi(variable("RANK").c_str()))) + "\n");
+  put(std::string(static_cast<size_t>(std::atoi(words.at(0).c_str())),
+                  static_cast<char>('a' + std::atoi(variable("RANK").c_str()))) +
+      "\n");
   return 0;
 }
 
@@ -233,11 +236,28 @@ int fake_ssh(const Words& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::map<std::string, std::function<int(const Words&)>> actions{
-      {"environment", show_environment}, {"arguments", show_arguments}, {"exit", exit_with}, {"fail", fail},
-      {"killed", killed}, {"hang", hang}, {"catch", catch_signals}, {"ignore", ignore_requests}, {"stoppable", stoppable}, {"family", family},
-      {"leave", leave}, {"leave-one", leave_one}, {"signals", show_signals}, {"lines", lines}, {"long-line", long_line}, {"binary", binary}, {"partial", partial},
-      {"progress", progress}, {"endless", endless}, {"parent", show_parent}, {"family-parent", show_parent_with_child}, {"fake-ssh", fake_ssh}};
+  const std::map<std::string, std::function<int(const Words&)>> actions{{"environment", show_environment},
+                                                                        {"arguments", show_arguments},
+                                                                        {"exit", exit_with},
+                                                                        {"fail", fail},
+                                                                        {"killed", killed},
+                                                                        {"hang", hang},
+                                                                        {"catch", catch_signals},
+                                                                        {"ignore", ignore_requests},
+                                                                        {"stoppable", stoppable},
+                                                                        {"family", family},
+                                                                        {"leave", leave},
+                                                                        {"leave-one", leave_one},
+                                                                        {"signals", show_signals},
+                                                                        {"lines", lines},
+                                                                        {"long-line", long_line},
+                                                                        {"binary", binary},
+                                                                        {"partial", partial},
+                                                                        {"progress", progress},
+                                                                        {"endless", endless},
+                                                                        {"parent", show_parent},
+                                                                        {"family-parent", show_parent_with_child},
+                                                                        {"fake-ssh", fake_ssh}};
   const auto action = argc > 1 ? actions.find(argv[1]) : actions.end();
   if (action == actions.end()) return 97;
   return action->second(Words(argv + 2, argv + argc));

@@ -1,5 +1,6 @@
-// Prints, as JSON, the curves and the table of docs/design/schedules.md: what the cost model predicts and `choose` takes, from the starting
-// values of src/schedules/cost.cc. tools/plots/draw makes pictures of them, and checks that the documents show this.
+// Prints, as JSON, the curves and the table of docs/design/schedules.md: what the cost model predicts and `choose` takes, from
+// the starting values of src/schedules/cost.cc. tools/plots/draw makes pictures of them, and checks that the documents show
+// this.
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -71,7 +72,8 @@ Json by_world(const Axes& axes, uint64_t bytes) {
 
 // What rank order costs on four hosts, by their number of ranks.
 Json price_of_order() {
-  auto json = plot({"rank_order", "4 hosts of 1 to 8 ranks, TCP 10 Gbit/s between them", "bytes", "predicted time in rank order ÷ that in any order"});
+  auto json = plot({"rank_order", "4 hosts of 1 to 8 ranks, TCP 10 Gbit/s between them", "bytes",
+                    "predicted time in rank order ÷ that in any order"});
   for (const uint32_t ranks : {1u, 2u, 4u, 8u}) {
     auto& series = json["series"][std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks")];
     for (uint64_t bytes = kib; bytes <= 256 * mib; bytes *= 2) {
@@ -87,7 +89,8 @@ Json price_of_order() {
 std::string cell(const Place& place, uint64_t bytes) {
   const auto choice = ask(place, bytes);
   std::string text = name(choice.kind);
-  if (choice.kind == ScheduleKind::hierarchical) text += std::string(" (") + name(choice.inner) + ", " + name(choice.outer) + ")";
+  if (choice.kind == ScheduleKind::hierarchical)
+    text += std::string(" (") + name(choice.inner) + ", " + name(choice.outer) + ")";
   if (choice.relayed) text += ", relayed";
   char number[32];
   std::snprintf(number, sizeof(number), choice.predicted_us < 100 ? " %.1f" : " %.0f", choice.predicted_us);
@@ -102,7 +105,8 @@ Json table() {
                            {.hosts = 64},
                            {.hosts = 4, .ranks = 8, .cores = 8},
                            {.hosts = 4, .ranks = 8, .cores = 8, .order = Order::in_rank_order}};
-  const std::pair<const char*, uint64_t> rows[] = {{"1 KiB", kib}, {"64 KiB", 64 * kib}, {"1 MiB", mib}, {"16 MiB", 16 * mib}, {"64 MiB", 64 * mib}};
+  const std::pair<const char*, uint64_t> rows[] = {
+      {"1 KiB", kib}, {"64 KiB", 64 * kib}, {"1 MiB", mib}, {"16 MiB", 16 * mib}, {"64 MiB", 64 * mib}};
   auto lines = Json::array();
   for (const auto& [title, bytes] : rows) {
     std::string line = std::string("| ") + title + " |";
@@ -115,13 +119,14 @@ Json table() {
 }  // namespace
 
 int main() {
-  Json plots = {by_size("size_shm_4", "4 ranks, shared memory, 4 cores", {.ranks = 4, .cores = 4}),
-                by_size("size_tcp_16", "16 hosts of 1 rank, TCP 10 Gbit/s", {.hosts = 16}),
-                by_size("size_tcp_64", "64 hosts of 1 rank, TCP 10 Gbit/s", {.hosts = 64}),
-                by_size("size_hosts_4x8", "4 hosts of 8 ranks, TCP 10 Gbit/s between them", {.hosts = 4, .ranks = 8, .cores = 8}),
-                by_world({"world_1k", "1 KiB, hosts of 1 rank, TCP 10 Gbit/s", "hosts", "predicted time"}, kib),
-                by_world({"world_16m", "16 MiB, hosts of 1 rank, TCP 10 Gbit/s", "hosts", ratio}, 16 * mib),
-                price_of_order()};
+  Json plots = {
+      by_size("size_shm_4", "4 ranks, shared memory, 4 cores", {.ranks = 4, .cores = 4}),
+      by_size("size_tcp_16", "16 hosts of 1 rank, TCP 10 Gbit/s", {.hosts = 16}),
+      by_size("size_tcp_64", "64 hosts of 1 rank, TCP 10 Gbit/s", {.hosts = 64}),
+      by_size("size_hosts_4x8", "4 hosts of 8 ranks, TCP 10 Gbit/s between them", {.hosts = 4, .ranks = 8, .cores = 8}),
+      by_world({"world_1k", "1 KiB, hosts of 1 rank, TCP 10 Gbit/s", "hosts", "predicted time"}, kib),
+      by_world({"world_16m", "16 MiB, hosts of 1 rank, TCP 10 Gbit/s", "hosts", ratio}, 16 * mib),
+      price_of_order()};
   std::printf("%s\n", Json{{"plots", plots}, {"table", table()}}.dump(1).c_str());
   return 0;
 }

@@ -1,9 +1,10 @@
 // A device without hardware, for tests of who waits for whom: torch's device PrivateUse1.
 //
-// Every stream is a thread with a queue, and is as late as it is allowed to be: copies take a random time, and `hold` stops all copies or kernels of one
-// kind until `release`. Memory is full of a pattern before it is written and again once it is freed; what is freed is never used again, so that
-// whoever reads or writes too early or too late has a wrong result. Freeing device memory waits for the stream that it came from and for those that
-// were recorded, as CUDA's allocator does; freeing pinned memory waits for nobody.
+// Every stream is a thread with a queue, and is as late as it is allowed to be: copies take a random time, and `hold` stops all
+// copies or kernels of one kind until `release`. Memory is full of a pattern before it is written and again once it is freed;
+// what is freed is never used again, so that whoever reads or writes too early or too late has a wrong result. Freeing device
+// memory waits for the stream that it came from and for those that were recorded, as CUDA's allocator does; freeing pinned
+// memory waits for nobody.
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -198,8 +199,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     delete static_cast<std::shared_ptr<Mark>*>(*event);
     *event = new std::shared_ptr<Mark>(machine().record(stream.id()));
   }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<std::shared_ptr<Mark>*>(event); }
-  void block(void* event, const c10::Stream& stream) const override { machine().wait_on_stream(stream.id(), *static_cast<std::shared_ptr<Mark>*>(event)); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<std::shared_ptr<Mark>*>(event);
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    machine().wait_on_stream(stream.id(), *static_cast<std::shared_ptr<Mark>*>(event));
+  }
   bool queryEvent(void* event) const override { return machine().passed(*static_cast<std::shared_ptr<Mark>*>(event)); }
   void synchronizeEvent(void* event) const override { machine().wait_on_host(*static_cast<std::shared_ptr<Mark>*>(event)); }
   void synchronizeStream(const c10::Stream& stream) const override { machine().wait_on_host(machine().record(stream.id())); }
@@ -265,11 +270,15 @@ void launch(const char* kind, Task task) {
   });
 }
 
-at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
-  return at::detail::empty_generic(size, &device_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(type), format);
+at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>,
+                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  return at::detail::empty_generic(size, &device_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   c10::dtype_or_default(type), format);
 }
-at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> type, std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
-  return at::detail::empty_strided_generic(size, stride, &device_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(type));
+at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> type,
+                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
+  return at::detail::empty_strided_generic(size, stride, &device_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                           c10::dtype_or_default(type));
 }
 
 // Blocks unless it may do without: then both memories must live on.
@@ -290,7 +299,9 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, std::opt
   self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   return self;
 }
-at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) { return copy_from(from, to.resize_(from.sizes()), false); }
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  return copy_from(from, to.resize_(from.sizes()), false);
+}
 
 at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
   launch("kernel", [target = bare(self), value]() mutable { target.fill_(value); });
@@ -298,7 +309,9 @@ at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
 }
 at::Tensor& zero(at::Tensor& self) { return fill(self, 0); }
 at::Tensor& add(at::Tensor& self, const at::Tensor& other, const at::Scalar& factor) {
-  launch("kernel", [target = bare(self), other = other.is_cpu() ? other.clone() : bare(other), factor]() mutable { target.add_(other, factor); });
+  launch("kernel", [target = bare(self), other = other.is_cpu() ? other.clone() : bare(other), factor]() mutable {
+    target.add_(other, factor);
+  });
   return self;
 }
 
@@ -323,9 +336,15 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromB
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   const auto call = py::call_guard<py::gil_scoped_release>();
-  m.def("hold", [](const std::string& kind) { machine().hold(kind); }, "Copies \"to_host\", \"to_device\", \"inside\", or what is a \"kernel\", wait for release().");
-  m.def("release", [](const std::string& kind) { machine().release(kind); }, call);
-  m.def("settle", [] { machine().settle(); }, call, "Waits until no stream can go on by itself.");
-  m.def("synchronize", [] { machine().wait_on_host(machine().record(current)); }, call, "Waits for the current stream.");
-  m.def("pinned_pieces", [] { return machine().pinned_pieces(); }, "How many pieces of pinned memory there are.");
+  m.def(
+      "hold", [](const std::string& kind) { machine().hold(kind); },
+      "Copies \"to_host\", \"to_device\", \"inside\", or what is a \"kernel\", wait for release().");
+  m.def(
+      "release", [](const std::string& kind) { machine().release(kind); }, call);
+  m.def(
+      "settle", [] { machine().settle(); }, call, "Waits until no stream can go on by itself.");
+  m.def(
+      "synchronize", [] { machine().wait_on_host(machine().record(current)); }, call, "Waits for the current stream.");
+  m.def(
+      "pinned_pieces", [] { return machine().pinned_pieces(); }, "How many pieces of pinned memory there are.");
 }

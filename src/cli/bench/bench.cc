@@ -2,22 +2,24 @@
 
 #include <optional>
 
-#include "cli/bench/bench_options.h"
 #include "cli/bench/bench_fault_run.h"
+#include "cli/bench/bench_options.h"
 #include "cli/bench/bench_ranks.h"
 #include "cli/bench/bench_results.h"
-#include "cli/common/result_writer.h"
-#include "cli/launch/link_emulator.h"
 #include "cli/bench/bench_table.h"
 #include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/text.h"
+#include "cli/launch/link_emulator.h"
 
 namespace unisono::cli {
 namespace {
 
-int failed(const Group& group, const std::string& what, const Status& status) { return bench_failed(bench_text.name, group, what, status); }
+int failed(const Group& group, const std::string& what, const Status& status) {
+  return bench_failed(bench_text.name, group, what, status);
+}
 int failed(const Status& status) { return bench_failed(bench_text.name, status); }
 
 BenchFacts gather_facts(const Group& group, const BenchPlan& plan, Collective collective) {
@@ -79,7 +81,8 @@ int run_collective(Session& session, Collective collective) {
     ++session.rows_done;
   }
   session.sink.table(table_foot(facts, rows));
-  if (auto shown = show_links(session.plan.limits, session.rank_end, session.sink); !shown.ok()) return failed(session.group, "links", shown);
+  if (auto shown = show_links(session.plan.limits, session.rank_end, session.sink); !shown.ok())
+    return failed(session.group, "links", shown);
   return wrong_values(rows) == 0 ? 0 : 1;
 }
 
@@ -101,9 +104,15 @@ int run_fault_run(Session& session) {
   const auto faults = arrange_faults(session.plan.faults, session.group.world_size());
   if (!faults.ok()) return usage_error(bench_text.name, faults.status().message());
   const bool in_place = session.options.only_in_place && facts_of(facts.data.collective).in_place;
-  const FaultRunOptions options{.data = facts.data, .call = session.plan.run.call, .bytes = session.plan.sizes.front(), .in_place = in_place,
-                              .check = session.plan.run.checks > 0, .reform = !session.options.no_reform, .zero = session.zero,
-                              .until = faults->back().at + session.plan.run.row_time, .fault_events_max = static_cast<uint32_t>(2 * faults->size() + 2)};
+  const FaultRunOptions options{.data = facts.data,
+                                .call = session.plan.run.call,
+                                .bytes = session.plan.sizes.front(),
+                                .in_place = in_place,
+                                .check = session.plan.run.checks > 0,
+                                .reform = !session.options.no_reform,
+                                .zero = session.zero,
+                                .until = faults->back().at + session.plan.run.row_time,
+                                .fault_events_max = static_cast<uint32_t>(2 * faults->size() + 2)};
   session.sink.table(table_head(facts) + fault_run_head(options, *faults));
   session.sink.json(json_facts(facts));
   const auto show = [&](const std::string& line, const std::string& json) {
@@ -113,21 +122,25 @@ int run_fault_run(Session& session) {
     session.sink.table(line);
     session.sink.json(json);
   };
-  const FaultRunListener listener{.on_stretch = [&](const Stretch& stretch) { show(to_line(stretch), to_json(stretch)); },
-                                .on_fault = [&](const FaultNews& news, Nanos at) { show(to_line(news, at), to_json(news, at)); },
-                                .on_fault_event = [&](const FaultEvent& fault_event) { show(to_line(fault_event), to_json(fault_event)); },
-                                .on_outcome = [&](const FaultRunOutcome& outcome) { show(to_line(outcome), to_json(outcome)); }};
+  const FaultRunListener listener{
+      .on_stretch = [&](const Stretch& stretch) { show(to_line(stretch), to_json(stretch)); },
+      .on_fault = [&](const FaultNews& news, Nanos at) { show(to_line(news, at), to_json(news, at)); },
+      .on_fault_event = [&](const FaultEvent& fault_event) { show(to_line(fault_event), to_json(fault_event)); },
+      .on_outcome = [&](const FaultRunOutcome& outcome) { show(to_line(outcome), to_json(outcome)); }};
   const auto self = session.group.rank();
   const auto end = undergo(session.group, *session.rank_end, options, listener);
   if (!end.ok()) return failed(session.group, std::string(facts_of(facts.data.collective).name), end.status());
-  if (*end == FaultRunEnd::left_out) fmt::print(stderr, "unisono bench: rank {} was stopped, and the others went on without it\n", self);
+  if (*end == FaultRunEnd::left_out)
+    fmt::print(stderr, "unisono bench: rank {} was stopped, and the others went on without it\n", self);
   if (*end != FaultRunEnd::went_on) return *end == FaultRunEnd::left_out ? 0 : 1;
-  if (auto shown = show_links(session.plan.limits, session.rank_end, session.sink); !shown.ok()) return failed(session.group, "links", shown);
+  if (auto shown = show_links(session.plan.limits, session.rank_end, session.sink); !shown.ok())
+    return failed(session.group, "links", shown);
   return leave_bench(bench_text.name, session.group, session.sink);
 }
 
 int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, std::optional<EmulatedRank>& rank_end) {
-  if (options.root >= group.world_size()) return usage_error(bench_text.name, fmt::format("-r {}: there are {} ranks", options.root, group.world_size()));
+  if (options.root >= group.world_size())
+    return usage_error(bench_text.name, fmt::format("-r {}: there are {} ranks", options.root, group.world_size()));
   Sink sink(options.json);
   if (group.rank() == 0) {
     if (auto status = sink.open(true); !status.ok()) return failed(group, "--json", status);
@@ -167,19 +180,29 @@ int run_bench(const Arguments& arguments) {
   add_bench_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   if (options.fail_above < 0 || (options.fail_above > 0 && options.compare.empty())) {
-    return usage_error(bench_text.name, options.fail_above < 0 ? "--fail-above is a ratio, such as 1.05" : "--fail-above needs --compare");
+    return usage_error(bench_text.name,
+                       options.fail_above < 0 ? "--fail-above is a ratio, such as 1.05" : "--fail-above needs --compare");
   }
-  BenchRanks ranks{.command = {"bench"}, .launch = options.launch, .limits = {}, .faults = {}, .group = {}, .progress = options.progress, .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
+  BenchRanks ranks{.command = {"bench"},
+                   .launch = options.launch,
+                   .limits = {},
+                   .faults = {},
+                   .group = {},
+                   .progress = options.progress,
+                   .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
   if (!options.compare.empty()) {
     const bool measures = ranks.asked() || !options.collectives.empty() || !options.json.empty();
-    return measures ? usage_error(bench_text.name, "--compare measures nothing: no collective, -n, --hosts or -J beside it") : run_comparison(options);
+    return measures ? usage_error(bench_text.name, "--compare measures nothing: no collective, -n, --hosts or -J beside it")
+                    : run_comparison(options);
   }
   auto plan = make_bench_plan(options);
   if (!plan.ok()) return usage_error(bench_text.name, plan.status().message());
   ranks.limits = plan->limits;
   ranks.faults = plan->faults;
   ranks.group = plan->group;
-  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) { return play_part(options, *plan, group, rank_end); });
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) {
+    return play_part(options, *plan, group, rank_end);
+  });
 }
 
 }  // namespace unisono::cli

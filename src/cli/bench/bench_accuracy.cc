@@ -33,9 +33,10 @@ double number_at(DType dtype, const std::byte* at) {
   std::memcpy(&bits, at, sizeof(bits));
   if (dtype == DType::bf16) return std::bit_cast<float>(uint32_t{bits} << 16);
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const double magnitude = exponent == 31 ? (fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity())
-                           : exponent == 0 ? std::ldexp(fraction, -24)
-                                           : std::ldexp(1024 + fraction, exponent - 25);
+  const double magnitude =
+      exponent == 31  ? (fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity())
+      : exponent == 0 ? std::ldexp(fraction, -24)
+                      : std::ldexp(1024 + fraction, exponent - 25);
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
@@ -59,11 +60,14 @@ void add(const DataPlan& plan, double bound, const std::byte* result, size_t cou
 
 }  // namespace
 
-double Accuracy::snr_db() const { return noise > 0 ? 10 * std::log10(signal / noise) : std::numeric_limits<double>::infinity(); }
+double Accuracy::snr_db() const {
+  return noise > 0 ? 10 * std::log10(signal / noise) : std::numeric_limits<double>::infinity();
+}
 
 double normal_element(const DataPlan& plan, uint32_t rank, uint64_t index) {
   const uint64_t bits = mix64((uint64_t{rank} << 48) + index);
-  const double first = static_cast<double>((bits >> 32) + 1) * 0x1p-32, second = static_cast<double>(bits & 0xFFFFFFFF) * 0x1p-32;
+  const double first = static_cast<double>((bits >> 32) + 1) * 0x1p-32,
+               second = static_cast<double>(bits & 0xFFFFFFFF) * 0x1p-32;
   const double value = std::sqrt(-2 * std::log(first)) * std::cos(2 * std::numbers::pi * second);
   const double steps = plan.dtype == DType::f32 ? 0x1p12 : 0x1p5;
   return std::nearbyint(value * steps) / steps + 0.0;
@@ -95,11 +99,14 @@ Accuracy accuracy_of(const DataPlan& plan, uint32_t rank, size_t block_count, co
   const double bound = error_bound(plan);
   const auto mine = static_cast<uint64_t>(rank) * block_count;
   const auto reduced = [&](uint64_t start) {
-    add(plan, bound, bytes, block_count, [&](size_t i) {
-      double sum = 0;
-      for (uint32_t source = 0; source < plan.world_size; ++source) sum += normal_element(plan, source, start + i);
-      return plan.op == ReduceOp::avg ? sum / plan.world_size : sum;
-    }, accuracy);
+    add(
+        plan, bound, bytes, block_count,
+        [&](size_t i) {
+          double sum = 0;
+          for (uint32_t source = 0; source < plan.world_size; ++source) sum += normal_element(plan, source, start + i);
+          return plan.op == ReduceOp::avg ? sum / plan.world_size : sum;
+        },
+        accuracy);
   };
   if (plan.collective == Collective::all_reduce) reduced(0);
   if (plan.collective == Collective::reduce_scatter) reduced(mine);
@@ -107,7 +114,9 @@ Accuracy accuracy_of(const DataPlan& plan, uint32_t rank, size_t block_count, co
   if (!gathers && plan.collective != Collective::all_to_all) return accuracy;
   for (uint32_t source = 0; source < plan.world_size; ++source) {
     const auto* const block = bytes + source * block_count * element_bytes(plan.dtype);
-    add(plan, bound, block, block_count, [&](size_t i) { return normal_element(plan, source, (gathers ? 0 : mine) + i); }, accuracy);
+    add(
+        plan, bound, block, block_count, [&](size_t i) { return normal_element(plan, source, (gathers ? 0 : mine) + i); },
+        accuracy);
   }
   return accuracy;
 }

@@ -1,7 +1,8 @@
 // Inputs for collectives whose elements are encoded, and how near a result is to the exact one.
 //
-// Whole numbers, as bench_data has them, fit codes too well. Here the elements are normally distributed, mean 0 and deviation 1, rounded
-// so that every floating type that is encoded holds them exactly. What a result should be is computed in doubles from all ranks' inputs.
+// Whole numbers, as bench_data has them, fit codes too well. Here the elements are normally distributed, mean 0 and deviation
+// 1, rounded so that every floating type that is encoded holds them exactly. What a result should be is computed in doubles
+// from all ranks' inputs.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,8 @@ namespace unisono::cli {
 namespace {
 
 DataPlan plan_of(Collective collective, DType dtype = DType::f32) {
-  return {.collective = collective, .dtype = dtype, .op = ReduceOp::sum, .world_size = 3, .root = 0, .codec = Codec::quantized(8)};
+  return {
+      .collective = collective, .dtype = dtype, .op = ReduceOp::sum, .world_size = 3, .root = 0, .codec = Codec::quantized(8)};
 }
 
 TEST(BenchAccuracy, inputs_are_normal_and_every_type_holds_them) {
@@ -66,7 +67,8 @@ TEST(BenchAccuracy, blocks_are_looked_for_where_they_belong) {
       for (uint32_t source = 0; source < (collective == Collective::reduce_scatter ? 1u : 3u); ++source) {
         for (size_t i = 0; i < block; ++i) {
           double value = 0;
-          if (collective == Collective::reduce_scatter) for (uint32_t r = 0; r < 3; ++r) value += normal_element(plan, r, rank * block + i);
+          if (collective == Collective::reduce_scatter)
+            for (uint32_t r = 0; r < 3; ++r) value += normal_element(plan, r, rank * block + i);
           else value = normal_element(plan, source, (collective == Collective::all_to_all ? rank * block : 0) + i);
           result.push_back(static_cast<float>(value));
         }

@@ -20,7 +20,8 @@ int64_t small_number(const DataPlan& plan, uint32_t rank, uint64_t index) {
   const uint64_t n = plan.world_size;
   switch (plan.op) {
     case ReduceOp::sum:
-    case ReduceOp::avg: return n <= 85 ? static_cast<int64_t>((index * 31 + rank * 17) % 4) : (index + rank) % (n / 128 + 2) == 0;
+    case ReduceOp::avg:
+      return n <= 85 ? static_cast<int64_t>((index * 31 + rank * 17) % 4) : (index + rank) % (n / 128 + 2) == 0;
     case ReduceOp::min:
     case ReduceOp::max: return static_cast<int64_t>(mix64(index * 4099 + rank) % 101);
     case ReduceOp::prod: return index % n == rank ? 2 : 1;
@@ -50,7 +51,9 @@ void put(T value, std::byte* out) {
 
 // A whole number, divided if divisor > 1, in the element type. Integers wrap first and are cut towards zero.
 void store(DType dtype, int64_t value, uint32_t divisor, std::byte* out) {
-  const auto whole = [&]<typename T>(T wrapped) { put(static_cast<T>(divisor > 1 ? wrapped / static_cast<std::common_type_t<T, int64_t>>(divisor) : wrapped), out); };
+  const auto whole = [&]<typename T>(T wrapped) {
+    put(static_cast<T>(divisor > 1 ? wrapped / static_cast<std::common_type_t<T, int64_t>>(divisor) : wrapped), out);
+  };
   const float narrow = static_cast<float>(value) / static_cast<float>(divisor);
   switch (dtype) {
     case DType::f32: return put(narrow, out);
@@ -109,7 +112,8 @@ class Expectation {
     const auto divisor = plan_.op == ReduceOp::avg ? plan_.world_size : 1;
     for (size_t i = 0; i < count; ++i) {
       int64_t value = element_of(plan_, 0, first + i);
-      for (uint32_t rank = 1; rank < plan_.world_size; ++rank) value = fold(plan_.op, value, element_of(plan_, rank, first + i));
+      for (uint32_t rank = 1; rank < plan_.world_size; ++rank)
+        value = fold(plan_.op, value, element_of(plan_, rank, first + i));
       store(plan_.dtype, value, divisor, block_.data() + i * element_bytes(plan_.dtype));
     }
     return block_.data();
@@ -128,7 +132,8 @@ uint64_t differences(const void* a, const void* b, size_t count, size_t bytes_ea
   if (std::memcmp(a, b, count * bytes_each) == 0) return 0;
   uint64_t wrong = 0;
   for (size_t i = 0; i < count; ++i) {
-    wrong += std::memcmp(static_cast<const std::byte*>(a) + i * bytes_each, static_cast<const std::byte*>(b) + i * bytes_each, bytes_each) != 0;
+    wrong += std::memcmp(static_cast<const std::byte*>(a) + i * bytes_each, static_cast<const std::byte*>(b) + i * bytes_each,
+                         bytes_each) != 0;
   }
   return wrong;
 }

@@ -20,7 +20,12 @@ bool kills(const FaultNews& news, uint32_t member) { return news.fault.kind == F
 class FaultRun {
  public:
   FaultRun(Group& group, EmulatedRank& rank_end, const FaultRunOptions& options, const FaultRunListener& listener)
-      : group_(group), rank_end_(rank_end), options_(options), listener_(listener), self_(group.rank()), members_(group.world_size()) {
+      : group_(group),
+        rank_end_(rank_end),
+        options_(options),
+        listener_(listener),
+        self_(group.rank()),
+        members_(group.world_size()) {
     std::iota(members_.begin(), members_.end(), 0u);
     outcome_.started = group.world_size();
   }
@@ -50,12 +55,13 @@ class FaultRun {
   size_t told_ = 0;                // of these, to the listener
   std::vector<double> durations_us_;
   Stretch stretch_;
-  uint64_t wrong_here_ = 0;        // elements of this rank that are not accounted for yet
+  uint64_t wrong_here_ = 0;  // elements of this rank that are not accounted for yet
   uint32_t fault_events_ = 0;
   FaultRunOutcome outcome_;
 };
 
-// News of a fault come just before it. Who is to be killed waits for that, and does not tell of its own death: the next rank 0 will.
+// News of a fault come just before it. Who is to be killed waits for that, and does not tell of its own death: the next rank 0
+// will.
 void FaultRun::take_news() {
   const auto fresh = rank_end_.news();
   faults_.insert(faults_.end(), fresh.begin(), fresh.end());
@@ -63,8 +69,9 @@ void FaultRun::take_news() {
   if (doomed) std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
-// Faults end the stretch, so that what comes after one is seen apart. Another rank than 0 forgets what it heard a whole operation ago:
-// rank 0 has told of that, and only if it dies before does somebody else have to. Of its own death it does not tell.
+// Faults end the stretch, so that what comes after one is seen apart. Another rank than 0 forgets what it heard a whole
+// operation ago: rank 0 has told of that, and only if it dies before does somebody else have to. Of its own death it does not
+// tell.
 void FaultRun::hear() {
   const auto heard = faults_.size();
   take_news();
@@ -121,7 +128,8 @@ Status FaultRun::operate(Subject& subject) {
 Status FaultRun::work() {
   auto data = options_.data;
   data.world_size = group_.world_size();
-  Subject subject(group_, {data, options_.call, extent_of(data.collective, options_.bytes, data.dtype, data.world_size), options_.in_place});
+  Subject subject(group_, {data, options_.call, extent_of(data.collective, options_.bytes, data.dtype, data.world_size),
+                           options_.in_place});
   if (auto status = subject.allocate(); !status.ok()) return status;
   subject.fill();
   stretch_ = {.from = now(), .to = now(), .world_size = data.world_size, .contributors = data.world_size, .timing = {}};
@@ -138,7 +146,8 @@ Status FaultRun::work() {
 bool FaultRun::speaks_for_the_broken() const {
   for (const auto member : members_) {
     if (member == self_) return true;
-    const auto last = std::find_if(faults_.rbegin(), faults_.rend(), [&](const FaultNews& news) { return news.fault.rank == member; });
+    const auto last =
+        std::find_if(faults_.rbegin(), faults_.rend(), [&](const FaultNews& news) { return news.fault.rank == member; });
     if (last == faults_.rend() || last->fault.kind == FaultKind::resume) return false;
   }
   return true;
@@ -148,19 +157,24 @@ bool FaultRun::speaks_for_the_broken() const {
 void FaultRun::hear_witnesses(FaultEvent& fault_event) {
   const auto own = witness_of(fault_event);
   std::vector<Witness> all(group_.world_size());
-  auto done = group_.all_gather(ConstTensor(&own, sizeof(own), DType::u8), Tensor(all.data(), all.size() * sizeof(own), DType::u8), {}, {.timeout = options_.call.timeout});
+  auto done =
+      group_.all_gather(ConstTensor(&own, sizeof(own), DType::u8), Tensor(all.data(), all.size() * sizeof(own), DType::u8), {},
+                        {.timeout = options_.call.timeout});
   if (done.ok()) settle(fault_event, all);
 }
 
 Result<FaultRunEnd> FaultRun::go_on_without(const Status& status) {
-  FaultEvent fault_event{.at = now(), .operation = outcome_.operations + 1, .status = status, .cause = {}, .before = members_, .members = {}};
+  FaultEvent fault_event{
+      .at = now(), .operation = outcome_.operations + 1, .status = status, .cause = {}, .before = members_, .members = {}};
   take_news();
-  const auto harmful = std::find_if(faults_.rbegin(), faults_.rend(), [](const FaultNews& news) { return news.fault.kind != FaultKind::resume; });
+  const auto harmful = std::find_if(faults_.rbegin(), faults_.rend(),
+                                    [](const FaultNews& news) { return news.fault.kind != FaultKind::resume; });
   if (harmful != faults_.rend()) {
     fault_event.cause = harmful->fault;
     fault_event.told_after = fault_event.at + options_.zero - harmful->at;
   }
-  const bool was_stopped = std::any_of(faults_.begin(), faults_.end(), [&](const FaultNews& news) { return news.fault.rank == self_; });
+  const bool was_stopped =
+      std::any_of(faults_.begin(), faults_.end(), [&](const FaultNews& news) { return news.fault.rank == self_; });
   outcome_.after = 0;
   bool tells = speaks_for_the_broken() && !was_stopped;
   if (options_.reform) {
@@ -213,13 +227,17 @@ Result<FaultRunEnd> FaultRun::run() {
 }  // namespace
 
 Witness witness_of(const FaultEvent& fault_event) {
-  Witness out{.at = fault_event.at, .told_after = fault_event.told_after, .reform_time = fault_event.reform_time, .code = fault_event.status.code()};
+  Witness out{.at = fault_event.at,
+              .told_after = fault_event.told_after,
+              .reform_time = fault_event.reform_time,
+              .code = fault_event.status.code()};
   fault_event.status.message().copy(out.message.data(), out.message.size() - 1);
   return out;
 }
 
 void settle(FaultEvent& fault_event, std::span<const Witness> witnesses) {
-  const auto first = std::min_element(witnesses.begin(), witnesses.end(), [](const Witness& a, const Witness& b) { return a.at < b.at; });
+  const auto first =
+      std::min_element(witnesses.begin(), witnesses.end(), [](const Witness& a, const Witness& b) { return a.at < b.at; });
   fault_event.status = Status(first->code, first->message.data());
   for (const auto& witness : witnesses) {
     fault_event.told_after = std::max(fault_event.told_after, witness.told_after);
@@ -227,7 +245,8 @@ void settle(FaultEvent& fault_event, std::span<const Witness> witnesses) {
   }
 }
 
-Result<FaultRunEnd> undergo(Group& group, EmulatedRank& rank_end, const FaultRunOptions& options, const FaultRunListener& listener) {
+Result<FaultRunEnd> undergo(Group& group, EmulatedRank& rank_end, const FaultRunOptions& options,
+                            const FaultRunListener& listener) {
   return FaultRun(group, rank_end, options, listener).run();
 }
 

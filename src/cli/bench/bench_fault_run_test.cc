@@ -9,15 +9,24 @@ namespace unisono::cli {
 namespace {
 
 FaultEvent fault_event() {
-  FaultEvent out{.at = 2'002 * millisecond, .operation = 41, .status = Status(Code::peer_lost, "rank 1 was lost"), .cause = Fault{FaultKind::kill, 1, 2 * second},
-            .told_after = 1'900 * microsecond, .reformed = true, .reform_time = 1'300 * microsecond, .epoch = 2, .before = {0, 1, 2, 3}, .members = {0, 2, 3}};
+  FaultEvent out{.at = 2'002 * millisecond,
+                 .operation = 41,
+                 .status = Status(Code::peer_lost, "rank 1 was lost"),
+                 .cause = Fault{FaultKind::kill, 1, 2 * second},
+                 .told_after = 1'900 * microsecond,
+                 .reformed = true,
+                 .reform_time = 1'300 * microsecond,
+                 .epoch = 2,
+                 .before = {0, 1, 2, 3},
+                 .members = {0, 2, 3}};
   return out;
 }
 
 TEST(BenchFaultRun, an_fault_event_says_when_with_what_and_how_it_went_on) {
-  EXPECT_EQ(to_line(fault_event()), "#    2.002 operation 41 ended with peer_lost: rank 1 was lost\n"
-                              "#          all told within 1.9 ms after rank 1 was killed\n"
-                              "#          re-formed in 1.3 ms (epoch 2): ranks 0, 2, 3 go on\n");
+  EXPECT_EQ(to_line(fault_event()),
+            "#    2.002 operation 41 ended with peer_lost: rank 1 was lost\n"
+            "#          all told within 1.9 ms after rank 1 was killed\n"
+            "#          re-formed in 1.3 ms (epoch 2): ranks 0, 2, 3 go on\n");
   auto alone = fault_event();
   alone.members = {2};
   EXPECT_NE(to_line(alone).find("rank 2 goes on\n"), std::string::npos);
@@ -31,7 +40,10 @@ TEST(BenchFaultRun, an_fault_event_of_a_group_that_was_re_formed_says_whom_its_r
   auto later = fault_event();
   later.before = {0, 2, 3};
   later.members = {0, 3};
-  EXPECT_NE(to_line(later).find("rank 1 was lost\n#          its ranks 0 to 2 are ranks 0, 2, 3 of those that began\n#          all told"), std::string::npos) << to_line(later);
+  EXPECT_NE(to_line(later).find(
+                "rank 1 was lost\n#          its ranks 0 to 2 are ranks 0, 2, 3 of those that began\n#          all told"),
+            std::string::npos)
+      << to_line(later);
   EXPECT_EQ(nlohmann::json::parse(to_json(later))["before"], (std::vector<int>{0, 2, 3}));
 }
 
@@ -71,7 +83,9 @@ TEST(BenchFaultRun, words_that_are_too_long_are_cut) {
 
 TEST(BenchFaultRun, the_end_says_who_went_on) {
   FaultRunOutcome outcome{.started = 4, .left = 3, .operations = 64, .after = 44, .wrong = 0, .went_on = true};
-  EXPECT_EQ(to_line(outcome), "# Out of bounds values : 0 OK\n# the survivors went on: 3 of 4 ranks; 64 operations, 44 of them after the last failure\n");
+  EXPECT_EQ(to_line(outcome),
+            "# Out of bounds values : 0 OK\n# the survivors went on: 3 of 4 ranks; 64 operations, 44 of them after the last "
+            "failure\n");
   outcome.left = 4;
   EXPECT_NE(to_line(outcome).find("all 4 ranks went on; 64 operations"), std::string::npos);
   outcome.wrong = 5;
@@ -82,10 +96,17 @@ TEST(BenchFaultRun, the_end_says_who_went_on) {
 }
 
 TEST(BenchFaultRun, a_stretch_is_a_row_without_a_mark) {
-  const Stretch stretch{.from = second, .to = 2 * second, .world_size = 4, .contributors = 3, .operations = 7, .wrong = 1, .timing = {.p50_us = 10, .p99_us = 20, .max_us = 30}};
+  const Stretch stretch{.from = second,
+                        .to = 2 * second,
+                        .world_size = 4,
+                        .contributors = 3,
+                        .operations = 7,
+                        .wrong = 1,
+                        .timing = {.p50_us = 10, .p99_us = 20, .max_us = 30}};
   const auto line = to_line(stretch);
   EXPECT_EQ(line[0], ' ');
-  for (const char* part : {" 1.000 ", " 2.000 ", " 7 ", " 4 ", " 3 ", " 10.0 ", " 20.0 ", " 30.0 ", " 1\n"}) EXPECT_NE(line.find(part), std::string::npos) << part << line;
+  for (const char* part : {" 1.000 ", " 2.000 ", " 7 ", " 4 ", " 3 ", " 10.0 ", " 20.0 ", " 30.0 ", " 1\n"})
+    EXPECT_NE(line.find(part), std::string::npos) << part << line;
   EXPECT_EQ(nlohmann::json::parse(to_json(stretch))["operations"], 7);
   EXPECT_EQ(nlohmann::json::parse(to_json(FaultNews{{FaultKind::stop, 2, 0}, 0}, second))["fault"], "stop");
 }

@@ -23,45 +23,69 @@ const char* word_of(const Fault& fault) { return words[static_cast<size_t>(fault
 
 std::string fault_run_head(const FaultRunOptions& options, const std::vector<Fault>& faults) {
   std::string text = "# faults:";
-  for (const auto& fault : faults) text += fmt::format(" {} rank {} after {};", word_of(fault), fault.rank, format_duration(fault.at));
-  text += fmt::format("\n# {} of {}, again and again; {}; an operation may take {}\n", facts_of(options.data.collective).name, format_bytes(options.bytes),
-                      options.reform ? "the living re-form and go on" : "the first failure ends it (--no-reform)", format_duration(options.call.timeout.count() * millisecond));
+  for (const auto& fault : faults)
+    text += fmt::format(" {} rank {} after {};", word_of(fault), fault.rank, format_duration(fault.at));
+  text += fmt::format("\n# {} of {}, again and again; {}; an operation may take {}\n", facts_of(options.data.collective).name,
+                      format_bytes(options.bytes),
+                      options.reform ? "the living re-form and go on" : "the first failure ends it (--no-reform)",
+                      format_duration(options.call.timeout.count() * millisecond));
   text += "# before each operation a sum of 16 bytes says whether it goes on; a failure may be met there\n";
-  text += "# one line per stretch of operations that went alike; seconds since the group formed; times are those of rank 0\n#\n";
-  text += fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "from", "to", "operations", "ranks", "contrib", "p50", "p99", "max", "#wrong");
-  return text + fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "(s)", "(s)", "", "", "", "(us)", "(us)", "(us)", "");
+  text +=
+      "# one line per stretch of operations that went alike; seconds since the group formed; times are those of rank 0\n#\n";
+  text += fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "from", "to", "operations", "ranks",
+                      "contrib", "p50", "p99", "max", "#wrong");
+  return text + fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "(s)", "(s)", "", "", "", "(us)",
+                            "(us)", "(us)", "");
 }
 
 std::string to_line(const Stretch& stretch) {
-  return fmt::format(" {:>9.3f} {:>9.3f} {:>10} {:>6} {:>7} {:>10.1f} {:>10.1f} {:>10.1f} {:>7}\n", seconds(stretch.from), seconds(stretch.to), stretch.operations,
-                     stretch.world_size, stretch.contributors, stretch.timing.p50_us, stretch.timing.p99_us, stretch.timing.max_us, stretch.wrong);
+  return fmt::format(" {:>9.3f} {:>9.3f} {:>10} {:>6} {:>7} {:>10.1f} {:>10.1f} {:>10.1f} {:>7}\n", seconds(stretch.from),
+                     seconds(stretch.to), stretch.operations, stretch.world_size, stretch.contributors, stretch.timing.p50_us,
+                     stretch.timing.p99_us, stretch.timing.max_us, stretch.wrong);
 }
 
-std::string to_line(const FaultNews& news, Nanos since_formed) { return fmt::format("#{:>9.3f} {}\n", seconds(since_formed), describe(news.fault)); }
+std::string to_line(const FaultNews& news, Nanos since_formed) {
+  return fmt::format("#{:>9.3f} {}\n", seconds(since_formed), describe(news.fault));
+}
 
 std::string to_line(const FaultEvent& fault_event) {
-  std::string text = fmt::format("#{:>9.3f} operation {} ended with {}\n", seconds(fault_event.at), fault_event.operation, fault_event.status.to_string());
+  std::string text = fmt::format("#{:>9.3f} operation {} ended with {}\n", seconds(fault_event.at), fault_event.operation,
+                                 fault_event.status.to_string());
   const bool renumbered = !fault_event.before.empty() && fault_event.before.back() != fault_event.before.size() - 1;
-  if (renumbered) text += fmt::format("#{:>9} its ranks 0 to {} are {} of those that began\n", "", fault_event.before.size() - 1, format_ranks(fault_event.before));
-  if (fault_event.cause) text += fmt::format("#{:>9} {} {:.1f} ms after {}\n", "", fault_event.reformed ? "all told within" : "told", milliseconds(fault_event.told_after), describe(*fault_event.cause));
+  if (renumbered)
+    text += fmt::format("#{:>9} its ranks 0 to {} are {} of those that began\n", "", fault_event.before.size() - 1,
+                        format_ranks(fault_event.before));
+  if (fault_event.cause)
+    text += fmt::format("#{:>9} {} {:.1f} ms after {}\n", "", fault_event.reformed ? "all told within" : "told",
+                        milliseconds(fault_event.told_after), describe(*fault_event.cause));
   if (!fault_event.reformed) return text;
-  return text + fmt::format("#{:>9} re-formed in {:.1f} ms (epoch {}): {} {} on\n", "", milliseconds(fault_event.reform_time), fault_event.epoch, format_ranks(fault_event.members),
+  return text + fmt::format("#{:>9} re-formed in {:.1f} ms (epoch {}): {} {} on\n", "", milliseconds(fault_event.reform_time),
+                            fault_event.epoch, format_ranks(fault_event.members),
                             fault_event.members.size() == 1 ? "goes" : "go");
 }
 
 std::string to_line(const FaultRunOutcome& outcome) {
   const auto wrong = outcome.wrong == 0 ? "0 OK" : fmt::format("{} FAILED", outcome.wrong);
   std::string text = fmt::format("# Out of bounds values : {}\n", wrong);
-  if (!outcome.went_on) return text + fmt::format("# gave up at the first failure, as asked, after {} operations\n", outcome.operations);
-  if (outcome.left == outcome.started) return text + fmt::format("# all {} ranks went on; {} operations\n", outcome.started, outcome.operations);
-  return text + fmt::format("# the survivors went on: {} of {} ranks; {} operations, {} of them after the last failure\n", outcome.left, outcome.started,
-                            outcome.operations, outcome.after);
+  if (!outcome.went_on)
+    return text + fmt::format("# gave up at the first failure, as asked, after {} operations\n", outcome.operations);
+  if (outcome.left == outcome.started)
+    return text + fmt::format("# all {} ranks went on; {} operations\n", outcome.started, outcome.operations);
+  return text + fmt::format("# the survivors went on: {} of {} ranks; {} operations, {} of them after the last failure\n",
+                            outcome.left, outcome.started, outcome.operations, outcome.after);
 }
 
 std::string to_json(const Stretch& stretch) {
-  return dump({{"kind", "stretch"}, {"from_s", seconds(stretch.from)}, {"to_s", seconds(stretch.to)}, {"operations", stretch.operations},
-               {"world_size", stretch.world_size}, {"contributors", stretch.contributors}, {"p50_us", stretch.timing.p50_us},
-               {"p99_us", stretch.timing.p99_us}, {"max_us", stretch.timing.max_us}, {"wrong", stretch.wrong}});
+  return dump({{"kind", "stretch"},
+               {"from_s", seconds(stretch.from)},
+               {"to_s", seconds(stretch.to)},
+               {"operations", stretch.operations},
+               {"world_size", stretch.world_size},
+               {"contributors", stretch.contributors},
+               {"p50_us", stretch.timing.p50_us},
+               {"p99_us", stretch.timing.p99_us},
+               {"max_us", stretch.timing.max_us},
+               {"wrong", stretch.wrong}});
 }
 
 std::string to_json(const FaultNews& news, Nanos since_formed) {
@@ -69,8 +93,12 @@ std::string to_json(const FaultNews& news, Nanos since_formed) {
 }
 
 std::string to_json(const FaultEvent& fault_event) {
-  nlohmann::ordered_json json{{"kind", "fault_event"}, {"at_s", seconds(fault_event.at)}, {"operation", fault_event.operation},
-                              {"code", name(fault_event.status.code())}, {"message", fault_event.status.message()}, {"before", fault_event.before}};
+  nlohmann::ordered_json json{{"kind", "fault_event"},
+                              {"at_s", seconds(fault_event.at)},
+                              {"operation", fault_event.operation},
+                              {"code", name(fault_event.status.code())},
+                              {"message", fault_event.status.message()},
+                              {"before", fault_event.before}};
   if (fault_event.cause) json["told_after_ms"] = milliseconds(fault_event.told_after);
   if (fault_event.reformed) {
     json["reform_ms"] = milliseconds(fault_event.reform_time);
@@ -81,8 +109,13 @@ std::string to_json(const FaultEvent& fault_event) {
 }
 
 std::string to_json(const FaultRunOutcome& outcome) {
-  return dump({{"kind", "outcome"}, {"started", outcome.started}, {"left", outcome.left}, {"operations", outcome.operations},
-               {"after", outcome.after}, {"wrong", outcome.wrong}, {"went_on", outcome.went_on}});
+  return dump({{"kind", "outcome"},
+               {"started", outcome.started},
+               {"left", outcome.left},
+               {"operations", outcome.operations},
+               {"after", outcome.after},
+               {"wrong", outcome.wrong},
+               {"went_on", outcome.went_on}});
 }
 
 }  // namespace unisono::cli

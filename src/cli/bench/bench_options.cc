@@ -2,20 +2,20 @@
 
 #include <fmt/format.h>
 
-
-#include "cli/launch/launch_links.h"
 #include "cli/common/option_values.h"
 #include "cli/common/progress.h"
 #include "cli/common/text.h"
+#include "cli/launch/launch_links.h"
 
 namespace unisono::cli {
 
-const CommandLineText bench_text{
-    .name = "unisono bench",
-    .usage = "unisono bench COLLECTIVE... -n COUNT [OPTIONS]",
-    .description = "Measures collectives over a range of sizes, and checks every result.\n\n"
-                   "Collectives: all-reduce, reduce-scatter, all-gather, broadcast, reduce, gather, scatter, all-to-all, send-recv, barrier.",
-    .footer = R"(Examples:
+const CommandLineText bench_text{.name = "unisono bench",
+                                 .usage = "unisono bench COLLECTIVE... -n COUNT [OPTIONS]",
+                                 .description =
+                                     "Measures collectives over a range of sizes, and checks every result.\n\n"
+                                     "Collectives: all-reduce, reduce-scatter, all-gather, broadcast, reduce, gather, scatter, "
+                                     "all-to-all, send-recv, barrier.",
+                                 .footer = R"(Examples:
   unisono bench all-reduce -n 4                                   1 KiB to 64 MiB, on this machine
   unisono bench all-reduce -n 2 -b 8 -e 1G -f 2 --transport tcp   as nccl-tests would
   unisono bench all-gather broadcast -n 4 --sizes 64K,1M -d bf16
@@ -62,7 +62,9 @@ constexpr uint64_t fault_run_bytes = 1u << 20;  // if no size is asked for
 constexpr const char* fault_run_timeout = "5s";
 
 void add_fault_options(CLI::App& app, BenchOptions& options) {
-  app.add_option("--kill-rank", options.kill, "kill this rank then; the others re-form and go on")->type_name("RANK@TIME")->allow_extra_args(false);
+  app.add_option("--kill-rank", options.kill, "kill this rank then; the others re-form and go on")
+      ->type_name("RANK@TIME")
+      ->allow_extra_args(false);
   app.add_option("--stop-rank", options.stop, "stop it, alive but silent")->type_name("RANK@TIME")->allow_extra_args(false);
   app.add_option("--resume-rank", options.resume, "let a stopped one go on")->type_name("RANK@TIME")->allow_extra_args(false);
   app.add_flag("--no-reform", options.no_reform, "end at the first failure instead");
@@ -76,7 +78,8 @@ Status set_collectives(const BenchOptions& options, BenchPlan& plan) {
   }
   if (names.empty()) names.emplace_back("all-reduce");
   for (const auto& name : names) {
-    if (name == "compress") return Status(Code::invalid, "compress is a command of its own, and comes first: unisono bench compress -n 4");
+    if (name == "compress")
+      return Status(Code::invalid, "compress is a command of its own, and comes first: unisono bench compress -n 4");
     const auto collective = parse_collective(name);
     if (!collective.ok()) return collective.status();
     plan.collectives.push_back(*collective);
@@ -94,15 +97,24 @@ Status set_faults(const BenchOptions& options, BenchPlan& plan) {
       plan.faults.push_back(*fault);
     }
   }
-  if (plan.faults.empty()) return options.no_reform ? Status(Code::invalid, "--no-reform needs a --kill-rank or --stop-rank") : Status();
+  if (plan.faults.empty())
+    return options.no_reform ? Status(Code::invalid, "--no-reform needs a --kill-rank or --stop-rank") : Status();
   const auto& sizes = options.sizes;
   const bool asked = !sizes.list.empty() || sizes.begin != SizeRange{}.begin || sizes.end != SizeRange{}.end;
   if (!asked) plan.sizes = {fault_run_bytes};
   const auto& collective = facts_of(plan.collectives.front());
-  if (plan.collectives.size() > 1 || plan.sizes.size() > 1) return Status(Code::invalid, "faults come into one collective of one size: give --sizes 1M");
-  const bool fits = !collective.has_root && collective.collective != Collective::barrier && collective.collective != Collective::send_recv;
-  if (!fits) return Status(Code::invalid, fmt::format("faults come into all-reduce, reduce-scatter, all-gather or all-to-all, not into {}", collective.name));
-  if (options.iterations > 0) return Status(Code::invalid, "--iters means nothing beside faults, which come by the clock: --row-time says how long it goes on after the last");
+  if (plan.collectives.size() > 1 || plan.sizes.size() > 1)
+    return Status(Code::invalid, "faults come into one collective of one size: give --sizes 1M");
+  const bool fits =
+      !collective.has_root && collective.collective != Collective::barrier && collective.collective != Collective::send_recv;
+  if (!fits)
+    return Status(
+        Code::invalid,
+        fmt::format("faults come into all-reduce, reduce-scatter, all-gather or all-to-all, not into {}", collective.name));
+  if (options.iterations > 0)
+    return Status(
+        Code::invalid,
+        "--iters means nothing beside faults, which come by the clock: --row-time says how long it goes on after the last");
   if (!options.launch.hosts.empty()) return Status(Code::invalid, "faults are for ranks on this host alone, not for --hosts");
   if (!options.plot.empty()) return Status(Code::invalid, "--plot draws times by size; beside faults there is one size");
   return {};
@@ -118,7 +130,8 @@ Status set_measures(const BenchOptions& options, BenchPlan& plan) {
   for (const auto& status : {sizes.status(), timeout.status(), row_time.status(), slice.status()}) {
     if (!status.ok()) return status;
   }
-  if (*timeout < millisecond) return Status(Code::invalid, fmt::format("-T {}: an operation needs a millisecond at least", options.timeout));
+  if (*timeout < millisecond)
+    return Status(Code::invalid, fmt::format("-T {}: an operation needs a millisecond at least", options.timeout));
   plan.sizes = *std::move(sizes);
   plan.run.call.timeout = Milliseconds(*timeout / millisecond);
   plan.run.call.slice_bytes = *slice;
@@ -129,12 +142,18 @@ Status set_measures(const BenchOptions& options, BenchPlan& plan) {
 
 Status check_codec(const Codec& codec, DType dtype, ReduceOp op, const std::vector<Collective>& collectives) {
   if (codec.is_plain()) return {};
-  const auto refuse = [&](std::string_view why) { return Status(Code::invalid, fmt::format("--codec {}: {}", codec.to_string(), why)); };
-  if (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16) return refuse("only f32, f16 and bf16 elements are encoded");
+  const auto refuse = [&](std::string_view why) {
+    return Status(Code::invalid, fmt::format("--codec {}: {}", codec.to_string(), why));
+  };
+  if (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16)
+    return refuse("only f32, f16 and bf16 elements are encoded");
   if (op != ReduceOp::sum && op != ReduceOp::avg) return refuse("only sums and averages are encoded");
   for (const auto collective : collectives) {
-    const bool takes_it = collective == Collective::all_reduce || collective == Collective::reduce_scatter || collective == Collective::all_gather || collective == Collective::all_to_all;
-    if (!takes_it) return refuse(fmt::format("{} takes none; all-reduce, reduce-scatter, all-gather and all-to-all do", facts_of(collective).name));
+    const bool takes_it = collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+                          collective == Collective::all_gather || collective == Collective::all_to_all;
+    if (!takes_it)
+      return refuse(
+          fmt::format("{} takes none; all-reduce, reduce-scatter, all-gather and all-to-all do", facts_of(collective).name));
   }
   return {};
 }
@@ -148,9 +167,12 @@ Status set_call(const BenchOptions& options, BenchPlan& plan) {
     if (!status.ok()) return status;
   }
   const bool bits = *op == ReduceOp::band || *op == ReduceOp::bor || *op == ReduceOp::bxor;
-  if (bits && is_floating(*dtype)) return Status(Code::invalid, fmt::format("-o {} takes whole numbers, not {}", options.op, options.dtype));
-  if (options.across < 0 || options.across > 3) return Status(Code::invalid, fmt::format("-a {}: expected 0 to 3", options.across));
-  if (options.blocking < 0 || options.blocking > 1) return Status(Code::invalid, fmt::format("-z {}: expected 0 or 1", options.blocking));
+  if (bits && is_floating(*dtype))
+    return Status(Code::invalid, fmt::format("-o {} takes whole numbers, not {}", options.op, options.dtype));
+  if (options.across < 0 || options.across > 3)
+    return Status(Code::invalid, fmt::format("-a {}: expected 0 to 3", options.across));
+  if (options.blocking < 0 || options.blocking > 1)
+    return Status(Code::invalid, fmt::format("-z {}: expected 0 or 1", options.blocking));
   const auto codec = Codec::parse(options.codec);
   if (!codec.ok()) return Status(Code::invalid, fmt::format("--codec {}: {}", options.codec, codec.status().message()));
   plan.run.data.codec = plan.run.call.codec.emplace(*codec);
@@ -175,11 +197,13 @@ Status set_delivery(const BenchOptions& options, BenchPlan& plan) {
   if (word == "lossy") call.delivery = Delivery::lossy;
   else if (word == "automatic") call.delivery = Delivery::automatic;
   else return refuse("expected reliable, lossy or automatic, the last two perhaps with options: lossy:loss_budget=0.2");
-  const auto parsed = DeliveryOptions::parse(end == std::string::npos ? std::string_view() : std::string_view(text).substr(end + 1));
+  const auto parsed =
+      DeliveryOptions::parse(end == std::string::npos ? std::string_view() : std::string_view(text).substr(end + 1));
   if (!parsed.ok()) return refuse(parsed.status().message());
   call.lossy = *parsed;
   if (plan.collectives != std::vector{Collective::all_reduce}) return refuse("only all-reduce can be lossy");
-  if (!options.kill.empty() || !options.stop.empty() || !options.resume.empty()) return refuse("faults come into reliable calls");
+  if (!options.kill.empty() || !options.stop.empty() || !options.resume.empty())
+    return refuse("faults come into reliable calls");
   return {};
 }
 
@@ -188,39 +212,73 @@ Status set_delivery(const BenchOptions& options, BenchPlan& plan) {
 void add_bench_options(CLI::App& app, BenchOptions& options) {
   auto words = collective_names();
   words.emplace_back("compress");
-  set_choices(*app.add_option("collective", options.collectives, "what to measure; default all-reduce; 'compress': see 'unisono bench compress --help'")->type_name(""), words);
-  auto* list = app.add_option("--collective", options.collective, "the same as an option: one or several between commas")->type_name("LIST");
+  set_choices(*app.add_option("collective", options.collectives,
+                              "what to measure; default all-reduce; 'compress': see 'unisono bench compress --help'")
+                   ->type_name(""),
+              words);
+  auto* list = app.add_option("--collective", options.collective, "the same as an option: one or several between commas")
+                   ->type_name("LIST");
   set_choices(*list, collective_names());
   app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");
   app.add_option("-e,--end", options.sizes.end, "largest size [64M]")->type_name("SIZE");
   app.add_option("-f,--factor", options.sizes.factor, "from one size to the next [4]")->type_name("N");
   app.add_option("-i,--step", options.sizes.step, "bytes from one size to the next, instead of -f")->type_name("SIZE");
   app.add_option("--sizes", options.sizes.list, "these sizes instead: 1K,64K,1M")->type_name("LIST");
-  add_choice(app, options.dtype, {.names = "-d,--dtype", .value = "TYPE", .meaning = "element type", .words = dtype_names(), .fallback = "f32"});
-  add_choice(app, options.op, {.names = "-o,--op", .value = "OP", .meaning = "operation", .words = reduce_op_names(), .fallback = "sum"});
+  add_choice(app, options.dtype,
+             {.names = "-d,--dtype", .value = "TYPE", .meaning = "element type", .words = dtype_names(), .fallback = "f32"});
+  add_choice(app, options.op,
+             {.names = "-o,--op", .value = "OP", .meaning = "operation", .words = reduce_op_names(), .fallback = "sum"});
   app.add_option("-r,--root", options.root, "root of rooted collectives [0]")->type_name("RANK");
-  app.add_option("--iters", options.iterations, "timed calls per row [as many as fit in --row-time, 10 to 2000]")->type_name("N");
+  app.add_option("--iters", options.iterations, "timed calls per row [as many as fit in --row-time, 10 to 2000]")
+      ->type_name("N");
   app.add_option("--row-time", options.row_time, "time per row, if --iters does not say [500ms]")->type_name("TIME");
   app.add_option("-w,--warmup", options.warmup, "calls before the clock starts [2]")->type_name("N");
-  app.add_option("-c,--check", options.checks, "calls per row that are checked against the reference; 0: none [1]")->type_name("N");
-  auto* across = app.add_option("-a,--across", options.across, "time of an iteration: 0 rank 0, 1 mean, 2 min, 3 max of the ranks [1]")->type_name("0-3");
+  app.add_option("-c,--check", options.checks, "calls per row that are checked against the reference; 0: none [1]")
+      ->type_name("N");
+  auto* across =
+      app.add_option("-a,--across", options.across, "time of an iteration: 0 rank 0, 1 mean, 2 min, 3 max of the ranks [1]")
+          ->type_name("0-3");
   set_choices(*across, {"0", "1", "2", "3"});
-  auto* blocking = app.add_option("-z,--blocking", options.blocking, "1: a barrier before each timed call; 0: none [1]")->type_name("0-1");
+  auto* blocking =
+      app.add_option("-z,--blocking", options.blocking, "1: a barrier before each timed call; 0: none [1]")->type_name("0-1");
   set_choices(*blocking, {"0", "1"});
-  add_choice(app, options.order, {.names = "--order", .value = "ORDER", .meaning = "of additions, strict is rank order", .words = order_names(), .fallback = "auto"});
-  add_choice(app, options.schedule, {.names = "--schedule", .value = "NAME", .meaning = "which rank adds what", .words = schedule_names(), .fallback = "auto"});
-  app.add_option("--codec", options.codec, "how elements travel: int2 to int8, f16, bf16, int8/int4:group=64, … [plain]; also measures without, to compare")->type_name("CODEC");
-  app.add_option("--delivery", options.delivery, "reliable, lossy or automatic, the last two perhaps with options, as lossy:loss_budget=0.2; needs --transport udp [reliable]")->type_name("DELIVERY");
+  add_choice(app, options.order,
+             {.names = "--order",
+              .value = "ORDER",
+              .meaning = "of additions, strict is rank order",
+              .words = order_names(),
+              .fallback = "auto"});
+  add_choice(app, options.schedule,
+             {.names = "--schedule",
+              .value = "NAME",
+              .meaning = "which rank adds what",
+              .words = schedule_names(),
+              .fallback = "auto"});
+  app.add_option(
+         "--codec", options.codec,
+         "how elements travel: int2 to int8, f16, bf16, int8/int4:group=64, … [plain]; also measures without, to compare")
+      ->type_name("CODEC");
+  app.add_option("--delivery", options.delivery,
+                 "reliable, lossy or automatic, the last two perhaps with options, as lossy:loss_budget=0.2; needs --transport "
+                 "udp [reliable]")
+      ->type_name("DELIVERY");
   app.add_option("--slice", options.slice, "bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--streams", options.streams, "TCP connections per pair of hosts [automatic]")->type_name("N");
   app.add_option("-T,--timeout", options.timeout, "deadline of each operation [60s; with --stop-rank 5s]")->type_name("TIME");
   app.add_option("-J,--json", options.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("--plot", options.plot, "draw time and bus bandwidth by size there, as SVG")->type_name("FILE");
-  app.add_option("--compare", options.compare, "two files that -J wrote, the old one first: compare instead of measuring")->type_name("FILE")->expected(2);
-  app.add_option("--fail-above", options.fail_above, "with --compare: exit code 1 if new / old is above this in a row [not]")->type_name("RATIO");
-  add_choice(app, options.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
-  app.add_flag_callback("--no-check", [&options] { options.checks = 0; }, "the same as -c 0");
-  app.add_flag_callback("--no-barrier", [&options] { options.blocking = 0; }, "the same as -z 0");
+  app.add_option("--compare", options.compare, "two files that -J wrote, the old one first: compare instead of measuring")
+      ->type_name("FILE")
+      ->expected(2);
+  app.add_option("--fail-above", options.fail_above, "with --compare: exit code 1 if new / old is above this in a row [not]")
+      ->type_name("RATIO");
+  add_choice(
+      app, options.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  app.add_flag_callback(
+      "--no-check", [&options] { options.checks = 0; }, "the same as -c 0");
+  app.add_flag_callback(
+      "--no-barrier", [&options] { options.blocking = 0; }, "the same as -z 0");
   app.add_flag("--in-place", options.only_in_place, "measure in place only, where the collective can");
   add_fault_options(app, options);
   add_launch_options(app, options.launch);

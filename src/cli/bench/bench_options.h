@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/launch/injected_faults.h"
 #include "cli/bench/bench_run.h"
 #include "cli/common/command_line.h"
+#include "cli/launch/injected_faults.h"
 #include "cli/launch/launch.h"
 #include "cli/launch/thin_links.h"
 
@@ -19,7 +19,7 @@ extern const CommandLineText bench_text;
 // As typed; parsed by make_bench_plan.
 struct BenchOptions {
   std::vector<std::string> collectives;
-  std::string collective;      // --collective
+  std::string collective;  // --collective
   SizeRange sizes;
   std::string dtype = "f32";
   std::string op = "sum";
@@ -39,7 +39,7 @@ struct BenchOptions {
   uint32_t streams = 0;
   uint32_t checks = 1;
   int across = 1;
-  int blocking = 1;            // -z: 0 is --no-barrier
+  int blocking = 1;  // -z: 0 is --no-barrier
   bool only_in_place = false;
   std::vector<std::string> kill, stop, resume;
   bool no_reform = false;
@@ -56,7 +56,7 @@ struct BenchPlan {
   RunOptions run;
   Options group;
   LinkLimits limits;
-  std::vector<Fault> faults;   // as typed; arrange_faults needs the number of ranks
+  std::vector<Fault> faults;  // as typed; arrange_faults needs the number of ranks
 };
 
 // invalid: which option is wrong and what it takes.

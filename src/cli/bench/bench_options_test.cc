@@ -15,7 +15,8 @@ Result<BenchPlan> bench_plan_of(const std::vector<std::string>& words) {
 std::string refusal(const std::vector<std::string>& words) { return bench_plan_of(words).status().message(); }
 
 TEST(BenchOptions, letters_mean_what_they_mean_to_nccl_tests) {
-  const auto plan = bench_plan_of({"-b", "8", "-e", "32", "-f", "2", "-w", "5", "-c", "0", "-o", "max", "-d", "half", "-r", "1", "-z", "0", "-a", "3", "-T", "30"});
+  const auto plan = bench_plan_of({"-b",  "8",  "-e",   "32", "-f", "2",  "-w", "5",  "-c", "0",  "-o",
+                                   "max", "-d", "half", "-r", "1",  "-z", "0",  "-a", "3",  "-T", "30"});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->sizes, (std::vector<uint64_t>{8, 16, 32}));
   EXPECT_EQ(plan->run.warmup, 5u);

@@ -31,19 +31,24 @@ struct Name {
 };
 
 constexpr Name<DType> dtypes[] = {
-    {"f32", DType::f32},  {"float32", DType::f32}, {"float", DType::f32},     {"f64", DType::f64},  {"float64", DType::f64},
-    {"double", DType::f64}, {"f16", DType::f16},   {"float16", DType::f16},   {"half", DType::f16}, {"bf16", DType::bf16},
-    {"bfloat16", DType::bf16}, {"i8", DType::i8},  {"int8", DType::i8},       {"i16", DType::i16},  {"int16", DType::i16},
-    {"i32", DType::i32},  {"int32", DType::i32},   {"i64", DType::i64},       {"int64", DType::i64}, {"u8", DType::u8},
-    {"uint8", DType::u8}, {"u16", DType::u16},     {"uint16", DType::u16},    {"u32", DType::u32},  {"uint32", DType::u32},
-    {"u64", DType::u64},  {"uint64", DType::u64},
+    {"f32", DType::f32},       {"float32", DType::f32}, {"float", DType::f32},   {"f64", DType::f64},   {"float64", DType::f64},
+    {"double", DType::f64},    {"f16", DType::f16},     {"float16", DType::f16}, {"half", DType::f16},  {"bf16", DType::bf16},
+    {"bfloat16", DType::bf16}, {"i8", DType::i8},       {"int8", DType::i8},     {"i16", DType::i16},   {"int16", DType::i16},
+    {"i32", DType::i32},       {"int32", DType::i32},   {"i64", DType::i64},     {"int64", DType::i64}, {"u8", DType::u8},
+    {"uint8", DType::u8},      {"u16", DType::u16},     {"uint16", DType::u16},  {"u32", DType::u32},   {"uint32", DType::u32},
+    {"u64", DType::u64},       {"uint64", DType::u64},
 };
-constexpr Name<ReduceOp> operations[] = {{"sum", ReduceOp::sum}, {"avg", ReduceOp::avg},   {"min", ReduceOp::min}, {"max", ReduceOp::max},
-                                         {"prod", ReduceOp::prod}, {"band", ReduceOp::band}, {"bor", ReduceOp::bor}, {"bxor", ReduceOp::bxor}};
-constexpr Name<ScheduleKind> schedules[] = {
-    {"auto", ScheduleKind::automatic}, {"ring", ScheduleKind::ring},         {"two_step", ScheduleKind::two_step},
-    {"halving_doubling", ScheduleKind::halving_doubling}, {"hierarchical", ScheduleKind::hierarchical},
-    {"one_shot", ScheduleKind::one_shot}, {"direct", ScheduleKind::direct}, {"tree", ScheduleKind::tree}};
+constexpr Name<ReduceOp> operations[] = {{"sum", ReduceOp::sum}, {"avg", ReduceOp::avg},   {"min", ReduceOp::min},
+                                         {"max", ReduceOp::max}, {"prod", ReduceOp::prod}, {"band", ReduceOp::band},
+                                         {"bor", ReduceOp::bor}, {"bxor", ReduceOp::bxor}};
+constexpr Name<ScheduleKind> schedules[] = {{"auto", ScheduleKind::automatic},
+                                            {"ring", ScheduleKind::ring},
+                                            {"two_step", ScheduleKind::two_step},
+                                            {"halving_doubling", ScheduleKind::halving_doubling},
+                                            {"hierarchical", ScheduleKind::hierarchical},
+                                            {"one_shot", ScheduleKind::one_shot},
+                                            {"direct", ScheduleKind::direct},
+                                            {"tree", ScheduleKind::tree}};
 constexpr Name<Order> orders[] = {{"auto", Order::automatic}, {"strict", Order::in_rank_order}, {"any", Order::any}};
 
 std::string with_underscores(std::string_view text) {
@@ -88,7 +93,8 @@ Result<std::vector<uint64_t>> parse_size_list(std::string_view list) {
     if (!size.ok()) return Status(Code::invalid, "--sizes: " + size.status().message());
     sizes.push_back(*size);
   }
-  if (sizes.size() > sizes_max) return Status(Code::invalid, fmt::format("--sizes has {} sizes; at most {}", sizes.size(), sizes_max));
+  if (sizes.size() > sizes_max)
+    return Status(Code::invalid, fmt::format("--sizes has {} sizes; at most {}", sizes.size(), sizes_max));
   return sizes;
 }
 
@@ -148,9 +154,11 @@ Result<std::vector<uint64_t>> parse_sizes(const SizeRange& range) {
   if (!step.ok()) return Status(Code::invalid, "-i: " + step.status().message());
   if (*end < *begin) return Status(Code::invalid, fmt::format("-e {} is below -b {}", range.end, range.begin));
   if (!range.step.empty() && *step == 0) return Status(Code::invalid, "-i 0 never reaches the end");
-  if (range.step.empty() && range.factor < 2) return Status(Code::invalid, fmt::format("-f {} never reaches the end: at least 2", range.factor));
+  if (range.step.empty() && range.factor < 2)
+    return Status(Code::invalid, fmt::format("-f {} never reaches the end: at least 2", range.factor));
   std::vector<uint64_t> sizes;
-  for (uint64_t size = *begin; size <= *end; size = range.step.empty() ? std::max<uint64_t>(1, size * range.factor) : size + *step) {
+  for (uint64_t size = *begin; size <= *end;
+       size = range.step.empty() ? std::max<uint64_t>(1, size * range.factor) : size + *step) {
     if (sizes.size() == sizes_max) return Status(Code::invalid, fmt::format("more than {} sizes", sizes_max));
     sizes.push_back(size);
     if (range.step.empty() && size > *end / range.factor) break;  // the next would pass the end, or 2^64
@@ -178,8 +186,13 @@ Timing summarise(std::vector<double>& durations_us) {
     return durations_us[std::clamp<size_t>(rank, 1, count) - 1];
   };
   const double sum = std::accumulate(durations_us.begin(), durations_us.end(), 0.0);
-  return {.mean_us = sum / static_cast<double>(count), .p25_us = percentile(0.25), .p50_us = percentile(0.5), .p75_us = percentile(0.75), .p99_us = percentile(0.99),
-          .min_us = durations_us.front(), .max_us = durations_us.back()};
+  return {.mean_us = sum / static_cast<double>(count),
+          .p25_us = percentile(0.25),
+          .p50_us = percentile(0.5),
+          .p75_us = percentile(0.75),
+          .p99_us = percentile(0.99),
+          .min_us = durations_us.front(),
+          .max_us = durations_us.back()};
 }
 
 }  // namespace unisono::cli

@@ -16,25 +16,36 @@
 
 namespace unisono::cli {
 
-enum class Collective : uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, send_recv, barrier };
+enum class Collective : uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  send_recv,
+  barrier
+};
 
 struct CollectiveFacts {
   Collective collective;
-  std::string_view name;      // "all_reduce"
-  bool reduces;               // an operation matters
+  std::string_view name;  // "all_reduce"
+  bool reduces;           // an operation matters
   bool has_root;
-  bool per_rank_blocks;       // size = blocks of all ranks
-  bool in_place;              // the API offers it
+  bool per_rank_blocks;  // size = blocks of all ranks
+  bool in_place;         // the API offers it
   bool out_of_place;
 };
 
 const CollectiveFacts& facts_of(Collective collective);
 // "all-reduce" and "all_reduce"; invalid names the nearest.
 Result<Collective> parse_collective(std::string_view text);
-Result<DType> parse_dtype(std::string_view text);        // "f32", "float32", "float", "half", …
+Result<DType> parse_dtype(std::string_view text);  // "f32", "float32", "float", "half", …
 Result<ReduceOp> parse_reduce_op(std::string_view text);
 Result<ScheduleKind> parse_schedule(std::string_view text);
-Result<Order> parse_order(std::string_view text);        // auto, strict, any
+Result<Order> parse_order(std::string_view text);  // auto, strict, any
 
 // The words that these take, without other spellings of the same.
 std::vector<std::string> collective_names();  // "all-reduce"
@@ -49,17 +60,17 @@ struct SizeRange {
   std::string begin = "1K";
   std::string end = "64M";
   uint64_t factor = 4;
-  std::string step = "";      // bytes to add instead; empty: multiply
-  std::string list = "";      // "1K,64K,1M" instead of a range
+  std::string step = "";  // bytes to add instead; empty: multiply
+  std::string list = "";  // "1K,64K,1M" instead of a range
 };
 // At least one size, at most 4096, in the order given.
 Result<std::vector<uint64_t>> parse_sizes(const SizeRange& range);
 
 // How many elements: of one rank's block or tensor, and the bytes that the row is about.
 struct Extent {
-  size_t block_count = 0;     // elements of one block (per_rank_blocks) or of the tensor
-  size_t tensor_count = 0;    // elements of the largest buffer of one rank
-  uint64_t bytes = 0;         // the size column
+  size_t block_count = 0;   // elements of one block (per_rank_blocks) or of the tensor
+  size_t tensor_count = 0;  // elements of the largest buffer of one rank
+  uint64_t bytes = 0;       // the size column
 };
 Extent extent_of(Collective collective, uint64_t bytes, DType dtype, uint32_t world_size);
 

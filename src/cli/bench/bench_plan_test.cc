@@ -6,7 +6,8 @@ namespace unisono::cli {
 namespace {
 
 TEST(BenchPlan, collectives_are_found_in_every_spelling) {
-  for (const char* text : {"all-reduce", "all_reduce", "allreduce"}) EXPECT_EQ(parse_collective(text).value(), Collective::all_reduce);
+  for (const char* text : {"all-reduce", "all_reduce", "allreduce"})
+    EXPECT_EQ(parse_collective(text).value(), Collective::all_reduce);
   EXPECT_EQ(parse_collective("barrier").value(), Collective::barrier);
   EXPECT_NE(parse_collective("all-redcue").status().message().find("did you mean 'all_reduce'"), std::string::npos);
   EXPECT_NE(parse_collective("x").status().message().find("there are all_reduce, "), std::string::npos);

@@ -7,12 +7,12 @@
 #include <cstdlib>
 #include <utility>
 
-#include "cli/common/result_writer.h"
 #include "cli/bench/bench_table.h"
 #include "cli/common/command_line.h"
-#include "cli/launch/launch_links.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/text.h"
 #include "cli/common/verdict.h"
+#include "cli/launch/launch_links.h"
 
 namespace unisono::cli {
 namespace {
@@ -34,7 +34,10 @@ Result<std::optional<EmulatedRank>> take_emulated_rank(const BenchRanks& ranks) 
   const char* rank = std::getenv("RANK");
   const char* job = std::getenv("UNISONO_JOB");
   const auto number = parse_count(rank == nullptr ? "" : rank, world_size_max - 1);
-  if (!number.ok() || job == nullptr) return Status(Code::invalid, "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, without another launcher");
+  if (!number.ok() || job == nullptr)
+    return Status(Code::invalid,
+                  "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, "
+                  "without another launcher");
   auto rank_end = EmulatedRank::take(job, static_cast<uint32_t>(*number), ranks.limits.any());
   if (!rank_end.ok()) return rank_end.status();
   return std::optional<EmulatedRank>(*std::move(rank_end));
@@ -42,7 +45,8 @@ Result<std::optional<EmulatedRank>> take_emulated_rank(const BenchRanks& ranks) 
 
 int run_rank(const BenchRanks& ranks, const RankPart& part) {
   auto rank_end = take_emulated_rank(ranks);
-  if (!rank_end.ok() && rank_end.status().code() == Code::invalid) return usage_error(ranks.name(), rank_end.status().message());
+  if (!rank_end.ok() && rank_end.status().code() == Code::invalid)
+    return usage_error(ranks.name(), rank_end.status().message());
   if (!rank_end.ok()) return bench_failed(ranks.name(), rank_end.status());
   auto group = Group::join(join_options(ranks));
   if (!group.ok()) {
@@ -52,7 +56,8 @@ int run_rank(const BenchRanks& ranks, const RankPart& part) {
   return part(*group, *rank_end);
 }
 
-// RANK alone means a rank of `launch`, of torchrun or of somebody who set it; -n beside the variables of the others is theirs to give.
+// RANK alone means a rank of `launch`, of torchrun or of somebody who set it; -n beside the variables of the others is theirs
+// to give.
 bool is_rank_already() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
   return set("RANK") || set("OMPI_COMM_WORLD_RANK") || set("PMI_RANK") || set("SLURM_PROCID");
@@ -81,7 +86,8 @@ int run_as_launcher(const BenchRanks& ranks, const Arguments& arguments) {
   auto faults = arrange_faults(ranks.faults, world_size);
   if (!faults.ok()) return usage_error(ranks.name(), faults.status().message());
   job->forgiven = victims_of(*faults);
-  const auto stage = LinkEmulator::set({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
+  const auto stage =
+      LinkEmulator::set({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
   if (!stage.ok()) return bench_failed(ranks.name(), stage.status());
   return run_job(*job);
 }
@@ -107,7 +113,8 @@ Status check_outputs(const BenchRanks& ranks, bool is_rank) {
     if (path.empty() || path == "-") continue;
     const auto folder = path.find('/') == std::string::npos ? "." : path.substr(0, path.rfind('/') + 1);
     const bool is_there = ::access(path.c_str(), F_OK) == 0;
-    if (::access(is_there ? path.c_str() : folder.c_str(), W_OK) != 0) return Status(Code::invalid, fmt::format("{} {} cannot be written: {}", option, path, strerrordesc_np(errno)));
+    if (::access(is_there ? path.c_str() : folder.c_str(), W_OK) != 0)
+      return Status(Code::invalid, fmt::format("{} {} cannot be written: {}", option, path, strerrordesc_np(errno)));
   }
   return {};
 }
@@ -116,10 +123,12 @@ int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const R
   const char* world = std::getenv("WORLD_SIZE");
   const bool is_rank = std::getenv("RANK") != nullptr;
   const auto& count = ranks.launch.count;
-  if (is_rank && !count.empty() && world != nullptr && count != world) return usage_error(ranks.name(), fmt::format("-n {} contradicts WORLD_SIZE={} of the environment", count, world));
+  if (is_rank && !count.empty() && world != nullptr && count != world)
+    return usage_error(ranks.name(), fmt::format("-n {} contradicts WORLD_SIZE={} of the environment", count, world));
   if (auto status = check_outputs(ranks, is_rank); !status.ok()) return usage_error(ranks.name(), status.message());
   if (ranks.asked() && !is_rank) return run_as_launcher(ranks, arguments);
-  if (!is_rank_already()) return usage_error(ranks.name(), "how many ranks? Give -n 4, or start it with a launcher that sets RANK");
+  if (!is_rank_already())
+    return usage_error(ranks.name(), "how many ranks? Give -n 4, or start it with a launcher that sets RANK");
   return run_rank(ranks, part);
 }
 

@@ -1,5 +1,5 @@
-// How the ranks of `unisono bench` come about: started by this command, here or on other hosts, or by a launcher that sets RANK; on the
-// host's network, or each with one of its own where links and faults are asked for.
+// How the ranks of `unisono bench` come about: started by this command, here or on other hosts, or by a launcher that sets
+// RANK; on the host's network, or each with one of its own where links and faults are asked for.
 #pragma once
 
 #include <functional>
@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "cli/launch/injected_faults.h"
-#include "cli/launch/link_emulator.h"
 #include "cli/common/commands.h"
+#include "cli/launch/injected_faults.h"
 #include "cli/launch/launch.h"
+#include "cli/launch/link_emulator.h"
 #include "cli/launch/thin_links.h"
 #include "unisono/group.h"
 
@@ -20,16 +20,16 @@ namespace unisono::cli {
 class Sink;
 
 struct BenchRanks {
-  Arguments command;          // its words behind the tool's name: each rank is started with them
+  Arguments command;  // its words behind the tool's name: each rank is started with them
   LaunchOptions launch;
   LinkLimits limits;
   std::vector<Fault> faults;  // as typed
   Options group;
-  std::string progress;       // a style; auto is decided here, because ranks write into pipes
+  std::string progress;  // a style; auto is decided here, because ranks write into pipes
   std::vector<std::pair<std::string, std::string>> outputs = {};  // option and path of each file that rank 0 writes
   bool needs_link_emulator() const { return limits.any() || !faults.empty(); }
   bool asked() const { return !launch.count.empty() || !launch.hosts.empty(); }
-  std::string name() const;   // "unisono bench"
+  std::string name() const;  // "unisono bench"
 };
 
 // One rank's part; the exit code of its process.

@@ -23,11 +23,21 @@ using Json = nlohmann::ordered_json;
 class Line {
  public:
   Line(const Json& json, const std::string& where) : json_(json), where_(where) {}
-  std::string text(const char* key) { return read<std::string>(key, [](const Json& value) { return value.is_string(); }, "a text"); }
-  bool flag(const char* key) { return read<bool>(key, [](const Json& value) { return value.is_boolean(); }, "true or false"); }
-  uint64_t whole(const char* key) { return read<uint64_t>(key, [](const Json& value) { return value.is_number_unsigned(); }, "a whole number"); }
+  std::string text(const char* key) {
+    return read<std::string>(
+        key, [](const Json& value) { return value.is_string(); }, "a text");
+  }
+  bool flag(const char* key) {
+    return read<bool>(
+        key, [](const Json& value) { return value.is_boolean(); }, "true or false");
+  }
+  uint64_t whole(const char* key) {
+    return read<uint64_t>(
+        key, [](const Json& value) { return value.is_number_unsigned(); }, "a whole number");
+  }
   double number(const char* key) {
-    return read<double>(key, [](const Json& value) { return value.is_number() && value.get<double>() >= 0; }, "a number that is not negative");
+    return read<double>(
+        key, [](const Json& value) { return value.is_number() && value.get<double>() >= 0; }, "a number that is not negative");
   }
   const Status& status() const { return status_; }
 
@@ -36,7 +46,9 @@ class Line {
   T read(const char* key, const Check& is_right, const char* expected) {
     const auto found = json_.find(key);
     if (found != json_.end() && is_right(*found)) return found->template get<T>();
-    if (status_.ok()) status_ = Status(Code::invalid, fmt::format("{}: a row needs \"{}\", {}; was it written by another version?", where_, key, expected));
+    if (status_.ok())
+      status_ = Status(Code::invalid,
+                       fmt::format("{}: a row needs \"{}\", {}; was it written by another version?", where_, key, expected));
     return T{};
   }
   const Json& json_;
@@ -45,9 +57,13 @@ class Line {
 };
 
 // What differs between two machines or builds; the rest of the line is of no consequence for times.
-constexpr std::array environment_keys{"version", "commit", "host", "processor", "cores", "kernel", "congestion_control", "world_size", "links", "impairment", "barrier", "across"};
+constexpr std::array environment_keys{
+    "version",    "commit", "host",       "processor", "cores", "kernel", "congestion_control",
+    "world_size", "links",  "impairment", "barrier",   "across"};
 
-std::string plain(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string plain(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 Result<ResultRow> parse_row(const Json& json, const std::string& where) {
   Line line(json, where);
@@ -56,9 +72,11 @@ Result<ResultRow> parse_row(const Json& json, const std::string& where) {
   row.in_place = line.flag("in_place");
   row.bytes = line.whole("bytes");
   const auto root = json.find("root");
-  row.what = fmt::format("{} {} {}, {} ranks, {}, {}{}, order {}, schedule {}", row.collective, line.text("dtype"), line.text("op"), line.whole("world_size"),
-                         format_bytes(row.bytes), row.in_place ? "in place" : "out of place",
-                         root != json.end() && root->is_number_unsigned() ? fmt::format(", root {}", root->get<uint64_t>()) : "", line.text("order"), line.text("asked_schedule"));
+  row.what =
+      fmt::format("{} {} {}, {} ranks, {}, {}{}, order {}, schedule {}", row.collective, line.text("dtype"), line.text("op"),
+                  line.whole("world_size"), format_bytes(row.bytes), row.in_place ? "in place" : "out of place",
+                  root != json.end() && root->is_number_unsigned() ? fmt::format(", root {}", root->get<uint64_t>()) : "",
+                  line.text("order"), line.text("asked_schedule"));
   if (const auto codec = json.find("asked_codec"); codec != json.end()) row.what += ", codec " + plain(*codec);
   if (const auto delivery = json.find("asked_delivery"); delivery != json.end()) row.what += ", delivery " + plain(*delivery);
   row.p25_us = line.number("p25_us");
@@ -80,7 +98,7 @@ double median(std::vector<double> values) {
 // Several runs of one row as one.
 ResultRow combine(const std::vector<ResultRow>& runs) {
   ResultRow row = runs.front();
-  const auto of = [&](double ResultRow::* field) {
+  const auto of = [&](double ResultRow::*field) {
     std::vector<double> values;
     for (const auto& run : runs) values.push_back(run.*field);
     return values;
@@ -100,7 +118,8 @@ ResultRow combine(const std::vector<ResultRow>& runs) {
 }
 
 const ResultRow* find_row(const Results& results, const std::string& what) {
-  const auto found = std::find_if(results.rows.begin(), results.rows.end(), [&](const ResultRow& row) { return row.what == what; });
+  const auto found =
+      std::find_if(results.rows.begin(), results.rows.end(), [&](const ResultRow& row) { return row.what == what; });
   return found == results.rows.end() ? nullptr : &*found;
 }
 
@@ -110,7 +129,8 @@ constexpr const char* verdicts[] = {"same", "faster", "slower", "WRONG"};
 std::string environment_change(const Results& before, const Results& now) {
   std::string text;
   for (const auto& [key, value] : now.environment) {
-    const auto old = std::find_if(before.environment.begin(), before.environment.end(), [&, name = key](const auto& entry) { return entry.first == name; });
+    const auto old = std::find_if(before.environment.begin(), before.environment.end(),
+                                  [&, name = key](const auto& entry) { return entry.first == name; });
     if (old != before.environment.end() && old->second == value) continue;
     const auto was = old == before.environment.end() ? "unknown" : old->second;
     text += fmt::format("#   {:<20} {} -> {}\n", key, was.empty() ? "none" : was, value.empty() ? "none" : value);
@@ -131,7 +151,8 @@ Result<Results> parse_results(std::string name, std::string_view text) {
     const auto where = fmt::format("{}, line {}", results.name, ++number);
     if (line.empty()) continue;
     const auto json = Json::parse(line, nullptr, false);
-    if (!json.is_object()) return Status(Code::invalid, fmt::format("{}: this is not a JSON object; expected what --json wrote", where));
+    if (!json.is_object())
+      return Status(Code::invalid, fmt::format("{}: this is not a JSON object; expected what --json wrote", where));
     const auto kind = json.find("kind");
     if (kind != json.end() && *kind == "environment" && results.environment.empty()) {
       for (const char* key : environment_keys) {
@@ -141,7 +162,8 @@ Result<Results> parse_results(std::string name, std::string_view text) {
     if (kind == json.end() || *kind != "row") continue;
     auto row = parse_row(json, where);
     if (!row.ok()) return row.status();
-    const auto same = std::find_if(runs.begin(), runs.end(), [&](const auto& known) { return known.front().what == row->what; });
+    const auto same =
+        std::find_if(runs.begin(), runs.end(), [&](const auto& known) { return known.front().what == row->what; });
     if (same == runs.end()) runs.push_back({*std::move(row)});
     else same->push_back(*std::move(row));
   }
@@ -151,7 +173,9 @@ Result<Results> parse_results(std::string name, std::string_view text) {
 }
 
 Result<Results> read_results(const std::string& path) {
-  const auto failed = [&] { return Status(Code::unavailable, fmt::format("cannot read {}: {}", path, strerrordesc_np(errno))); };
+  const auto failed = [&] {
+    return Status(Code::unavailable, fmt::format("cannot read {}: {}", path, strerrordesc_np(errno)));
+  };
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"), std::fclose);
   if (file == nullptr) return failed();
   std::string text;
@@ -187,14 +211,19 @@ std::vector<std::string> rows_without(const Results& results, const Results& oth
 
 std::string comparison_table(const Results& before, const Results& now, const std::vector<Comparison>& rows) {
   std::string text = fmt::format("# old: {}\n# new: {}\n", before.name, now.name) + environment_change(before, now);
-  text += "# ratio: new median / old median. A change counts if the middle halves of the times, 25th to 75th percentile, do not overlap; else it is \"same\".\n#\n";
-  text += fmt::format("#{:>11} {:>11} {:>7} {:>7}  {:<23} {:<23} {}\n", "old p50", "new p50", "ratio", "verdict", "old p25..p75 (us)", "new p25..p75 (us)", "what");
+  text +=
+      "# ratio: new median / old median. A change counts if the middle halves of the times, 25th to 75th percentile, do not "
+      "overlap; else it is \"same\".\n#\n";
+  text += fmt::format("#{:>11} {:>11} {:>7} {:>7}  {:<23} {:<23} {}\n", "old p50", "new p50", "ratio", "verdict",
+                      "old p25..p75 (us)", "new p25..p75 (us)", "what");
   std::array<size_t, 4> counts{};
   double logarithms = 0;
   size_t measured = 0;
   for (const auto& row : rows) {
-    text += fmt::format(" {:>11.2f} {:>11.2f} {:>7.3f} {:>7}  {:<23} {:<23} {}\n", row.before.p50_us, row.now.p50_us, row.ratio, verdicts[static_cast<size_t>(row.change)],
-                        fmt::format("{:.2f}..{:.2f}", row.before.p25_us, row.before.p75_us), fmt::format("{:.2f}..{:.2f}", row.now.p25_us, row.now.p75_us), row.now.what);
+    text += fmt::format(" {:>11.2f} {:>11.2f} {:>7.3f} {:>7}  {:<23} {:<23} {}\n", row.before.p50_us, row.now.p50_us, row.ratio,
+                        verdicts[static_cast<size_t>(row.change)],
+                        fmt::format("{:.2f}..{:.2f}", row.before.p25_us, row.before.p75_us),
+                        fmt::format("{:.2f}..{:.2f}", row.now.p25_us, row.now.p75_us), row.now.what);
     ++counts[static_cast<size_t>(row.change)];
     if (row.ratio > 0) logarithms += std::log(row.ratio), ++measured;
   }
@@ -202,7 +231,8 @@ std::string comparison_table(const Results& before, const Results& now, const st
   for (const auto& what : rows_without(now, before)) text += fmt::format("# only in {}: {}\n", now.name, what);
   text += fmt::format("# {} rows: {} same, {} faster, {} slower", rows.size(), counts[0], counts[1], counts[2]);
   if (counts[3] > 0) text += fmt::format(", {} WRONG", counts[3]);
-  if (measured > 0) text += fmt::format("; geometric mean of the ratios {:.3f}", std::exp(logarithms / static_cast<double>(measured)));
+  if (measured > 0)
+    text += fmt::format("; geometric mean of the ratios {:.3f}", std::exp(logarithms / static_cast<double>(measured)));
   return text + "\n";
 }
 
@@ -216,10 +246,20 @@ namespace {
 
 struct Drawing {
   std::vector<std::string> names;  // of collectives; each has its colour
-  Panel times{.title = "Time: median, shaded up to the 99th percentile", .x_label = "size (bytes)", .y_label = "time (us)", .series = {},
-              .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::upper_left};
-  Panel bandwidths{.title = "Bus bandwidth, of the median time", .x_label = "size (bytes)", .y_label = "GB/s", .series = {},
-                   .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::lower_right};
+  Panel times{.title = "Time: median, shaded up to the 99th percentile",
+              .x_label = "size (bytes)",
+              .y_label = "time (us)",
+              .series = {},
+              .x_axis = Axis::bytes,
+              .y_axis = Axis::decades,
+              .legend = Corner::upper_left};
+  Panel bandwidths{.title = "Bus bandwidth, of the median time",
+                   .x_label = "size (bytes)",
+                   .y_label = "GB/s",
+                   .series = {},
+                   .x_axis = Axis::bytes,
+                   .y_axis = Axis::decades,
+                   .legend = Corner::lower_right};
   void add(const Results& results, const std::string& suffix, bool dashed);
 };
 
@@ -232,7 +272,8 @@ void Drawing::add(const Results& results, const std::string& suffix, bool dashed
     done.push_back(name);
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     const auto at = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
-    const bool in_place = std::any_of(results.rows.begin(), results.rows.end(), [&](const ResultRow& row) { return row.collective == name && row.in_place; });
+    const bool in_place = std::any_of(results.rows.begin(), results.rows.end(),
+                                      [&](const ResultRow& row) { return row.collective == name && row.in_place; });
     Series time{.name = name + suffix, .colour = line_colour(at), .dashed = dashed, .points = {}};
     Series bandwidth = time;
     for (const auto& row : results.rows) {

@@ -1,9 +1,9 @@
 // What `unisono bench --json` wrote, read back; and two such results compared.
 //
-// Rows of two files match if they measured the same: collective, world size, bytes, type, operation, root, form, order, schedule asked for.
-// What is compared is the median. It has changed only if the middle halves of the iterations' times (25th to 75th percentile) do not
-// overlap: a change that is smaller than that spread is "same". A file may hold several runs: then a row's median is the median of
-// theirs, and its spread reaches over all of them.
+// Rows of two files match if they measured the same: collective, world size, bytes, type, operation, root, form, order,
+// schedule asked for. What is compared is the median. It has changed only if the middle halves of the iterations' times (25th
+// to 75th percentile) do not overlap: a change that is smaller than that spread is "same". A file may hold several runs: then a
+// row's median is the median of theirs, and its spread reaches over all of them.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct ResultRow {
 };
 
 struct Results {
-  std::string name;                                             // the file's
-  std::vector<std::pair<std::string, std::string>> environment; // what may explain a difference
-  std::vector<ResultRow> rows;                                  // in the order of the file, each once
+  std::string name;                                              // the file's
+  std::vector<std::pair<std::string, std::string>> environment;  // what may explain a difference
+  std::vector<ResultRow> rows;                                   // in the order of the file, each once
 };
 
 // JSON lines. Lines of other kinds are passed over. invalid: the line, and what it lacks.
@@ -55,8 +55,8 @@ std::string comparison_table(const Results& before, const Results& now, const st
 // A row is slower by more than the limit (1.05: five percent), or wrong; a limit of 0 counts wrong rows only.
 bool fails(const std::vector<Comparison>& rows, double limit);
 
-// Time and bus bandwidth against size, a line per collective: its rows in place if it has any. With `now`, that is drawn full and
-// `before` dashed. unavailable: the file cannot be written.
+// Time and bus bandwidth against size, a line per collective: its rows in place if it has any. With `now`, that is drawn full
+// and `before` dashed. unavailable: the file cannot be written.
 Status plot_results(const std::string& path, const Results& before, const Results* now);
 
 }  // namespace unisono::cli

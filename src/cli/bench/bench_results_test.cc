@@ -19,15 +19,19 @@ struct Times {
 };
 
 std::string row(uint64_t bytes, const Times& times, uint64_t wrong = 0, const char* collective = "all_reduce") {
-  return fmt::format(R"({{"kind":"row","collective":"{}","world_size":2,"bytes":{},"dtype":"f32","op":"sum","root":-1,"order":"auto","asked_schedule":"auto",)"
-                     R"("in_place":true,"mean_us":120,"p25_us":{},"p50_us":{},"p75_us":{},"p99_us":300,"busbw_gbs":1.5,"wrong":{}}})" "\n",
-                     collective, bytes, times.p25, times.p50, times.p75, wrong);
+  return fmt::format(
+      R"({{"kind":"row","collective":"{}","world_size":2,"bytes":{},"dtype":"f32","op":"sum","root":-1,"order":"auto","asked_schedule":"auto",)"
+      R"("in_place":true,"mean_us":120,"p25_us":{},"p50_us":{},"p75_us":{},"p99_us":300,"busbw_gbs":1.5,"wrong":{}}})"
+      "\n",
+      collective, bytes, times.p25, times.p50, times.p75, wrong);
 }
 
 Results parsed(const std::string& text) { return parse_results("file", text).value(); }
 std::string refusal(const std::string& text) { return parse_results("file", text).status().message(); }
 
-Change change_of(const Times& before, const Times& now) { return compare_rows(parsed(row(4, before)), parsed(row(4, now))).front().change; }
+Change change_of(const Times& before, const Times& now) {
+  return compare_rows(parsed(row(4, before)), parsed(row(4, now))).front().change;
+}
 
 TEST(BenchResults, a_change_within_the_spread_is_the_same) {
   EXPECT_EQ(change_of({90, 100, 110}, {90, 100, 110}), Change::same);
@@ -76,8 +80,12 @@ TEST(BenchResults, rows_of_one_side_only_are_named) {
 }
 
 TEST(BenchResults, environments_that_differ_are_named) {
-  const auto before = parsed(R"({"kind":"environment","cores":2,"kernel":"6.1","impairment":""})" "\n" + row(4, {}));
-  const auto now = parsed(R"({"kind":"environment","cores":4,"kernel":"6.1","impairment":"1 Gbit/s"})" "\n" + row(4, {}));
+  const auto before = parsed(R"({"kind":"environment","cores":2,"kernel":"6.1","impairment":""})"
+                             "\n" +
+                             row(4, {}));
+  const auto now = parsed(R"({"kind":"environment","cores":4,"kernel":"6.1","impairment":"1 Gbit/s"})"
+                          "\n" +
+                          row(4, {}));
   const auto table = comparison_table(before, now, compare_rows(before, now));
   EXPECT_NE(table.find("cores                2 -> 4\n"), std::string::npos) << table;
   EXPECT_NE(table.find("impairment           none -> 1 Gbit/s\n"), std::string::npos) << table;

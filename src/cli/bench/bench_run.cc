@@ -92,7 +92,8 @@ Status account(Group& group, const Report& report, Measurement& measurement) {
   uint64_t sent = report.sent_bytes;
   if (auto summed = group.all_reduce(std::span<uint64_t>(&sent, 1)); !summed.ok()) return summed.status();
   uint32_t contributors = report.contributors;
-  if (auto least = group.all_reduce(std::span<uint32_t>(&contributors, 1), {.op = ReduceOp::min}); !least.ok()) return least.status();
+  if (auto least = group.all_reduce(std::span<uint32_t>(&contributors, 1), {.op = ReduceOp::min}); !least.ok())
+    return least.status();
   measurement.wire_bytes = sent / group.world_size();
   measurement.contributors = contributors;
   return {};

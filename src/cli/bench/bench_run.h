@@ -18,11 +18,11 @@ enum class Across : uint8_t { rank_0 = 0, mean = 1, min = 2, max = 3 };  // nccl
 struct RunOptions {
   DataPlan data;
   CallOptions call;
-  uint32_t iterations = 0;      // 0: as many as fit in row_time, within bounds
+  uint32_t iterations = 0;  // 0: as many as fit in row_time, within bounds
   uint32_t warmup = 2;
   Nanos row_time = 500 * millisecond;
-  uint32_t checks = 1;          // calls whose results are compared with the reference, before the timed ones
-  bool barrier = true;          // before each timed call, so that lateness of the call before does not count
+  uint32_t checks = 1;  // calls whose results are compared with the reference, before the timed ones
+  bool barrier = true;  // before each timed call, so that lateness of the call before does not count
   Across across = Across::mean;
   // Told between iterations, at most; never while the clock runs.
   std::function<void(uint32_t done, uint32_t total, Nanos now)> on_progress;
@@ -31,15 +31,15 @@ struct RunOptions {
 struct Measurement {
   Extent extent;
   uint32_t iterations = 0;
-  Timing timing;                // over iterations, of the value across ranks
+  Timing timing;  // over iterations, of the value across ranks
   bool checked = false;
-  uint64_t wrong = 0;           // elements, of all ranks
-  double snr_db = 0;            // where elements are encoded: of the last checked result, of all ranks; infinite: nothing is lost
-  double exact_us = 0;          // likewise: median of the same call without codec, timed right before; 0: not measured
-  uint64_t wire_bytes = 0;      // that a rank sent in the last timed call, headers included; mean over ranks
-  uint32_t contributors = 0;    // ranks whose data is in that call's result: the least that any rank reports
-  double missing = 0;           // where delivery is not reliable: share of all contributions to the timed calls, at all ranks
-  Report report;                // of this rank's last timed call
+  uint64_t wrong = 0;         // elements, of all ranks
+  double snr_db = 0;          // where elements are encoded: of the last checked result, of all ranks; infinite: nothing is lost
+  double exact_us = 0;        // likewise: median of the same call without codec, timed right before; 0: not measured
+  uint64_t wire_bytes = 0;    // that a rank sent in the last timed call, headers included; mean over ranks
+  uint32_t contributors = 0;  // ranks whose data is in that call's result: the least that any rank reports
+  double missing = 0;         // where delivery is not reliable: share of all contributions to the timed calls, at all ranks
+  Report report;              // of this rank's last timed call
 };
 
 // Fails with the status of the first operation that fails. With a codec the same is measured before without, for comparison.

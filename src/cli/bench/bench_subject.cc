@@ -28,7 +28,8 @@ Status Subject::allocate() {
   input_.reset(new (std::nothrow) std::byte[input * size]);
   if (!in_place_) output_.reset(new (std::nothrow) std::byte[output * size]);
   if (!input_ || (!in_place_ && !output_)) {
-    return Status(Code::unavailable, fmt::format("no memory for {} in each rank", format_bytes((input + (in_place_ ? 0 : output)) * size)));
+    return Status(Code::unavailable,
+                  fmt::format("no memory for {} in each rank", format_bytes((input + (in_place_ ? 0 : output)) * size)));
   }
   // Touched now, so that page faults are not measured; wrong if a result never arrives.
   if (!in_place_) std::memset(output_.get(), 0xA5, output * size);
@@ -75,10 +76,13 @@ Result<Report> Subject::call(const CallOptions& options) {
   const auto input = tensor(input_.get(), shape().input);
   const auto output = in_place_ ? input : tensor(output_.get(), shape().output);
   switch (data_.collective) {
-    case Collective::all_reduce: return in_place_ ? group_.all_reduce(input, options) : group_.all_reduce(input, output, options);
+    case Collective::all_reduce:
+      return in_place_ ? group_.all_reduce(input, options) : group_.all_reduce(input, output, options);
     case Collective::reduce_scatter:
-      return in_place_ ? group_.reduce_scatter(input, Counts{}, options) : group_.reduce_scatter(input, output, Counts{}, options);
-    case Collective::all_gather: return in_place_ ? group_.all_gather(input, Counts{}, options) : group_.all_gather(input, output, Counts{}, options);
+      return in_place_ ? group_.reduce_scatter(input, Counts{}, options)
+                       : group_.reduce_scatter(input, output, Counts{}, options);
+    case Collective::all_gather:
+      return in_place_ ? group_.all_gather(input, Counts{}, options) : group_.all_gather(input, output, Counts{}, options);
     case Collective::broadcast: return group_.broadcast(input, root, options);
     case Collective::reduce: return group_.reduce(input, output, root, options);
     case Collective::gather: return group_.gather(input, output, root, Counts{}, options);

@@ -38,7 +38,7 @@ class Subject {
 
  private:
   struct Shape {
-    size_t input = 0;   // elements
+    size_t input = 0;  // elements
     size_t output = 0;
   };
   Shape shape() const;

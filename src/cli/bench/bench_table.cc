@@ -15,7 +15,8 @@ namespace {
 
 constexpr const char* across_names[] = {"of rank 0", "mean over ranks", "fastest rank", "slowest rank"};
 constexpr const char* orders[] = {"auto", "strict", "any"};
-constexpr const char* schedules[] = {"auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
+constexpr const char* schedules[] = {"auto",         "ring",     "two_step", "halving_doubling",
+                                     "hierarchical", "one_shot", "direct",   "tree"};
 
 std::string interface_summary(const HostFacts& host) {
   std::string text;
@@ -30,11 +31,14 @@ std::string half_row(const BenchFacts& facts, const std::optional<Measurement>& 
   if (!measurement) return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "-", "-", "-", "-", "-", "-");
   const auto& timing = measurement->timing;
   const auto wrong = measurement->checked ? fmt::format("{}", measurement->wrong) : "N/A";
-  return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", four_digits(timing.mean_us), four_digits(timing.p50_us), four_digits(timing.p99_us),
-                     rate(algorithm_bandwidth(*measurement)), rate(bus_bandwidth(facts, *measurement)), wrong);
+  return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", four_digits(timing.mean_us), four_digits(timing.p50_us),
+                     four_digits(timing.p99_us), rate(algorithm_bandwidth(*measurement)),
+                     rate(bus_bandwidth(facts, *measurement)), wrong);
 }
 
-const char* operation_name(const BenchFacts& facts) { return facts_of(facts.data.collective).reduces ? name(facts.data.op) : "none"; }
+const char* operation_name(const BenchFacts& facts) {
+  return facts_of(facts.data.collective).reduces ? name(facts.data.op) : "none";
+}
 
 std::string counted(const std::vector<std::pair<std::string, size_t>>& counts, const char* between) {
   std::string text;
@@ -65,10 +69,13 @@ std::string codec_of(const BenchFacts& facts, const Row& row) {
   if (facts.data.codec.is_plain()) return {};
   const auto& measurement = row.in_place ? *row.in_place : *row.out_of_place;
   const auto ratio = measurement.timing.p50_us > 0 ? measurement.exact_us / measurement.timing.p50_us : 0;
-  const auto snr = !measurement.checked ? std::string("N/A") : std::isinf(measurement.snr_db) ? std::string("exact") : fmt::format("{:.1f}", measurement.snr_db);
+  const auto snr = !measurement.checked             ? std::string("N/A")
+                   : std::isinf(measurement.snr_db) ? std::string("exact")
+                                                    : fmt::format("{:.1f}", measurement.snr_db);
   const auto& report = measurement.report;
   return fmt::format(" {:>7.4g} {:>6} {:>7.2f}  {}", report.bits_per_element(), snr, ratio,
-                     report.codec.is_plain() ? fmt::format("left out: {}", report.codec_note) : fmt::format("{} {}", report.codec.to_string(), report.schedule));
+                     report.codec.is_plain() ? fmt::format("left out: {}", report.codec_note)
+                                             : fmt::format("{} {}", report.codec.to_string(), report.schedule));
 }
 
 std::string delivery_text(const CallOptions& call) {
@@ -82,7 +89,8 @@ std::string delivery_of(const BenchFacts& facts, const Row& row) {
   const auto& measurement = row.in_place ? *row.in_place : *row.out_of_place;
   const auto* delivery = measurement.report.delivery.get();
   if (delivery == nullptr) return fmt::format(" {:>8}  none", "-");  // a group of one
-  return fmt::format(" {:>8.3f}  {}{}", 100 * measurement.missing, delivery->used == Delivery::lossy ? "lossy" : "reliable", delivery->note.empty() ? "" : ": " + delivery->note);
+  return fmt::format(" {:>8.3f}  {}{}", 100 * measurement.missing, delivery->used == Delivery::lossy ? "lossy" : "reliable",
+                     delivery->note.empty() ? "" : ": " + delivery->note);
 }
 
 }  // namespace
@@ -120,7 +128,8 @@ double bus_bandwidth(const BenchFacts& facts, const Measurement& measurement) {
 }
 
 std::string table_surroundings(const BenchFacts& facts) {
-  auto text = fmt::format("# host {}: {}, {} cores, kernel {}\n", facts.host.host, facts.host.processor, facts.host.cores, facts.host.kernel);
+  auto text = fmt::format("# host {}: {}, {} cores, kernel {}\n", facts.host.host, facts.host.processor, facts.host.cores,
+                          facts.host.kernel);
   text += fmt::format("# tcp congestion control {}; mtu: {}\n", facts.host.congestion_control, interface_summary(facts.host));
   text += fmt::format("# ranks: {}; links of rank 0: {}\n", host_summary(facts.members), link_summary(facts.members));
   if (!facts.impairment.empty()) text += fmt::format("# on request: {}\n", facts.impairment);
@@ -128,27 +137,39 @@ std::string table_surroundings(const BenchFacts& facts) {
 }
 
 std::string table_head(const BenchFacts& facts) {
-  std::string text = fmt::format("# unisono {} ({}): {}, world size {}, order {}, schedule {}\n", version_text, commit_text(),
-                                 facts_of(facts.data.collective).name, facts.data.world_size, orders[static_cast<size_t>(facts.call.order)],
-                                 schedules[static_cast<size_t>(facts.call.schedule)]);
+  std::string text =
+      fmt::format("# unisono {} ({}): {}, world size {}, order {}, schedule {}\n", version_text, commit_text(),
+                  facts_of(facts.data.collective).name, facts.data.world_size, orders[static_cast<size_t>(facts.call.order)],
+                  schedules[static_cast<size_t>(facts.call.schedule)]);
   text += table_surroundings(facts);
-  if (!facts.data.codec.is_plain()) text += fmt::format("# codec {}: elements are normally distributed; #wrong: further off than the codec explains\n", facts.data.codec.to_string());
-  if (facts.call.delivery != Delivery::reliable) text += fmt::format("# delivery {}; missing: contributions that are not in the sums of the timed calls\n", delivery_text(facts.call));
-  text += fmt::format("# time: {}, mean over iterations{}; GB = 1e9 bytes; #wrong: elements of all ranks\n", across_names[static_cast<size_t>(facts.across)],
-                      facts.barrier ? ", a barrier before each" : "");
+  if (!facts.data.codec.is_plain())
+    text += fmt::format("# codec {}: elements are normally distributed; #wrong: further off than the codec explains\n",
+                        facts.data.codec.to_string());
+  if (facts.call.delivery != Delivery::reliable)
+    text += fmt::format("# delivery {}; missing: contributions that are not in the sums of the timed calls\n",
+                        delivery_text(facts.call));
+  text += fmt::format("# time: {}, mean over iterations{}; GB = 1e9 bytes; #wrong: elements of all ranks\n",
+                      across_names[static_cast<size_t>(facts.across)], facts.barrier ? ", a barrier before each" : "");
   return text;
 }
 
 std::string row_head(const BenchFacts& facts) {
-  std::string text = "# wire: bytes that a rank sent in one call, headers included, mean over ranks; contrib: ranks whose data is in the result\n#\n";
+  std::string text =
+      "# wire: bytes that a rank sent in one call, headers included, mean over ranks; contrib: ranks whose data is in the "
+      "result\n#\n";
   const auto half = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "time", "p50", "p99", "algbw", "busbw", "#wrong");
   const auto units = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
   const bool codec = !facts.data.codec.is_plain(), delivery = facts.call.delivery != Delivery::reliable;
-  if (codec) text += "# bits: on the wire per element sent; snr: of the result against the exact one; gain: time (p50) without codec / with it\n#\n";
+  if (codec)
+    text +=
+        "# bits: on the wire per element sent; snr: of the result against the exact one; gain: time (p50) without codec / with "
+        "it\n#\n";
   text += fmt::format("#{:46} {:^52} {:^52}\n", "", "out-of-place", "in-place");
-  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}{}\n", "size", "count", "type", "redop", "root", half, half, "wire", "contrib", codec ? fmt::format(" {:>7} {:>6} {:>7}  codec", "bits", "snr", "gain") : "",
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}{}\n", "size", "count", "type", "redop", "root", half,
+                      half, "wire", "contrib", codec ? fmt::format(" {:>7} {:>6} {:>7}  codec", "bits", "snr", "gain") : "",
                       delivery ? fmt::format(" {:>8}  delivery", "missing") : "");
-  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}{}\n", "(B)", "(elements)", "", "", "", units, units, "(B/rank)", "(ranks)", codec ? fmt::format(" {:>7} {:>6} {:>7}", "", "(dB)", "(ratio)") : "",
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}{}\n", "(B)", "(elements)", "", "", "", units, units,
+                      "(B/rank)", "(ranks)", codec ? fmt::format(" {:>7} {:>6} {:>7}", "", "(dB)", "(ratio)") : "",
                       delivery ? fmt::format(" {:>8}", "(%)") : "");
   return text;
 }
@@ -156,8 +177,9 @@ std::string row_head(const BenchFacts& facts) {
 std::string table_row(const BenchFacts& facts, const Row& row) {
   const auto& any = row.out_of_place ? *row.out_of_place : *row.in_place;
   const auto root = facts_of(facts.data.collective).has_root ? fmt::format("{}", facts.data.root) : "-1";
-  return fmt::format(" {:>12} {:>13} {:>6} {:>6} {:>5}{}{}{}{}{}\n", any.extent.bytes, any.extent.block_count, name(facts.data.dtype),
-                     operation_name(facts), root, half_row(facts, row.out_of_place), half_row(facts, row.in_place), cost_of(row), codec_of(facts, row), delivery_of(facts, row));
+  return fmt::format(" {:>12} {:>13} {:>6} {:>6} {:>5}{}{}{}{}{}\n", any.extent.bytes, any.extent.block_count,
+                     name(facts.data.dtype), operation_name(facts), root, half_row(facts, row.out_of_place),
+                     half_row(facts, row.in_place), cost_of(row), codec_of(facts, row), delivery_of(facts, row));
 }
 
 uint64_t wrong_values(const std::vector<Row>& rows) {
@@ -189,16 +211,26 @@ std::string table_foot(const BenchFacts& facts, const std::vector<Row>& rows) {
 // Links that come late make times longer than was asked for.
 std::string table_links(const LinkTally& tally) {
   const auto& counts = tally.counts;
-  const auto share = [&](uint64_t part) { return counts.packets > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(counts.packets) : 0; };
-  std::string text = fmt::format("# links: {} packets, {} lost on request ({:.2f} %), {} dropped at full queues; at most {} late\n", counts.packets, counts.lost,
-                                 share(counts.lost), counts.overflown, format_duration(tally.latest));
+  const auto share = [&](uint64_t part) {
+    return counts.packets > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(counts.packets) : 0;
+  };
+  std::string text =
+      fmt::format("# links: {} packets, {} lost on request ({:.2f} %), {} dropped at full queues; at most {} late\n",
+                  counts.packets, counts.lost, share(counts.lost), counts.overflown, format_duration(tally.latest));
   if (share(tally.late_packets) < 1) return text;
-  return text + fmt::format("# links: {:.1f} % of the packets were more than 1 ms late: this machine is too busy for such links, and times are too long\n", share(tally.late_packets));
+  return text + fmt::format(
+                    "# links: {:.1f} % of the packets were more than 1 ms late: this machine is too busy for such links, and "
+                    "times are too long\n",
+                    share(tally.late_packets));
 }
 
 std::string json_links(const LinkTally& tally) {
-  nlohmann::ordered_json json{{"kind", "links"}, {"packets", tally.counts.packets}, {"lost", tally.counts.lost}, {"overflown", tally.counts.overflown},
-                              {"latest_us", static_cast<double>(tally.latest) / static_cast<double>(microsecond)}, {"late_packets", tally.late_packets}};
+  nlohmann::ordered_json json{{"kind", "links"},
+                              {"packets", tally.counts.packets},
+                              {"lost", tally.counts.lost},
+                              {"overflown", tally.counts.overflown},
+                              {"latest_us", static_cast<double>(tally.latest) / static_cast<double>(microsecond)},
+                              {"late_packets", tally.late_packets}};
   return json.dump() + "\n";
 }
 
@@ -276,7 +308,8 @@ std::string json_row(const BenchFacts& facts, const Measurement& measurement, bo
     json["encode_us"] = report.encode_us;
     json["sum_us"] = report.sum_us;
     json["decode_us"] = report.decode_us;
-    json["snr_db"] = std::isfinite(measurement.snr_db) ? nlohmann::ordered_json(measurement.snr_db) : nlohmann::ordered_json(nullptr);
+    json["snr_db"] =
+        std::isfinite(measurement.snr_db) ? nlohmann::ordered_json(measurement.snr_db) : nlohmann::ordered_json(nullptr);
     json["exact_p50_us"] = measurement.exact_us;
     json["gain"] = measurement.timing.p50_us > 0 ? measurement.exact_us / measurement.timing.p50_us : 0;
     json["saturated"] = report.saturated;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/bench/bench_run.h"
-#include "cli/launch/link_emulator.h"
 #include "cli/common/host_facts.h"
+#include "cli/launch/link_emulator.h"
 #include "unisono/group.h"
 
 namespace unisono::cli {
@@ -18,9 +18,9 @@ struct BenchFacts {
   CallOptions call;
   bool barrier = true;
   Across across = Across::mean;
-  std::vector<Member> members;      // as rank 0 sees them
-  std::string impairment = {};      // what --rate, --loss and --delay do to the links; empty: nothing
-  LinkSpeeds speeds = {};           // what schedules are chosen by
+  std::vector<Member> members;  // as rank 0 sees them
+  std::string impairment = {};  // what --rate, --loss and --delay do to the links; empty: nothing
+  LinkSpeeds speeds = {};       // what schedules are chosen by
 };
 
 struct Row {

@@ -35,7 +35,10 @@ TEST(BenchTable, bandwidths_follow_nccl_tests) {
 
 TEST(BenchTable, the_head_names_what_the_numbers_depend_on_and_is_all_comment) {
   const auto head = table_head(facts()) + row_head(facts());
-  for (const char* part : {"all_reduce", "world size 4", "CPU", "kernel 6.1", "cubic", "lo 65536", "ranks: a x3, b x1", "inside hosts shm x2; between hosts tcp x1", "wire", "contrib", "inside hosts 0.5 us, 9 GB/s; between hosts 0 us, 0 GB/s (not measured)", "algbw", "busbw", "#wrong", "p99"}) {
+  for (const char* part :
+       {"all_reduce", "world size 4", "CPU", "kernel 6.1", "cubic", "lo 65536", "ranks: a x3, b x1",
+        "inside hosts shm x2; between hosts tcp x1", "wire", "contrib",
+        "inside hosts 0.5 us, 9 GB/s; between hosts 0 us, 0 GB/s (not measured)", "algbw", "busbw", "#wrong", "p99"}) {
     EXPECT_NE(head.find(part), std::string::npos) << part;
   }
   for (size_t at = 0; at < head.size(); at = head.find('\n', at) + 1) EXPECT_EQ(head[at], '#');
@@ -43,7 +46,8 @@ TEST(BenchTable, the_head_names_what_the_numbers_depend_on_and_is_all_comment) {
 
 TEST(BenchTable, a_row_has_both_halves_or_dashes) {
   const auto row = table_row(facts(), {.out_of_place = measurement(0), .in_place = std::nullopt});
-  for (const char* part : {" 1000000 ", " 250000 ", " 500.0 ", " 490.0 ", " 700.0 ", " 2.00 ", " 3.00 ", " -1 ", " - ", " 1500064 ", " 4\n"}) {
+  for (const char* part :
+       {" 1000000 ", " 250000 ", " 500.0 ", " 490.0 ", " 700.0 ", " 2.00 ", " 3.00 ", " -1 ", " - ", " 1500064 ", " 4\n"}) {
     EXPECT_NE(row.find(part), std::string::npos) << part << row;
   }
 }
@@ -65,7 +69,8 @@ TEST(BenchTable, what_was_missing_of_lossy_sums_has_a_column_and_says_which_deli
   auto report = std::make_shared<DeliveryReport>();
   measured.report.delivery = report;
   const auto head = table_head(lossy) + row_head(lossy);
-  for (const char* part : {"# delivery lossy:loss_budget=0.2; missing", " missing  delivery", "(%)"}) EXPECT_NE(head.find(part), std::string::npos) << head;
+  for (const char* part : {"# delivery lossy:loss_budget=0.2; missing", " missing  delivery", "(%)"})
+    EXPECT_NE(head.find(part), std::string::npos) << head;
   EXPECT_NE(table_row(lossy, {.out_of_place = measured, .in_place = measured}).find("    1.234  lossy\n"), std::string::npos);
   const auto json = nlohmann::json::parse(json_row(lossy, measured, false));
   EXPECT_EQ(json["asked_delivery"], "lossy:loss_budget=0.2");
@@ -74,7 +79,9 @@ TEST(BenchTable, what_was_missing_of_lossy_sums_has_a_column_and_says_which_deli
   report->used = Delivery::reliable;
   report->note = "too much is lost";
   measured.missing = 0;
-  EXPECT_NE(table_row(lossy, {.out_of_place = measured, .in_place = std::nullopt}).find("    0.000  reliable: too much is lost\n"), std::string::npos);
+  EXPECT_NE(
+      table_row(lossy, {.out_of_place = measured, .in_place = std::nullopt}).find("    0.000  reliable: too much is lost\n"),
+      std::string::npos);
   EXPECT_EQ(row_head(facts()).find("missing"), std::string::npos);
 }
 
@@ -87,7 +94,8 @@ TEST(BenchTable, the_head_says_what_was_done_to_the_links) {
 
 TEST(BenchTable, links_that_come_late_are_said_to_spoil_the_times) {
   LinkTally tally{.counts = {.packets = 1000, .lost = 10, .overflown = 3}, .latest = 400 * microsecond, .late_packets = 9};
-  EXPECT_EQ(table_links(tally), "# links: 1000 packets, 10 lost on request (1.00 %), 3 dropped at full queues; at most 400 us late\n");
+  EXPECT_EQ(table_links(tally),
+            "# links: 1000 packets, 10 lost on request (1.00 %), 3 dropped at full queues; at most 400 us late\n");
   tally.late_packets = 100;
   EXPECT_NE(table_links(tally).find("10.0 % of the packets were more than 1 ms late"), std::string::npos);
   EXPECT_EQ(nlohmann::json::parse(json_links(tally))["lost"], 10);

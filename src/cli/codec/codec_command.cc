@@ -5,9 +5,9 @@
 #include <csignal>
 #include <optional>
 
-#include "cli/common/byte_stream.h"
 #include "cli/codec/codec_report.h"
 #include "cli/codec/codec_trial.h"
+#include "cli/common/byte_stream.h"
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
@@ -22,9 +22,11 @@ namespace {
 const CommandLineText codec_text{
     .name = "unisono codec",
     .usage = "unisono codec roundtrip|encode|decode|compare [FILE] [OPTIONS]",
-    .description = "Passes elements of your own through the codecs of all-reduce, and says how small they become and what is lost.\n\n"
-                   "roundtrip writes them as a receiver gets them, encode as messages, decode elements from messages; compare tries all widths "
-                   "and prints a table.",
+    .description =
+        "Passes elements of your own through the codecs of all-reduce, and says how small they become and what is lost.\n\n"
+        "roundtrip writes them as a receiver gets them, encode as messages, decode elements from messages; compare tries all "
+        "widths "
+        "and prints a table.",
     .footer = R"(Examples:
   unisono codec roundtrip layer.f32 -o received.f32               8 bits, groups of 128
   unisono codec roundtrip -c int4 --group 64 < layer.f32 > received.f32
@@ -60,18 +62,44 @@ struct CodecOptions {
 };
 
 void add_codec_options(CLI::App& app, CodecOptions& options) {
-  set_choices(*app.add_option("action", options.action, "what to do")->type_name(""), {"roundtrip", "encode", "decode", "compare"});
+  set_choices(*app.add_option("action", options.action, "what to do")->type_name(""),
+              {"roundtrip", "encode", "decode", "compare"});
   app.add_option("file", options.file, "what to read, as --input")->type_name("FILE");
-  app.add_option("-c,--codec", options.codec, "of messages: plain, f16, bf16, int2 to int8, quantize:bits=4,group=64 [auto: int8]")->type_name("CODEC");
-  add_choice(app, options.group, {.names = "-g,--group", .value = "COUNT", .meaning = "elements that share a scale", .words = {"32", "64", "128", "256"}, .fallback = "128"});
-  add_choice(app, options.metadata, {.names = "-m,--metadata", .value = "TYPE", .meaning = "of the scales", .words = {"f16", "bf16", "f32", "auto"}, .fallback = "auto: bf16, for f16 elements f16"});
-  add_choice(app, options.spikes, {.names = "-s,--spikes", .value = "WHEN", .meaning = "smallest and largest of a group apart", .words = {"on", "off", "auto"}, .fallback = "auto: with 2 and 3 bits"});
-  add_choice(app, options.dtype, {.names = "-d,--dtype", .value = "TYPE", .meaning = "of the elements", .words = {"f32", "f16", "bf16"}, .fallback = "f32"});
+  app.add_option("-c,--codec", options.codec,
+                 "of messages: plain, f16, bf16, int2 to int8, quantize:bits=4,group=64 [auto: int8]")
+      ->type_name("CODEC");
+  add_choice(app, options.group,
+             {.names = "-g,--group",
+              .value = "COUNT",
+              .meaning = "elements that share a scale",
+              .words = {"32", "64", "128", "256"},
+              .fallback = "128"});
+  add_choice(app, options.metadata,
+             {.names = "-m,--metadata",
+              .value = "TYPE",
+              .meaning = "of the scales",
+              .words = {"f16", "bf16", "f32", "auto"},
+              .fallback = "auto: bf16, for f16 elements f16"});
+  add_choice(app, options.spikes,
+             {.names = "-s,--spikes",
+              .value = "WHEN",
+              .meaning = "smallest and largest of a group apart",
+              .words = {"on", "off", "auto"},
+              .fallback = "auto: with 2 and 3 bits"});
+  add_choice(app, options.dtype,
+             {.names = "-d,--dtype",
+              .value = "TYPE",
+              .meaning = "of the elements",
+              .words = {"f32", "f16", "bf16"},
+              .fallback = "f32"});
   app.add_option("-i,--input", options.input, "what to read; - for standard input")->type_name("FILE");
   app.add_option("-o,--output", options.output, "where elements or messages go; - for standard output")->type_name("FILE");
-  app.add_flag("--json", options.json, "numbers as one line of JSON on standard output; elements and messages only to an --output");
+  app.add_flag("--json", options.json,
+               "numbers as one line of JSON on standard output; elements and messages only to an --output");
   app.add_option("--plot", options.plot, "compare: draw quality and size against width as an SVG")->type_name("FILE");
-  add_choice(app, options.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  add_choice(
+      app, options.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
 }
 
 enum class Action : uint8_t { roundtrip, encode, decode, compare };
@@ -89,14 +117,17 @@ struct Task {
   WireCodec wire() const { return codec_for(step(), codec.poison, dtype); }
 };
 
-bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) { return std::find(words.begin(), words.end(), word) != words.end(); }
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
 
 // Options that this action has no use for; empty: all have one.
 std::string useless_option(const CodecOptions& options) {
   const bool compares = options.action == "compare", decodes = options.action == "decode";
-  const std::pair<const char*, bool> all[] = {{"--codec", compares && !options.codec.empty()}, {"--spikes", (compares || decodes) && !options.spikes.empty()},
-                                              {"--group", decodes && !options.group.empty()}, {"--metadata", decodes && !options.metadata.empty()},
-                                              {"--output", compares && !options.output.empty()}, {"--plot", !compares && !options.plot.empty()}};
+  const std::pair<const char*, bool> all[] = {
+      {"--codec", compares && !options.codec.empty()},   {"--spikes", (compares || decodes) && !options.spikes.empty()},
+      {"--group", decodes && !options.group.empty()},    {"--metadata", decodes && !options.metadata.empty()},
+      {"--output", compares && !options.output.empty()}, {"--plot", !compares && !options.plot.empty()}};
   for (const auto& [name, is_useless] : all) {
     if (is_useless) return name;
   }
@@ -105,7 +136,8 @@ std::string useless_option(const CodecOptions& options) {
 
 Status set_codec(const CodecOptions& options, Task& task) {
   auto text = options.codec.empty() ? std::string("auto") : options.codec;
-  for (const auto& [key, value] : {std::pair{"group", options.group}, {"metadata", options.metadata}, {"spikes", options.spikes}}) {
+  for (const auto& [key, value] :
+       {std::pair{"group", options.group}, {"metadata", options.metadata}, {"spikes", options.spikes}}) {
     // What comes last counts.
     if (!value.empty()) text += fmt::format("{}{}={}", text.find(':') == std::string::npos ? ":" : ",", key, value);
   }
@@ -114,25 +146,33 @@ Status set_codec(const CodecOptions& options, Task& task) {
   task.codec = *codec;
   task.codec_asked = !options.codec.empty();
   const bool overridden = !options.group.empty() || !options.metadata.empty() || !options.spikes.empty();
-  if (overridden && task.step().kind != StepCodec::Kind::quantize) return invalid(fmt::format("--group, --metadata and --spikes are for quantised elements, not for {}", options.codec));
+  if (overridden && task.step().kind != StepCodec::Kind::quantize)
+    return invalid(fmt::format("--group, --metadata and --spikes are for quantised elements, not for {}", options.codec));
   return {};
 }
 
 Result<Task> task_of(const CodecOptions& options) {
   Task task;
   if (options.action.empty()) return invalid("what is to be done? roundtrip, encode, decode or compare");
-  const std::pair<const char*, Action> actions[] = {{"roundtrip", Action::roundtrip}, {"encode", Action::encode}, {"decode", Action::decode}, {"compare", Action::compare}};
-  const auto* const action = std::find_if(std::begin(actions), std::end(actions), [&](const auto& entry) { return options.action == entry.first; });
-  if (action == std::end(actions)) return invalid(fmt::format("'{}' is none of roundtrip, encode, decode, compare", options.action));
+  const std::pair<const char*, Action> actions[] = {
+      {"roundtrip", Action::roundtrip}, {"encode", Action::encode}, {"decode", Action::decode}, {"compare", Action::compare}};
+  const auto* const action =
+      std::find_if(std::begin(actions), std::end(actions), [&](const auto& entry) { return options.action == entry.first; });
+  if (action == std::end(actions))
+    return invalid(fmt::format("'{}' is none of roundtrip, encode, decode, compare", options.action));
   task.action = action->second;
   if (const auto option = useless_option(options); !option.empty()) {
     return invalid(fmt::format("{} means nothing to {}{}", option, options.action,
-                               option == "--plot" ? "" : options.action == "compare" ? ", which tries them all and writes a table" : ": the messages say how they were made"));
+                               option == "--plot"            ? ""
+                               : options.action == "compare" ? ", which tries them all and writes a table"
+                                                             : ": the messages say how they were made"));
   }
   if (auto status = set_codec(options, task); !status.ok()) return status;
-  if (!is_one_of(options.dtype, {"f32", "f16", "bf16"})) return invalid(fmt::format("--dtype '{}' is none of f32, f16, bf16", options.dtype));
+  if (!is_one_of(options.dtype, {"f32", "f16", "bf16"}))
+    return invalid(fmt::format("--dtype '{}' is none of f32, f16, bf16", options.dtype));
   task.dtype = options.dtype == "f32" ? DType::f32 : options.dtype == "f16" ? DType::f16 : DType::bf16;
-  if (!options.file.empty() && !options.input.empty()) return invalid(fmt::format("two inputs, {} and --input {}", options.file, options.input));
+  if (!options.file.empty() && !options.input.empty())
+    return invalid(fmt::format("two inputs, {} and --input {}", options.file, options.input));
   task.input = options.file.empty() ? options.input : options.file;
   task.output = options.output;
   if (options.json && options.output == "-") return invalid("--json and --output - would both write to standard output");
@@ -147,13 +187,15 @@ Result<Task> task_of(const CodecOptions& options) {
 struct Run {
   const Task& task;
   ByteSource source;
-  ByteSink numbers;               // standard output, for JSON and the table
-  std::optional<ByteSink> sink;   // of elements or messages; none: nobody wants them
+  ByteSink numbers;              // standard output, for JSON and the table
+  std::optional<ByteSink> sink;  // of elements or messages; none: nobody wants them
   Progress progress;
 };
 
 // As every program whose reader has gone: quietly.
-int not_written(const ByteSink& sink, const Status& status) { return sink.has_lost_its_reader() ? 128 + SIGPIPE : failed(codec_text, status); }
+int not_written(const ByteSink& sink, const Status& status) {
+  return sink.has_lost_its_reader() ? 128 + SIGPIPE : failed(codec_text, status);
+}
 
 // Ends the run: what remains to be said, and the exit code.
 int finish(Run& run, const std::string& json, const std::string& summary) {
@@ -169,14 +211,16 @@ int finish(Run& run, const std::string& json, const std::string& summary) {
   return status.ok() ? 0 : not_written(run.numbers, status);
 }
 
-// The next chunk's elements, fewer than file_message_elements only at the end. corrupt: the input is not made of whole elements.
+// The next chunk's elements, fewer than file_message_elements only at the end. corrupt: the input is not made of whole
+// elements.
 Result<std::span<const std::byte>> next_elements(Run& run, std::vector<std::byte>& memory) {
   const auto bytes_each = element_bytes(run.task.dtype);
   memory.resize(file_message_elements * bytes_each);
   const auto got = run.source.read(memory);
   if (!got.ok()) return got.status();
   if (*got % bytes_each != 0) {
-    return Status(Code::corrupt, fmt::format("{} has {} bytes, no multiple of the {} bytes of an element of {}", run.source.name(), run.source.taken(), bytes_each, name(run.task.dtype)));
+    return Status(Code::corrupt, fmt::format("{} has {} bytes, no multiple of the {} bytes of an element of {}",
+                                             run.source.name(), run.source.taken(), bytes_each, name(run.task.dtype)));
   }
   run.progress.update(run.source.taken() / memory.size(), decimal_bytes(run.source.taken()), monotonic_now());
   return std::span<const std::byte>(memory).first(*got);
@@ -221,12 +265,14 @@ int run_decode(Run& run) {
   for (bool goes_on = true; goes_on;) {
     const auto count = reader.next(elements, outcome.counts);
     if (!count.ok()) return run.progress.clear(), failed(codec_text, count.status());
-    if (auto status = is_raw ? Status() : compare_codecs(run.task, reader.codec(), run.source.name()); !status.ok()) return run.progress.clear(), failed(codec_text, status);
+    if (auto status = is_raw ? Status() : compare_codecs(run.task, reader.codec(), run.source.name()); !status.ok())
+      return run.progress.clear(), failed(codec_text, status);
     goes_on = *count > 0;
     const auto decoded = std::span<const std::byte>(elements).first(*count * bytes_each);
     widen(outcome.dtype, decoded, std::span(values).first(*count));
     outcome.nonfinite += count_nonfinite(std::span(values).first(*count));
-    if (auto written = run.sink ? run.sink->write(decoded) : Status(); !written.ok()) return run.progress.clear(), not_written(*run.sink, written);
+    if (auto written = run.sink ? run.sink->write(decoded) : Status(); !written.ok())
+      return run.progress.clear(), not_written(*run.sink, written);
     run.progress.update(run.source.taken() / elements.size(), decimal_bytes(run.source.taken()), monotonic_now());
   }
   outcome.codec = reader.codec();
@@ -237,7 +283,8 @@ int run_decode(Run& run) {
 CodecComparison comparison_for(const Task& task, const std::string& file) {
   CodecComparison comparison{.name = file.substr(file.find_last_of('/') + 1), .trials = {}};  // npos + 1 is 0
   if (task.dtype == DType::f32) {
-    for (const auto kind : {StepCodec::Kind::f16, StepCodec::Kind::bf16}) comparison.trials.emplace_back(codec_for({.kind = kind}, task.codec.poison, task.dtype), task.dtype);
+    for (const auto kind : {StepCodec::Kind::f16, StepCodec::Kind::bf16})
+      comparison.trials.emplace_back(codec_for({.kind = kind}, task.codec.poison, task.dtype), task.dtype);
   }
   for (uint8_t bits = 8; bits >= 2; --bits) {
     for (const auto spikes : {StepCodec::Spikes::off, StepCodec::Spikes::on}) {
@@ -261,7 +308,8 @@ int run_compare(Run& run) {
     for (auto& trial : comparison.trials) trial.add(*elements, memory);
   }
   run.progress.clear();
-  if (auto status = run.numbers.write(run.task.json ? json_of(comparison) : table_of(comparison)); !status.ok()) return not_written(run.numbers, status);
+  if (auto status = run.numbers.write(run.task.json ? json_of(comparison) : table_of(comparison)); !status.ok())
+    return not_written(run.numbers, status);
   const auto drawn = run.task.plot.empty() ? Status() : write_svg(run.task.plot, panels_of(comparison));
   return drawn.ok() ? 0 : failed(codec_text, drawn);
 }
@@ -274,26 +322,35 @@ Result<std::optional<ByteSink>> sink_of(const Task& task, const ByteSource& sour
   if (!sink.ok()) return sink.status();
   if (asked || !sink->is_terminal()) return std::optional<ByteSink>(*std::move(sink));
   if (task.action == Action::roundtrip) return std::optional<ByteSink>();
-  return invalid(fmt::format("{} are no text for a terminal: give --output FILE, or redirect standard output", task.action == Action::encode ? "messages" : "elements"));
+  return invalid(fmt::format("{} are no text for a terminal: give --output FILE, or redirect standard output",
+                             task.action == Action::encode ? "messages" : "elements"));
 }
 
 int run_task(const Task& task) {
   auto source = ByteSource::open(task.input);
   if (!source.ok()) return failed(codec_text, source.status());
   if (task.input.empty() && source->is_terminal()) {
-    return usage_error(codec_text.name, fmt::format("{} are read from standard input, which is a terminal: name a FILE, or redirect one into this command",
-                                                   task.action == Action::decode ? "messages" : fmt::format("elements of {}, little-endian,", name(task.dtype))));
+    return usage_error(
+        codec_text.name,
+        fmt::format(
+            "{} are read from standard input, which is a terminal: name a FILE, or redirect one into this command",
+            task.action == Action::decode ? "messages" : fmt::format("elements of {}, little-endian,", name(task.dtype))));
   }
   const auto bytes_each = element_bytes(task.dtype);
   const auto total = source->bytes_left();
   if (task.action != Action::decode && total.value_or(0) % bytes_each != 0) {  // before anything is overwritten
-    return failed(codec_text, Status(Code::corrupt, fmt::format("{} has {} bytes, no multiple of the {} bytes of an element of {}", source->name(), *total, bytes_each, name(task.dtype))));
+    return failed(codec_text,
+                  Status(Code::corrupt, fmt::format("{} has {} bytes, no multiple of the {} bytes of an element of {}",
+                                                    source->name(), *total, bytes_each, name(task.dtype))));
   }
   auto numbers = ByteSink::open("", *source);
   auto sink = sink_of(task, *source);
-  if (!sink.ok()) return sink.status().code() == Code::invalid ? usage_error(codec_text.name, sink.status().message()) : failed(codec_text, sink.status());
+  if (!sink.ok())
+    return sink.status().code() == Code::invalid ? usage_error(codec_text.name, sink.status().message())
+                                                 : failed(codec_text, sink.status());
   const auto steps = total.value_or(0) / (file_message_elements * bytes_each);
-  Run run{task, *std::move(source), *std::move(numbers), *std::move(sink), Progress(progress_options("codec", steps, task.progress), monotonic_now())};
+  Run run{task, *std::move(source), *std::move(numbers), *std::move(sink),
+          Progress(progress_options("codec", steps, task.progress), monotonic_now())};
   switch (task.action) {
     case Action::roundtrip:
     case Action::encode: return run_trial(run);
@@ -317,10 +374,12 @@ int run_codec(const Arguments& arguments) {
   ::signal(SIGPIPE, SIG_IGN);  // so that writing says it
   const auto& codec = task->codec;
   if (codec.across != codec.reduce || codec.gather != codec.reduce) {
-    fmt::print(stderr, "unisono codec: of {} the reduce step's is taken: {}\n", codec.to_string(), canonical_text(task->wire()));
+    fmt::print(stderr, "unisono codec: of {} the reduce step's is taken: {}\n", codec.to_string(),
+               canonical_text(task->wire()));
   }
   if (task->wire().is_plain() && task->step().kind != StepCodec::Kind::plain) {
-    fmt::print(stderr, "unisono codec: elements of {} travel as they are, not as {}\n", name(task->dtype), Codec::of(task->step()).to_string());
+    fmt::print(stderr, "unisono codec: elements of {} travel as they are, not as {}\n", name(task->dtype),
+               Codec::of(task->step()).to_string());
   }
   return run_task(*task);
 }

@@ -1,7 +1,9 @@
-// Files of messages: elements as Unisono sends them, one message per 2^20 elements, one behind the other (docs/reference/wire_format.md, "Files").
+// Files of messages: elements as Unisono sends them, one message per 2^20 elements, one behind the other
+// (docs/reference/wire_format.md, "Files").
 //
-// Quantised messages say themselves how they were made and how long they are, and the last one is shorter than the others, so a reader
-// needs to be told nothing and misses nothing. Plain, f16 and bf16 elements have no headers: such a file is its elements.
+// Quantised messages say themselves how they were made and how long they are, and the last one is shorter than the others, so a
+// reader needs to be told nothing and misses nothing. Plain, f16 and bf16 elements have no headers: such a file is its
+// elements.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +37,8 @@ class MessageReader {
   // `raw`: of the file's elements, if it is one without headers. dtype: what the elements are wanted as.
   MessageReader(ByteSource& source, std::optional<WireCodec> raw, DType dtype, bool poison);
 
-  // The next message's elements, at most file_message_elements, and their number; 0 at the end. corrupt: the file is damaged, cut off or none
-  // of ours; the place and the reason.
+  // The next message's elements, at most file_message_elements, and their number; 0 at the end. corrupt: the file is damaged,
+  // cut off or none of ours; the place and the reason.
   Result<size_t> next(std::span<std::byte> elements, kernels::BlockCounts& counts);
   // Of a file without messages, too: its end mark has one. Known after the first next().
   const WireCodec& codec() const { return codec_; }
@@ -55,7 +57,7 @@ class MessageReader {
   DType dtype_;
   std::vector<std::byte> message_;
   MessageTally tally_;
-  uint64_t number_ = 0;    // of the message that is read, from 1
+  uint64_t number_ = 0;     // of the message that is read, from 1
   uint64_t begins_at_ = 0;  // bytes before it
   bool has_ended_ = false;
 };

@@ -6,8 +6,10 @@
 namespace unisono::cli {
 namespace {
 
-const WireCodec int4{.kind = StepCodec::Kind::quantize, .block = {.bits = 4, .group = 128, .metadata = kernels::Metadata::bf16}};
-const WireCodec int3_spikes{.kind = StepCodec::Kind::quantize, .block = {.bits = 3, .group = 64, .metadata = kernels::Metadata::f16, .spikes = true}};
+const WireCodec int4{.kind = StepCodec::Kind::quantize,
+                     .block = {.bits = 4, .group = 128, .metadata = kernels::Metadata::bf16}};
+const WireCodec int3_spikes{.kind = StepCodec::Kind::quantize,
+                            .block = {.bits = 3, .group = 64, .metadata = kernels::Metadata::f16, .spikes = true}};
 constexpr size_t big = file_message_elements;
 
 struct ReadBack {
@@ -55,7 +57,8 @@ TEST(CodecFile, elements_come_back_as_a_receiver_has_them_whatever_their_number)
       std::vector<std::byte> message(codec.message_bytes(count));
       std::vector<float> expected(count);
       kernels::BlockCounts counts;
-      encode({.codec = codec, .elements = values.data(), .count = count, .message = message.data(), .decoded = expected.data()}, counts);
+      encode({.codec = codec, .elements = values.data(), .count = count, .message = message.data(), .decoded = expected.data()},
+             counts);
       EXPECT_EQ(std::memcmp(back.values.data(), expected.data(), count * sizeof(float)), 0) << count;
     }
   }
@@ -95,7 +98,8 @@ TEST(CodecFile, a_file_that_ends_anywhere_too_early_is_refused) {
 
 TEST(CodecFile, a_file_that_ends_between_messages_is_refused) {
   auto file = file_of(int4, some_values(big));
-  expect_refused(std::span(file).first(file.size() - quantized_header_bytes), "cut off: ends after 557064 bytes, behind message 1");
+  expect_refused(std::span(file).first(file.size() - quantized_header_bytes),
+                 "cut off: ends after 557064 bytes, behind message 1");
   file = file_of(int4, some_values(big + 1));
   expect_refused(std::span(file).first(557064), "cut off: ends after 557064 bytes, behind message 1");
   expect_refused(std::span(file).first(557070), "cut off: ends after 557070 bytes, inside the header of message 2");
@@ -115,7 +119,8 @@ TEST(CodecFile, bytes_behind_the_end_are_refused) {
 }
 
 TEST(CodecFile, what_is_none_of_ours_is_refused_with_its_first_bytes) {
-  expect_refused(bytes_of(std::vector<float>{1.0f, 2.0f, 3.0f}), "no file of quantised messages: begins with bytes 00 00 80 3f 00 00 00 40");
+  expect_refused(bytes_of(std::vector<float>{1.0f, 2.0f, 3.0f}),
+                 "no file of quantised messages: begins with bytes 00 00 80 3f 00 00 00 40");
   auto file = file_of(int4, some_values(128));
   file[0] = std::byte{2};
   expect_refused(file, "blocks of version 2");
@@ -137,7 +142,8 @@ TEST(CodecFile, a_damaged_later_header_is_told_with_its_place) {
   expect_refused(file, "no header of a message at byte 557064, where message 2 should begin");
   file = good;
   file[557064 + 1] = std::byte{5};
-  expect_refused(file, "message 2, at byte 557064, is int5:group=128,metadata=bf16, those before it int4:group=128,metadata=bf16");
+  expect_refused(file,
+                 "message 2, at byte 557064, is int5:group=128,metadata=bf16, those before it int4:group=128,metadata=bf16");
 }
 
 TEST(CodecFile, a_block_that_no_encoder_makes_is_told_with_its_place) {
@@ -155,7 +161,8 @@ TEST(CodecFile, no_damage_does_more_than_an_error) {
   int refused = 0;
   for (int i = 0; i < 3000; ++i) {
     auto file = good;
-    for (int flips = 0; flips < 3; ++flips) file[random(flips == 0 ? 8 : file.size())] ^= static_cast<std::byte>(1u << random(8));
+    for (int flips = 0; flips < 3; ++flips)
+      file[random(flips == 0 ? 8 : file.size())] ^= static_cast<std::byte>(1u << random(8));
     const auto back = read_back(std::span(file).first(i % 2 == 0 ? file.size() : random(file.size())));
     if (!back.status.ok()) ++refused;
     ASSERT_TRUE(back.status.ok() || back.status.code() == Code::corrupt) << back.status.to_string();
@@ -166,7 +173,9 @@ TEST(CodecFile, no_damage_does_more_than_an_error) {
 TEST(CodecFile, headers_are_read_as_they_are_written) {
   for (uint8_t bits = 2; bits <= 8; ++bits) {
     for (const uint16_t group : {uint16_t{32}, uint16_t{64}, uint16_t{128}, uint16_t{256}}) {
-      const WireCodec codec{.kind = StepCodec::Kind::quantize, .block = {.bits = bits, .group = group, .metadata = kernels::Metadata::f32, .spikes = bits % 2 == 0}};
+      const WireCodec codec{
+          .kind = StepCodec::Kind::quantize,
+          .block = {.bits = bits, .group = group, .metadata = kernels::Metadata::f32, .spikes = bits % 2 == 0}};
       std::array<std::byte, quantized_header_bytes> bytes;
       write_message_header({codec, 77u * bits}, bytes);
       const auto header = read_message_header(bytes);

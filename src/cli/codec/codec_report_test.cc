@@ -41,7 +41,8 @@ TEST(CodecReport, what_is_infinite_or_means_nothing_is_null) {
   EXPECT_EQ(exact["max_abs_error"], 0);
   EXPECT_EQ(exact["rms_error"], 0);
   const auto nothing = nlohmann::json::parse(json_of(trial_of("int4", {})));
-  for (const char* key : {"snr_db", "max_abs_error", "rms_error", "bits_per_element", "ratio"}) EXPECT_TRUE(nothing[key].is_null()) << key;
+  for (const char* key : {"snr_db", "max_abs_error", "rms_error", "bits_per_element", "ratio"})
+    EXPECT_TRUE(nothing[key].is_null()) << key;
 }
 
 TEST(CodecReport, the_summary_warns_of_what_is_not_finite_or_too_large) {
@@ -50,19 +51,23 @@ TEST(CodecReport, the_summary_warns_of_what_is_not_finite_or_too_large) {
   values[0] = std::numeric_limits<float>::infinity();
   values[1000] = 1e9f;
   const auto text = summary_of(trial_of("int4:metadata=f16", values));
-  EXPECT_NE(text.find("caution  1 element not finite; 1 group became NaN; errors are over 896 elements"), std::string::npos) << text;
+  EXPECT_NE(text.find("caution  1 element not finite; 1 group became NaN; errors are over 896 elements"), std::string::npos)
+      << text;
   EXPECT_NE(text.find("caution  1 element too large for the codec"), std::string::npos) << text;
 }
 
 TEST(CodecReport, a_table_has_a_row_per_codec_and_fits_a_terminal) {
   const auto values = some_values(100'000);
-  const CodecComparison comparison{.name = "layer.f32", .trials = {trial_of("bf16", values), trial_of("int4", values), trial_of("int2", values), trial_of("int8", {})}};
+  const CodecComparison comparison{
+      .name = "layer.f32",
+      .trials = {trial_of("bf16", values), trial_of("int4", values), trial_of("int2", values), trial_of("int8", {})}};
   const auto table = table_of(comparison);
   EXPECT_NE(table.find("# layer.f32: 100,000 elements of f32, 400.00 kB\n"), std::string::npos) << table;
   EXPECT_NE(table.find("\n  bf16       -     16.000 "), std::string::npos) << table;
   EXPECT_NE(table.find("\n  int4     off      4.250 "), std::string::npos) << table;
   EXPECT_NE(table.find("\n  int2      on      2.6"), std::string::npos) << table;
-  EXPECT_NE(table.find("\n  int8     off          -      0.000       -         -           -           -\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\n  int8     off          -      0.000       -         -           -           -\n"), std::string::npos)
+      << table;
   for (size_t at = 0; at < table.size();) {
     const auto end = table.find('\n', at);
     EXPECT_LE(end - at, 80u) << table.substr(at, end - at);
@@ -74,17 +79,22 @@ TEST(CodecReport, a_table_warns_once_of_what_all_rows_share) {
   auto values = some_values(1024);
   values[0] = std::numeric_limits<float>::quiet_NaN();
   values[1000] = 1e9f;
-  const CodecComparison comparison{.name = "x", .trials = {trial_of("f16", values), trial_of("int4:metadata=f16", values), trial_of("int2:metadata=f16", values)}};
+  const CodecComparison comparison{
+      .name = "x",
+      .trials = {trial_of("f16", values), trial_of("int4:metadata=f16", values), trial_of("int2:metadata=f16", values)}};
   const auto table = table_of(comparison);
   EXPECT_NE(table.find("# 1 element not finite; "), std::string::npos) << table;
-  EXPECT_NE(table.find("finite before and after\n# 1 element too large for f16, cut to the largest value\n# 1 element too large for scales in f16, cut to the largest value\n"),
-            std::string::npos) << table;
+  EXPECT_NE(table.find("finite before and after\n# 1 element too large for f16, cut to the largest value\n# 1 element too "
+                       "large for scales in f16, cut to the largest value\n"),
+            std::string::npos)
+      << table;
   EXPECT_EQ(table.substr(table.rfind("# ")), "# 1 element too large for scales in f16, cut to the largest value\n");
 }
 
 TEST(CodecReport, curves_go_over_the_width_and_levels_across) {
   const auto values = some_values(1000);
-  const CodecComparison comparison{.name = "layer.f32", .trials = {trial_of("bf16", values), trial_of("int4", values), trial_of("int2", values)}};
+  const CodecComparison comparison{.name = "layer.f32",
+                                   .trials = {trial_of("bf16", values), trial_of("int4", values), trial_of("int2", values)}};
   const auto panels = panels_of(comparison);
   ASSERT_EQ(panels.size(), 2u);
   ASSERT_EQ(panels[0].series.size(), 3u);

@@ -66,8 +66,12 @@ void CodecTrial::add(std::span<const std::byte> elements, TrialMemory& memory) {
   memory.after.resize(count);
   tally_.add(codec_, count);
   if (count == 0) return;
-  unisono::encode({.codec = codec_, .dtype = dtype_, .elements = elements.data(), .count = count, .message = memory.message.data()}, counts_);
-  unisono::decode({.codec = codec_, .message = memory.message.data(), .dtype = dtype_, .elements = memory.decoded.data(), .count = count}, counts_);
+  unisono::encode(
+      {.codec = codec_, .dtype = dtype_, .elements = elements.data(), .count = count, .message = memory.message.data()},
+      counts_);
+  unisono::decode(
+      {.codec = codec_, .message = memory.message.data(), .dtype = dtype_, .elements = memory.decoded.data(), .count = count},
+      counts_);
   widen(dtype_, elements, memory.before);
   widen(dtype_, memory.decoded, memory.after);
   errors_.add(memory.before, memory.after);

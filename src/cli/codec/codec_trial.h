@@ -13,13 +13,14 @@
 
 namespace unisono::cli {
 
-// Of elements before and after. An error counts where both are finite: of a NaN there is none, and a NaN takes its group with it.
+// Of elements before and after. An error counts where both are finite: of a NaN there is none, and a NaN takes its group with
+// it.
 struct ErrorStatistics {
   uint64_t elements = 0;
-  uint64_t nonfinite = 0;      // NaN or infinite before
-  uint64_t compared = 0;       // finite before and after
-  double signal = 0;           // sum of x²
-  double noise = 0;            // sum of (x − x')²
+  uint64_t nonfinite = 0;  // NaN or infinite before
+  uint64_t compared = 0;   // finite before and after
+  double signal = 0;       // sum of x²
+  double noise = 0;        // sum of (x − x')²
   double max_abs_error = 0;
 
   void add(std::span<const float> before, std::span<const float> after);

@@ -83,7 +83,9 @@ TEST(CodecTrial, counts_groups_that_a_nan_takes_with_it_and_what_was_cut) {
   auto values = some_values(256);
   values[3] = nan;
   values[200] = 1e6f;
-  CodecTrial trial(codec_for({.kind = StepCodec::Kind::quantize, .bits = 8, .metadata = StepCodec::Metadata::f16}, false, DType::f32), DType::f32);
+  CodecTrial trial(
+      codec_for({.kind = StepCodec::Kind::quantize, .bits = 8, .metadata = StepCodec::Metadata::f16}, false, DType::f32),
+      DType::f32);
   TrialMemory memory;
   trial.add(std::as_bytes(std::span(values)), memory);
   EXPECT_EQ(trial.counts().nonfinite_groups, 1u);
@@ -106,14 +108,16 @@ TEST(CodecTrial, elements_of_16_bits_travel_as_they_are_under_f16_and_bf16) {
 }
 
 TEST(CodecTrial, its_codec_has_a_text_that_means_the_same) {
-  for (const char* text : {"plain", "f16", "int8", "int2", "int3:group=32,spikes=off", "int5:group=256,metadata=f32,spikes=on", "int4:on_overflow=poison"}) {
+  for (const char* text : {"plain", "f16", "int8", "int2", "int3:group=32,spikes=off", "int5:group=256,metadata=f32,spikes=on",
+                           "int4:on_overflow=poison"}) {
     const auto codec = *Codec::parse(text);
     const auto wire = codec_for(codec.reduce, codec.poison, DType::f32);
     const auto again = Codec::parse(canonical_text(wire));
     ASSERT_TRUE(again.ok()) << canonical_text(wire);
     EXPECT_EQ(codec_for(again->reduce, again->poison, DType::f32), wire) << canonical_text(wire);
   }
-  EXPECT_EQ(canonical_text(codec_for({.kind = StepCodec::Kind::quantize, .bits = 2}, false, DType::f16)), "int2:metadata=f16,spikes=on");
+  EXPECT_EQ(canonical_text(codec_for({.kind = StepCodec::Kind::quantize, .bits = 2}, false, DType::f16)),
+            "int2:metadata=f16,spikes=on");
 }
 
 }  // namespace

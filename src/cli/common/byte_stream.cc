@@ -22,7 +22,8 @@ bool wait_if_asked_to(int fd, short events) {
 }
 
 bool is_same_file(int one, int other) {
-  struct stat a {}, b {};
+  struct stat a {
+  }, b{};
   return ::fstat(one, &a) == 0 && ::fstat(other, &b) == 0 && S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -54,7 +55,8 @@ Result<size_t> ByteSource::read(std::span<std::byte> to) {
     const auto part = ::read(fd_, to.data() + got, to.size() - got);
     if (part == 0) break;
     if (part > 0) got += static_cast<size_t>(part);
-    else if (!wait_if_asked_to(fd_, POLLIN)) return Status(Code::unavailable, fmt::format("cannot read {}: {}", name_, strerrordesc_np(errno)));
+    else if (!wait_if_asked_to(fd_, POLLIN))
+      return Status(Code::unavailable, fmt::format("cannot read {}: {}", name_, strerrordesc_np(errno)));
   }
   taken_ += got;
   return got;
@@ -68,7 +70,8 @@ Result<ByteSink> ByteSink::open(const std::string& path, const ByteSource& sourc
   sink.owned_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!sink.owned_) return Status(Code::unavailable, fmt::format("cannot write {}: {}", path, strerrordesc_np(errno)));
   sink.fd_ = sink.owned_.get();
-  if (is_same_file(sink.fd_, source.fd())) return Status(Code::invalid, fmt::format("{} is read and written at once: name another file for the output", path));
+  if (is_same_file(sink.fd_, source.fd()))
+    return Status(Code::invalid, fmt::format("{} is read and written at once: name another file for the output", path));
   struct stat info {};
   const bool is_file = ::fstat(sink.fd_, &info) == 0 && S_ISREG(info.st_mode);
   if (is_file && ::ftruncate(sink.fd_, 0) != 0) return sink.trouble(errno);

@@ -1,4 +1,5 @@
-// Bytes in and out of a command: a file, a pipe, or standard input and output. Blocking; errors name the stream, the place and the reason.
+// Bytes in and out of a command: a file, a pipe, or standard input and output. Blocking; errors name the stream, the place and
+// the reason.
 //
 // SIGPIPE must be ignored, so that a reader that has gone is an error of write() and not the end of the process.
 #pragma once
@@ -37,8 +38,8 @@ class ByteSource {
 
 class ByteSink {
  public:
-  // A file, which loses what it held; or standard output, if path is empty or "-". invalid: it is the file that `source` reads, which
-  // would be gone before it is read; unavailable: it cannot be opened, and why.
+  // A file, which loses what it held; or standard output, if path is empty or "-". invalid: it is the file that `source` reads,
+  // which would be gone before it is read; unavailable: it cannot be opened, and why.
   static Result<ByteSink> open(const std::string& path, const ByteSource& source);
 
   bool is_terminal() const { return ::isatty(fd_) == 1; }

@@ -24,9 +24,11 @@ TEST(ByteStream, pieces_are_full_but_for_the_last) {
 }
 
 TEST(ByteStream, what_is_missing_is_named) {
-  EXPECT_EQ(text_of(ByteSource::open("/nonexistent/x").status()), "unavailable: cannot read /nonexistent/x: No such file or directory");
+  EXPECT_EQ(text_of(ByteSource::open("/nonexistent/x").status()),
+            "unavailable: cannot read /nonexistent/x: No such file or directory");
   const auto source = ByteSource::open("/dev/null");
-  EXPECT_EQ(text_of(ByteSink::open("/nonexistent/x", *source).status()), "unavailable: cannot write /nonexistent/x: No such file or directory");
+  EXPECT_EQ(text_of(ByteSink::open("/nonexistent/x", *source).status()),
+            "unavailable: cannot write /nonexistent/x: No such file or directory");
   auto folder = ByteSource::open("/");
   std::array<std::byte, 4> piece;
   EXPECT_EQ(text_of(folder->read(piece).status()), "unavailable: cannot read /: Is a directory");

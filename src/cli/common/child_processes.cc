@@ -53,8 +53,7 @@ void reap_until(pid_t child, Nanos deadline) {
   // glibc 2.36 declares pidfd_open for C only.
   const Descriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   pollfd ended{handle.get(), POLLIN, 0};
-  while (handle && ::poll(&ended, 1, poll_milliseconds(deadline, monotonic_now())) < 0 && errno == EINTR) {
-  }
+  while (handle && ::poll(&ended, 1, poll_milliseconds(deadline, monotonic_now())) < 0 && errno == EINTR) {}
   ::waitpid(child, nullptr, WNOHANG);
 }
 

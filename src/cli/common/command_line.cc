@@ -33,7 +33,8 @@ std::string hint(const CLI::App& app, const std::vector<std::string>& arguments)
     if (!name.starts_with("--") || name == "--") continue;
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
     const auto meant = nearest_name(name, names);
-    return meant.empty() ? fmt::format("there is no option '{}'.", name) : fmt::format("there is no option '{}'. Did you mean '{}'?", name, meant);
+    return meant.empty() ? fmt::format("there is no option '{}'.", name)
+                         : fmt::format("there is no option '{}'. Did you mean '{}'?", name, meant);
   }
   return "";
 }

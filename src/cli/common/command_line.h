@@ -17,17 +17,17 @@
 namespace unisono::cli {
 
 struct CommandLineText {
-  std::string name;         // "unisono launch"
-  std::string usage;        // "unisono launch -n COUNT [OPTIONS] -- PROGRAM [ARGUMENTS]"
+  std::string name;   // "unisono launch"
+  std::string usage;  // "unisono launch -n COUNT [OPTIONS] -- PROGRAM [ARGUMENTS]"
   std::string description;
-  std::string footer;       // examples, exit codes, environment
+  std::string footer;         // examples, exit codes, environment
   bool runs_program = false;  // the words behind its options are a command of their own
 };
 
 // An option that has a few values: they end its help text, and completion offers them.
 struct Choice {
-  std::string names;    // "-d,--dtype"
-  std::string value;    // "TYPE"
+  std::string names;  // "-d,--dtype"
+  std::string value;  // "TYPE"
   std::string meaning;
   std::vector<std::string> words;
   std::string fallback = {};  // what it is if not given; empty: nothing to say

@@ -14,10 +14,10 @@ namespace unisono::cli {
 using Arguments = std::vector<std::string>;
 
 struct Command {
-  std::string_view name;             // one word, or two: "bench compress" comes before "bench" where both would do
-  std::string_view summary;          // one line for the overview; empty: not shown
+  std::string_view name;     // one word, or two: "bench compress" comes before "bench" where both would do
+  std::string_view summary;  // one line for the overview; empty: not shown
   int (*run)(const Arguments& arguments);
-  CommandSyntax (*syntax)();         // null: not for people
+  CommandSyntax (*syntax)();  // null: not for people
 };
 
 std::span<const Command> commands();

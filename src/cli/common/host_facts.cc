@@ -41,7 +41,8 @@ std::vector<std::pair<std::string, uint32_t>> interfaces_up() {
     ifreq request{};
     std::strncpy(request.ifr_name, entry->if_name, IFNAMSIZ - 1);
     if (::ioctl(socket.get(), SIOCGIFFLAGS, &request) != 0 || (request.ifr_flags & IFF_UP) == 0) continue;
-    if (::ioctl(socket.get(), SIOCGIFMTU, &request) == 0) found.emplace_back(entry->if_name, static_cast<uint32_t>(request.ifr_mtu));
+    if (::ioctl(socket.get(), SIOCGIFMTU, &request) == 0)
+      found.emplace_back(entry->if_name, static_cast<uint32_t>(request.ifr_mtu));
   }
   if (names != nullptr) ::if_freenameindex(names);
   std::sort(found.begin(), found.end());

@@ -10,10 +10,10 @@ namespace unisono::cli {
 
 struct HostFacts {
   std::string host;
-  std::string processor;           // "unknown" where the system does not say
-  uint32_t cores = 0;              // that this process may use
-  std::string kernel;              // "6.1.0-18-amd64"
-  std::string congestion_control;  // of TCP
+  std::string processor;                                     // "unknown" where the system does not say
+  uint32_t cores = 0;                                        // that this process may use
+  std::string kernel;                                        // "6.1.0-18-amd64"
+  std::string congestion_control;                            // of TCP
   std::vector<std::pair<std::string, uint32_t>> interfaces;  // name and MTU, those that are up
 };
 

@@ -40,7 +40,9 @@ class Mixer {
   std::string& pending(Stream stream) { return pending_[stream == Stream::out ? 0 : 1]; }
 
  private:
-  bool is_terminal(Stream stream) const { return stream == Stream::out ? options_.out_is_terminal : options_.error_is_terminal; }
+  bool is_terminal(Stream stream) const {
+    return stream == Stream::out ? options_.out_is_terminal : options_.error_is_terminal;
+  }
   void emit_line(uint32_t rank, Stream stream, std::string_view line);
   void emit_live(uint32_t rank, Stream stream, std::string_view line);
   void leave_live_line();
@@ -51,7 +53,7 @@ class Mixer {
   std::vector<std::array<std::string, 2>> unfinished_;  // [rank][stream]
   std::array<std::string, 2> pending_;
   std::array<bool, 2> rewriting_{};  // rank 0's unfinished line on this stream has had a '\r'
-  bool live_ = false;           // the cursor stands behind an unfinished line
+  bool live_ = false;                // the cursor stands behind an unfinished line
   Stream live_stream_ = Stream::out;
 };
 

@@ -23,14 +23,19 @@ Result<size_t> parse_word(std::string_view option, const std::string& typed, con
   const auto found = std::find(known.begin(), known.end(), typed);
   if (found != known.end()) return static_cast<size_t>(found - known.begin());
   const auto meant = nearest_name(typed, known);
-  return invalid(fmt::format("{} '{}' is none of {}{}", option, typed, fmt::join(known, ", "), meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
+  return invalid(fmt::format("{} '{}' is none of {}{}", option, typed, fmt::join(known, ", "),
+                             meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
 }
 
-Status check_word(std::string_view option, const std::string& typed, const std::vector<std::string>& known) { return parse_word(option, typed, known).status(); }
+Status check_word(std::string_view option, const std::string& typed, const std::vector<std::string>& known) {
+  return parse_word(option, typed, known).status();
+}
 Status check_progress(const std::string& typed) { return check_word("--progress", typed, progress_names()); }
 
 Result<std::vector<uint64_t>> parse_seed_list(std::string_view typed, uint64_t first, uint64_t limit) {
-  const auto wrong = [&] { return invalid(fmt::format("--seeds '{}': expected how many, 1 to {}, or which of them, as in 3-7", typed, limit)); };
+  const auto wrong = [&] {
+    return invalid(fmt::format("--seeds '{}': expected how many, 1 to {}, or which of them, as in 3-7", typed, limit));
+  };
   sim::SeedRange range{first, first};
   if (typed.find('-') == std::string_view::npos) {
     const auto count = parse_count(typed, limit);
@@ -50,14 +55,17 @@ Result<double> parse_number(std::string_view option, std::string_view typed, dou
   double value = 0;
   const auto [end, error] = std::from_chars(typed.data(), typed.data() + typed.size(), value);
   const bool read = error == std::errc{} && end == typed.data() + typed.size();
-  if (!read || !(value >= low && value <= high)) return invalid(fmt::format("{} '{}': expected a number from {} to {}", option, typed, low, high));
+  if (!read || !(value >= low && value <= high))
+    return invalid(fmt::format("{} '{}': expected a number from {} to {}", option, typed, low, high));
   return value;
 }
 
 Status set_time(Nanos& value, std::string_view option, std::string_view typed, Nanos low, Nanos high) {
   const auto time = parse_duration(typed);
   if (!time.ok()) return invalid(fmt::format("{} {}", option, time.status().message()));
-  if (*time < low || *time > high) return invalid(fmt::format("{} '{}': expected a time from {} to {}", option, typed, format_duration(low), format_duration(high)));
+  if (*time < low || *time > high)
+    return invalid(
+        fmt::format("{} '{}': expected a time from {} to {}", option, typed, format_duration(low), format_duration(high)));
   value = *time;
   return {};
 }

@@ -1,4 +1,5 @@
-// What is typed behind an option, read into a value; or a Status that names the option, what was typed, and what it takes. Pure functions.
+// What is typed behind an option, read into a value; or a Status that names the option, what was typed, and what it takes. Pure
+// functions.
 #pragma once
 
 #include <cstdint>

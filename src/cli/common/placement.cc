@@ -43,7 +43,8 @@ Result<std::vector<HostSlots>> parse_hosts(std::string_view text) {
   for (const auto& word : split_list(text)) {
     auto host = parse_host(word);
     if (!host.ok()) return host.status();
-    const auto same = std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& other) { return other.name == host->name; });
+    const auto same =
+        std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& other) { return other.name == host->name; });
     if (same == hosts.end()) hosts.push_back(*std::move(host));
     else same->slots += host->slots;
   }
@@ -64,7 +65,8 @@ Result<std::vector<Placement>> place(uint32_t rank_count, const std::vector<Host
     if (same == known.end()) known.push_back(std::move(host));
     else same->slots += host.slots;
   }
-  if (slots > world_size_max) return Status(Code::invalid, fmt::format("{} slots are more than the {} ranks of one group", slots, world_size_max));
+  if (slots > world_size_max)
+    return Status(Code::invalid, fmt::format("{} slots are more than the {} ranks of one group", slots, world_size_max));
   if (rank_count > slots) {
     return Status(Code::invalid, fmt::format("-n {} does not fit: --hosts has {} slots; write host:slots", rank_count, slots));
   }

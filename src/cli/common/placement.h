@@ -13,12 +13,12 @@ namespace unisono::cli {
 inline constexpr uint32_t world_size_max = 4096;  // what one rendezvous takes
 
 struct HostSlots {
-  std::string name;     // as ssh takes it: "b", "user@b", "10.0.0.2", "fe80::1"
+  std::string name;  // as ssh takes it: "b", "user@b", "10.0.0.2", "fe80::1"
   uint32_t slots = 1;
 };
 
 struct Placement {
-  std::string host;     // empty: this host, without ssh
+  std::string host;  // empty: this host, without ssh
   uint32_t first_rank = 0;
   uint32_t rank_count = 0;
 };

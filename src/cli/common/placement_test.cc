@@ -18,7 +18,8 @@ TEST(Placement, hosts_have_slots) {
 }
 
 TEST(Placement, malformed_hosts_are_refused) {
-  for (const char* text : {"", ",", "a,", "a:", "a:0", "a:x", "a:-1", "a:5000", ":2", "-oProxyCommand=x:1", "fe80::1", "[::1", "[::1]x2", "a:2:3"}) {
+  for (const char* text : {"", ",", "a,", "a:", "a:0", "a:x", "a:-1", "a:5000", ":2", "-oProxyCommand=x:1", "fe80::1", "[::1",
+                           "[::1]x2", "a:2:3"}) {
     EXPECT_FALSE(parse_hosts(text).ok()) << text;
   }
 }

@@ -44,7 +44,8 @@ struct Range {
   double widen(Axis axis) {
     if (!(low <= high)) low = 0, high = 1;
     if (low == high) low -= 0.5, high += 0.5;
-    const double step = axis == Axis::linear ? tick_distance(high - low, tick_count) : std::max(1.0, std::ceil((std::ceil(high) - std::floor(low)) / 10));
+    const double step = axis == Axis::linear ? tick_distance(high - low, tick_count)
+                                             : std::max(1.0, std::ceil((std::ceil(high) - std::floor(low)) / 10));
     low = std::floor(low / step) * step;
     high = std::ceil(high / step) * step;
     return step;
@@ -111,12 +112,20 @@ class PanelWriter {
   void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Arguments>(arguments)...);
   }
-  static double upper_of(const Series& series, size_t i) { return i < series.upper.size() ? series.upper[i] : series.points[i].y; }
-  static double lower_of(const Series& series, size_t i) { return i < series.lower.size() ? series.lower[i] : series.points[i].y; }
-  bool drawable(const Point& p) const { return std::isfinite(place(panel_.x_axis, p.x)) && std::isfinite(place(panel_.y_axis, p.y)); }
+  static double upper_of(const Series& series, size_t i) {
+    return i < series.upper.size() ? series.upper[i] : series.points[i].y;
+  }
+  static double lower_of(const Series& series, size_t i) {
+    return i < series.lower.size() ? series.lower[i] : series.points[i].y;
+  }
+  bool drawable(const Point& p) const {
+    return std::isfinite(place(panel_.x_axis, p.x)) && std::isfinite(place(panel_.y_axis, p.y));
+  }
   double x_of(double x) const { return left_ + (x - x_.low) / (x_.high - x_.low) * plot_width; }
   double y_of(double y) const { return bottom - (y - y_.low) / (y_.high - y_.low) * (bottom - top); }
-  void print_point(const Point& p) { print("{:.1f},{:.1f} ", x_of(place(panel_.x_axis, p.x)), y_of(place(panel_.y_axis, p.y))); }
+  void print_point(const Point& p) {
+    print("{:.1f},{:.1f} ", x_of(place(panel_.x_axis, p.x)), y_of(place(panel_.y_axis, p.y)));
+  }
 
   void axes() {
     const double right = left_ + plot_width;
@@ -129,17 +138,20 @@ class PanelWriter {
       return static_cast<int>(std::lround((range.high - range.low) / step));
     };
     for (size_t i = 0; i < panel_.categories.size(); ++i) {
-      print("<text x='{:.1f}' y='{:.1f}' class='tick middle'>{}</text>\n", x_of(static_cast<double>(i)), bottom + 18, escaped(panel_.categories[i]));
+      print("<text x='{:.1f}' y='{:.1f}' class='tick middle'>{}</text>\n", x_of(static_cast<double>(i)), bottom + 18,
+            escaped(panel_.categories[i]));
     }
     for (int i = 0; panel_.categories.empty() && i <= ticks(x_, x_step_); ++i) {
       const double value = x_.low + i * x_step_;
       print("<line x1='{0:.1f}' y1='{1:.1f}' x2='{0:.1f}' y2='{2:.1f}' class='grid'/>", x_of(value), top, bottom);
-      print("<text x='{:.1f}' y='{:.1f}' class='tick middle'>{}</text>\n", x_of(value), bottom + 18, tick_label(panel_.x_axis, value, x_step_));
+      print("<text x='{:.1f}' y='{:.1f}' class='tick middle'>{}</text>\n", x_of(value), bottom + 18,
+            tick_label(panel_.x_axis, value, x_step_));
     }
     for (int i = 0; i <= ticks(y_, y_step_); ++i) {
       const double value = y_.low + i * y_step_;
       print("<line x1='{1:.1f}' y1='{0:.1f}' x2='{2:.1f}' y2='{0:.1f}' class='grid'/>", y_of(value), left_, right);
-      print("<text x='{:.1f}' y='{:.1f}' class='tick end'>{}</text>\n", left_ - 7, y_of(value) + 4, tick_label(panel_.y_axis, value, y_step_));
+      print("<text x='{:.1f}' y='{:.1f}' class='tick end'>{}</text>\n", left_ - 7, y_of(value) + 4,
+            tick_label(panel_.y_axis, value, y_step_));
     }
     print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='frame'/>\n", left_, top, plot_width, bottom - top);
   }
@@ -150,8 +162,9 @@ class PanelWriter {
       const Point upper{series.points[i].x, upper_of(series, i)};
       if (!drawable(series.points[i]) || !drawable(upper)) continue;
       const double high = y_of(place(panel_.y_axis, upper.y));
-      print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' fill='{}'/>\n", x_of(place(panel_.x_axis, upper.x)) - width / 2, high, width,
-            y_of(place(panel_.y_axis, series.points[i].y)) - high, series.colour);
+      print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' fill='{}'/>\n",
+            x_of(place(panel_.x_axis, upper.x)) - width / 2, high, width, y_of(place(panel_.y_axis, series.points[i].y)) - high,
+            series.colour);
     }
   }
 
@@ -175,7 +188,8 @@ class PanelWriter {
     if (series.markers) {
       for (const Point& p : series.points) {
         if (!drawable(p)) continue;
-        print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>\n", x_of(place(panel_.x_axis, p.x)), y_of(place(panel_.y_axis, p.y)), series.colour);
+        print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>\n", x_of(place(panel_.x_axis, p.x)),
+              y_of(place(panel_.y_axis, p.y)), series.colour);
       }
       return;
     }
@@ -224,7 +238,8 @@ class PanelWriter {
 }  // namespace
 
 const char* line_colour(size_t i) {
-  constexpr const char* colours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"};
+  constexpr const char* colours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e",
+                                     "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"};
   return colours[i % std::size(colours)];
 }
 
@@ -243,7 +258,8 @@ std::string svg(const std::vector<Panel>& panels) {
     rows.back().push_back(&panel);
     columns = std::max(columns, rows.back().size());
   }
-  const double width = panel_width * static_cast<double>(columns), height = panel_height * std::max(1.0, static_cast<double>(rows.size()));
+  const double width = panel_width * static_cast<double>(columns),
+               height = panel_height * std::max(1.0, static_cast<double>(rows.size()));
   std::string out = fmt::format(
       "<svg xmlns='http://www.w3.org/2000/svg' width='{0:.0f}' height='{1:.0f}' viewBox='0 0 {0:.0f} {1:.0f}'>\n"
       "<style>text {{ font: 12px sans-serif; fill: #222 }} .title {{ font-size: 15px; font-weight: bold; text-anchor: middle "

@@ -1,5 +1,5 @@
-// A chart of lines or bars as an SVG file: panels side by side and in rows, each with axes, labelled ticks and a legend. All plots of this project are made
-// by it, those of the examples too, so it needs nothing of the tool.
+// A chart of lines or bars as an SVG file: panels side by side and in rows, each with axes, labelled ticks and a legend. All
+// plots of this project are made by it, those of the examples too, so it needs nothing of the tool.
 #pragma once
 
 #include <cstdint>
@@ -39,10 +39,11 @@ struct Panel {
   Axis x_axis = Axis::linear;
   Axis y_axis = Axis::linear;
   Corner legend = Corner::upper_right;  // where the curves are not
-  std::vector<std::string> categories = {};  // if not empty, what stands at x = 0, 1, …, instead of numbers; the x axis is linear
-  bool y_from_zero = false;             // a linear y axis from zero to above the highest value: for amounts, whose ratio should be seen
-  bool x_from_zero = false;             // a linear x axis that begins at zero, so that panels can be compared
-  bool new_row = false;                 // stands below those before, at the left
+  std::vector<std::string> categories =
+      {};                    // if not empty, what stands at x = 0, 1, …, instead of numbers; the x axis is linear
+  bool y_from_zero = false;  // a linear y axis from zero to above the highest value: for amounts, whose ratio should be seen
+  bool x_from_zero = false;  // a linear x axis that begins at zero, so that panels can be compared
+  bool new_row = false;      // stands below those before, at the left
 };
 
 // A colour for the i-th of several lines, from the first again after ten.

@@ -32,13 +32,19 @@ TEST(Plot, leaves_out_what_cannot_be_drawn_and_escapes_names) {
 }
 
 Panel logarithmic(std::vector<Point> points, std::vector<double> upper = {}) {
-  return {.title = "t", .x_label = "x", .y_label = "y", .series = {{.name = "s", .colour = "red", .points = std::move(points), .upper = std::move(upper)}},
-          .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::upper_left};
+  return {.title = "t",
+          .x_label = "x",
+          .y_label = "y",
+          .series = {{.name = "s", .colour = "red", .points = std::move(points), .upper = std::move(upper)}},
+          .x_axis = Axis::bytes,
+          .y_axis = Axis::decades,
+          .legend = Corner::upper_left};
 }
 
 TEST(Plot, logarithmic_axes_have_powers_as_ticks) {
   const auto drawn = svg({logarithmic({{1024, 10}, {65536, 100}, {1 << 20, 1000}})});
-  for (const char* label : {">1K<", ">64K<", ">1M<", ">10<", ">100<", ">1000<"}) EXPECT_EQ(count(drawn, label), 1u) << label << drawn;
+  for (const char* label : {">1K<", ">64K<", ">1M<", ">10<", ">100<", ">1000<"})
+    EXPECT_EQ(count(drawn, label), 1u) << label << drawn;
 }
 
 TEST(Plot, equal_factors_are_equal_distances_on_a_logarithmic_axis) {
@@ -56,11 +62,17 @@ TEST(Plot, what_a_logarithmic_axis_has_no_place_for_is_left_out) {
 
 TEST(Plot, the_area_goes_along_the_line_and_back_along_the_upper_values) {
   const auto drawn = svg({logarithmic({{1, 1}, {4, 1}}, {10, 100})});
-  EXPECT_NE(drawn.find("<polygon fill='red' fill-opacity='0.15' points='62.0,368.0 602.0,368.0 602.0,40.0 62.0,204.0 '"), std::string::npos) << drawn;
+  EXPECT_NE(drawn.find("<polygon fill='red' fill-opacity='0.15' points='62.0,368.0 602.0,368.0 602.0,40.0 62.0,204.0 '"),
+            std::string::npos)
+      << drawn;
 }
 
 TEST(Plot, an_axis_from_zero_shows_amounts_in_proportion_and_has_room_above_them) {
-  Panel panel{.title = "t", .x_label = "x", .y_label = "y", .series = {{.name = "s", .colour = "red", .points = {{1, 5}, {2, 10}}}}, .y_from_zero = true};
+  Panel panel{.title = "t",
+              .x_label = "x",
+              .y_label = "y",
+              .series = {{.name = "s", .colour = "red", .points = {{1, 5}, {2, 10}}}},
+              .y_from_zero = true};
   // 0 to 12, of which 5 and 10 are 136.7 and 273.3 of 328 from below.
   EXPECT_NE(svg({panel}).find("points='62.0,231.3 602.0,94.7 '"), std::string::npos) << svg({panel});
   panel.series[0].points = {};
@@ -79,18 +91,17 @@ TEST(Plot, a_file_that_cannot_be_written_is_named_with_the_reason) {
   EXPECT_NE(status.message().find("/nonexistent/plot.svg: No such file"), std::string::npos) << status.message();
 }
 
-TEST(Plot, a_full_disk_is_an_error) {
-  EXPECT_EQ(write_svg("/dev/full", {logarithmic({{1, 1}})}).code(), Code::unavailable);
-}
+TEST(Plot, a_full_disk_is_an_error) { EXPECT_EQ(write_svg("/dev/full", {logarithmic({{1, 1}})}).code(), Code::unavailable); }
 
 TEST(Plot, bars_stand_over_their_names) {
-  const auto drawn = svg({{.title = "t",
-                           .x_label = "",
-                           .y_label = "y",
-                           .series = {{.name = "base", .colour = "red", .bars = true, .points = {{0, 0}, {1, 0}}, .upper = {5, 10}},
-                                      {.name = "top", .colour = "blue", .bars = true, .points = {{0, 5}, {1, 10}}, .upper = {10, 20}}},
-                           .categories = {"one", "two & more"},
-                           .y_from_zero = true}});
+  const auto drawn =
+      svg({{.title = "t",
+            .x_label = "",
+            .y_label = "y",
+            .series = {{.name = "base", .colour = "red", .bars = true, .points = {{0, 0}, {1, 0}}, .upper = {5, 10}},
+                       {.name = "top", .colour = "blue", .bars = true, .points = {{0, 5}, {1, 10}}, .upper = {10, 20}}},
+            .categories = {"one", "two & more"},
+            .y_from_zero = true}});
   EXPECT_EQ(count(drawn, "class='tick middle'>one<"), 1u) << drawn;
   EXPECT_EQ(count(drawn, ">two &amp; more<"), 1u) << drawn;
   // Half of the frame each, 540 wide together; 0 to 25 are 328 high.
@@ -118,14 +129,22 @@ TEST(Plot, a_new_row_stands_below_and_the_widest_row_decides_the_width) {
 }
 
 TEST(Plot, x_axis_begins_at_zero_if_it_is_to) {
-  Panel panel{.title = "t", .x_label = "", .y_label = "", .series = {{.name = "s", .colour = "#1f77b4", .points = {{80, 1}, {100, 2}}}}};
+  Panel panel{.title = "t",
+              .x_label = "",
+              .y_label = "",
+              .series = {{.name = "s", .colour = "#1f77b4", .points = {{80, 1}, {100, 2}}}}};
   EXPECT_EQ(svg({panel}).find(">20</text>"), std::string::npos);
   panel.x_from_zero = true;
   EXPECT_NE(svg({panel}).find(">20</text>"), std::string::npos);
 }
 
 TEST(Plot, without_names_there_is_no_legend) {
-  EXPECT_EQ(svg({{.title = "t", .x_label = "", .y_label = "", .series = {{.name = "", .colour = "#1f77b4", .points = {{0, 1}, {1, 2}}}}}}).find("class='legend'"), std::string::npos);
+  EXPECT_EQ(svg({{.title = "t",
+                  .x_label = "",
+                  .y_label = "",
+                  .series = {{.name = "", .colour = "#1f77b4", .points = {{0, 1}, {1, 2}}}}}})
+                .find("class='legend'"),
+            std::string::npos);
 }
 
 TEST(Plot, legends_stand_in_all_four_corners) {

@@ -29,7 +29,8 @@ ProgressStyle progress_style_of(std::FILE* stream) {
 }
 
 ProgressOptions progress_options(std::string label, uint64_t total, const std::string& style) {
-  ProgressOptions out{.label = std::move(label), .total = total, .style = progress_style_of(stderr), .width = 80, .stream = stderr};
+  ProgressOptions out{
+      .label = std::move(label), .total = total, .style = progress_style_of(stderr), .width = 80, .stream = stderr};
   if (style == "bar") out.style = ProgressStyle::bar;
   if (style == "lines") out.style = ProgressStyle::lines;
   if (style == "off") out.style = ProgressStyle::off;

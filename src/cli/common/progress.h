@@ -15,10 +15,10 @@ namespace unisono::cli {
 enum class ProgressStyle : uint8_t { off, bar, lines };
 
 struct ProgressOptions {
-  std::string label;            // "bench"
-  uint64_t total = 0;           // steps; 0 = unknown
+  std::string label;   // "bench"
+  uint64_t total = 0;  // steps; 0 = unknown
   ProgressStyle style = ProgressStyle::lines;
-  uint32_t width = 80;          // columns of the terminal
+  uint32_t width = 80;  // columns of the terminal
   std::FILE* stream = stderr;
 };
 

@@ -1,8 +1,8 @@
 // What the launcher and its agents say to each other: records over a byte stream (a socket pair, or the pipes of ssh).
 //
-// An agent supervises the ranks of one host (cli/launch/agent.h). It greets with agent_greeting, so that what a login shell prints
-// before it can be told apart, then sends hello; the launcher answers with start, later with signals. Each record is
-// {u8 kind, u32 rank, u32 payload bytes, payload}, little-endian. Both ends are the same version: hello says which.
+// An agent supervises the ranks of one host (cli/launch/agent.h). It greets with agent_greeting, so that what a login shell
+// prints before it can be told apart, then sends hello; the launcher answers with start, later with signals. Each record is {u8
+// kind, u32 rank, u32 payload bytes, payload}, little-endian. Both ends are the same version: hello says which.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ enum class RecordKind : uint8_t {
 };
 
 inline constexpr std::string_view agent_greeting = "\nunisono-agent-1\n";
-inline constexpr size_t record_bytes_max = 4u << 20;  // a start order holds at most the kernel's 2 MiB of arguments and environment
+inline constexpr size_t record_bytes_max =
+    4u << 20;  // a start order holds at most the kernel's 2 MiB of arguments and environment
 
 struct Record {
   RecordKind kind = RecordKind::done;
@@ -39,9 +40,9 @@ struct Record {
 
 struct Hello {
   std::string version;
-  std::string host;      // what the host calls itself
-  uint32_t pid = 0;      // of the agent
-  uint32_t port = 0;     // held on this host for the job's rendezvous
+  std::string host;   // what the host calls itself
+  uint32_t pid = 0;   // of the agent
+  uint32_t port = 0;  // held on this host for the job's rendezvous
 };
 
 struct StartOrder {
@@ -49,16 +50,16 @@ struct StartOrder {
   std::vector<std::string> environment;  // NAME=value, on top of the agent's own environment
   std::string directory;
   uint32_t first_rank = 0;
-  uint32_t rank_count = 0;               // local world size
-  bool keep_port = false;                // rank 0's host keeps the held port
-  bool pin = false;                      // each rank gets its share of the host's cores
+  uint32_t rank_count = 0;  // local world size
+  bool keep_port = false;   // rank 0's host keeps the held port
+  bool pin = false;         // each rank gets its share of the host's cores
 };
 
 struct Ended {
   bool by_signal = false;
   bool core_dumped = false;
-  int32_t code = 0;   // exit code, or signal number
-  Nanos after = 0;    // since the rank was started
+  int32_t code = 0;  // exit code, or signal number
+  Nanos after = 0;   // since the rank was started
 };
 
 struct Refused {

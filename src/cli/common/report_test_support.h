@@ -18,7 +18,8 @@ inline std::string line_with(const std::string& text, const std::string& part) {
 // JSON lines, parsed.
 inline std::vector<nlohmann::json> lines_of(const std::string& text) {
   std::vector<nlohmann::json> lines;
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+    lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
   return lines;
 }
 

@@ -12,7 +12,8 @@ Status Sink::open(bool first) {
   table_ = json_path_ != "-";
   if (json_path_.empty()) return {};
   json_ = json_path_ == "-" ? stdout : std::fopen(json_path_.c_str(), first ? "we" : "ae");
-  return json_ != nullptr ? Status() : Status(Code::invalid, fmt::format("cannot write {}: {}", json_path_, strerrordesc_np(errno)));
+  return json_ != nullptr ? Status()
+                          : Status(Code::invalid, fmt::format("cannot write {}: {}", json_path_, strerrordesc_np(errno)));
 }
 
 Sink::~Sink() {
@@ -35,7 +36,8 @@ void Sink::json(const std::string& text) {
 }
 
 Status Sink::finish() {
-  return error_ == 0 ? Status() : Status(Code::unavailable, fmt::format("not all results could be written: {}", strerrordesc_np(error_)));
+  return error_ == 0 ? Status()
+                     : Status(Code::unavailable, fmt::format("not all results could be written: {}", strerrordesc_np(error_)));
 }
 
 }  // namespace unisono::cli

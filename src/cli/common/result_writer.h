@@ -1,4 +1,5 @@
-// Where `unisono bench` writes: the table on standard output, JSON lines to a file or instead of the table. One rank writes at a time.
+// Where `unisono bench` writes: the table on standard output, JSON lines to a file or instead of the table. One rank writes at
+// a time.
 #pragma once
 
 #include <cstdio>

@@ -44,7 +44,8 @@ std::string find_program(const std::string& name, const std::string& path, int& 
 
 std::string value_of(const std::vector<std::string>& environment, std::string_view name) {
   for (const auto& entry : environment) {
-    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=') return entry.substr(name.size() + 1);
+    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=')
+      return entry.substr(name.size() + 1);
   }
   return "/usr/local/bin:/usr/bin:/bin";
 }
@@ -121,7 +122,8 @@ bool pin_to(const std::vector<int>& cores) {
 
 std::string explain(const SpawnOptions& options, const std::string& file, const Failure& failure) {
   const auto reason = fmt::format("{} ({})", std::strerror(failure.error), strerrorname_np(failure.error));
-  if (failure.stage == LinkEmulator::directory) return fmt::format("cannot enter directory '{}': {}", options.directory, reason);
+  if (failure.stage == LinkEmulator::directory)
+    return fmt::format("cannot enter directory '{}': {}", options.directory, reason);
   if (failure.stage == LinkEmulator::cores) return fmt::format("cannot pin '{}' to its cores: {}", file, reason);
   if (failure.stage != LinkEmulator::execute) return fmt::format("cannot prepare the process for '{}': {}", file, reason);
   auto text = fmt::format("cannot start '{}': {}", file, reason);
@@ -156,7 +158,8 @@ Spawned spawn(const SpawnOptions& options) {
   if (pid == 0) run_child(options, file.c_str(), arguments.data(), environment.data(), parent, report.write.get());
   if (pid < 0) {
     result.error = errno;
-    result.message = fmt::format("cannot make a process for '{}': {} ({})", file, std::strerror(result.error), strerrorname_np(result.error));
+    result.message = fmt::format("cannot make a process for '{}': {} ({})", file, std::strerror(result.error),
+                                 strerrorname_np(result.error));
     return result;
   }
   if (options.new_group) ::setpgid(pid, pid);  // also here, so that the group exists before anyone signals it

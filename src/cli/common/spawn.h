@@ -14,23 +14,23 @@
 namespace unisono::cli {
 
 struct SpawnOptions {
-  std::vector<std::string> arguments;         // [0] is looked for in PATH if it has no slash
-  std::vector<std::string> environment;       // NAME=value; the whole of it
-  std::string directory;                      // empty: the parent's
-  int input = -1;                             // -1: /dev/null
-  int output = -1;                            // -1: the parent's
-  int error = -1;                             // -1: the parent's
-  int death_signal = 0;                       // sent to the child when this process dies
+  std::vector<std::string> arguments;    // [0] is looked for in PATH if it has no slash
+  std::vector<std::string> environment;  // NAME=value; the whole of it
+  std::string directory;                 // empty: the parent's
+  int input = -1;                        // -1: /dev/null
+  int output = -1;                       // -1: the parent's
+  int error = -1;                        // -1: the parent's
+  int death_signal = 0;                  // sent to the child when this process dies
   bool new_session = false;
   bool new_group = false;
-  rlim_t open_files = 0;                      // soft limit of open files; 0: the parent's
-  std::vector<int> cores;                     // empty: the parent's
+  rlim_t open_files = 0;   // soft limit of open files; 0: the parent's
+  std::vector<int> cores;  // empty: the parent's
 };
 
 struct Spawned {
   pid_t pid = -1;
-  int error = 0;         // errno; 0 = the program runs
-  std::string message;   // "cannot start './x': No such file or directory (ENOENT)"
+  int error = 0;        // errno; 0 = the program runs
+  std::string message;  // "cannot start './x': No such file or directory (ENOENT)"
 };
 
 Spawned spawn(const SpawnOptions& options);

@@ -7,8 +7,8 @@
 namespace unisono::cli {
 namespace {
 
-// CLI::Option has no place for values without checking them too, and our own parsers give better errors than CLI::IsMember: a validator
-// that accepts everything carries them as its name.
+// CLI::Option has no place for values without checking them too, and our own parsers give better errors than CLI::IsMember: a
+// validator that accepts everything carries them as its name.
 constexpr std::string_view choices_mark = "choices ";
 
 std::vector<std::string> choices_of(CLI::Option& option) {
@@ -31,7 +31,8 @@ std::vector<std::string> choices_of(CLI::Option& option) {
 }  // namespace
 
 void set_choices(CLI::Option& option, const std::vector<std::string>& choices) {
-  option.check(CLI::Validator([](std::string&) { return std::string(); }, "", fmt::format("{}{}", choices_mark, fmt::join(choices, " "))));
+  option.check(CLI::Validator([](std::string&) { return std::string(); }, "",
+                              fmt::format("{}{}", choices_mark, fmt::join(choices, " "))));
 }
 
 std::vector<OptionSyntax> options_of(CLI::App& app) {

@@ -1,5 +1,5 @@
-// What a command takes, as data, read from the parser that reads its command line: completion and the manual page are made from it,
-// so they cannot fall behind.
+// What a command takes, as data, read from the parser that reads its command line: completion and the manual page are made from
+// it, so they cannot fall behind.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -21,8 +21,8 @@ struct OptionSyntax {
 };
 
 struct CommandSyntax {
-  std::string name;         // "launch"; of two words if the first is a command, too: "bench compress"
-  std::string summary;      // one line
+  std::string name;     // "launch"; of two words if the first is a command, too: "bench compress"
+  std::string summary;  // one line
   std::string usage;
   std::string description;  // paragraphs
   std::string footer;       // likewise; lines that begin with two spaces are examples or tables and stay lines

@@ -64,7 +64,8 @@ Result<uint64_t> parse_bytes(std::string_view text) {
 
 Result<Nanos> parse_duration(std::string_view text) {
   Quantity quantity;
-  if (!split_quantity(text, quantity)) return Status(Code::invalid, fmt::format("'{}' is not a time such as 5s or 200ms", text));
+  if (!split_quantity(text, quantity))
+    return Status(Code::invalid, fmt::format("'{}' is not a time such as 5s or 200ms", text));
   double scale = 0;
   if (quantity.unit.empty() || quantity.unit == "s") scale = static_cast<double>(second);
   if (quantity.unit == "ms") scale = static_cast<double>(millisecond);
@@ -72,7 +73,8 @@ Result<Nanos> parse_duration(std::string_view text) {
   if (quantity.unit == "ns") scale = 1;
   if (quantity.unit == "m" || quantity.unit == "min") scale = 60.0 * static_cast<double>(second);
   if (quantity.unit == "h") scale = 3600.0 * static_cast<double>(second);
-  if (scale == 0) return Status(Code::invalid, fmt::format("'{}' is not a time such as 5s: units are ns, us, ms, s, m, h", text));
+  if (scale == 0)
+    return Status(Code::invalid, fmt::format("'{}' is not a time such as 5s: units are ns, us, ms, s, m, h", text));
   if (quantity.value * scale > 3.2e16) return Status(Code::invalid, fmt::format("time '{}' is longer than a year", text));
   return static_cast<Nanos>(std::llround(quantity.value * scale));
 }
@@ -91,7 +93,8 @@ Result<uint64_t> parse_count(std::string_view text, uint64_t limit) {
 
 Result<uint64_t> parse_between(std::string_view option, std::string_view text, uint64_t low, uint64_t high) {
   const auto value = parse_count(text, high);
-  if (!value.ok() || *value < low) return Status(Code::invalid, fmt::format("{} '{}': expected a whole number from {} to {}", option, text, low, high));
+  if (!value.ok() || *value < low)
+    return Status(Code::invalid, fmt::format("{} '{}': expected a whole number from {} to {}", option, text, low, high));
   return *value;
 }
 

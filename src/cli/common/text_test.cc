@@ -37,7 +37,8 @@ TEST(Text, times_have_units_and_a_bare_number_means_seconds) {
 
 TEST(Text, counts_are_whole_and_bounded) {
   EXPECT_EQ(parse_count("64", 4096).value(), 64u);
-  for (const char* text : {"", "-1", "1.5", "4097", "99999999999999999999", "4x", " 4"}) EXPECT_FALSE(parse_count(text, 4096).ok()) << text;
+  for (const char* text : {"", "-1", "1.5", "4097", "99999999999999999999", "4x", " 4"})
+    EXPECT_FALSE(parse_count(text, 4096).ok()) << text;
 }
 
 TEST(Text, ranks_are_listed_and_long_runs_are_joined) {
@@ -70,7 +71,8 @@ TEST(Text, a_typing_error_finds_its_name_and_nonsense_finds_none) {
 }
 
 TEST(Text, quoting_and_splitting_are_inverse) {
-  for (const std::string word : {"plain", "", "two words", "it's", "a\\b", "$HOME `x` \"y\"", "*?[", "new\nline", "--x=1;2", "!"}) {
+  for (const std::string word :
+       {"plain", "", "two words", "it's", "a\\b", "$HOME `x` \"y\"", "*?[", "new\nline", "--x=1;2", "!"}) {
     const auto words = split_words(shell_quote(word));
     ASSERT_TRUE(words.ok()) << word;
     ASSERT_EQ(words->size(), 1u) << word;

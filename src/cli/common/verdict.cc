@@ -66,8 +66,8 @@ std::string Verdict::describe(uint32_t number) const {
   const auto after = format_duration(rank.ended.after);
   switch (rank.state) {
     case State::killed:
-      return fmt::format("{} was killed by signal {} ({}) after {}{}", who, rank.ended.code, signal_name(rank.ended.code), after,
-                         rank.ended.core_dumped ? " (core dumped)" : "");
+      return fmt::format("{} was killed by signal {} ({}) after {}{}", who, rank.ended.code, signal_name(rank.ended.code),
+                         after, rank.ended.core_dumped ? " (core dumped)" : "");
     case State::exited: return fmt::format("{} exited with code {} after {}", who, rank.ended.code, after);
     case State::refused: return fmt::format("{}: {}", who, rank.message);
     default: return fmt::format("{} was lost: {}", who, rank.message);
@@ -80,8 +80,10 @@ std::string Verdict::fate(const Rank& rank) const {
     case State::running: return "still running";
     case State::exited:
       if (rank.ended.code == 0) return "finished";
-      return rank.asked ? fmt::format("ended with code {} when told to", rank.ended.code) : fmt::format("exited with code {}", rank.ended.code);
-    case State::killed: return rank.asked ? "ended" : fmt::format("killed by signal {} ({})", rank.ended.code, signal_name(rank.ended.code));
+      return rank.asked ? fmt::format("ended with code {} when told to", rank.ended.code)
+                        : fmt::format("exited with code {}", rank.ended.code);
+    case State::killed:
+      return rank.asked ? "ended" : fmt::format("killed by signal {} ({})", rank.ended.code, signal_name(rank.ended.code));
     case State::refused: return "not startable";
     case State::lost: return "lost";
   }

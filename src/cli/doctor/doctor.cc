@@ -8,14 +8,14 @@
 
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
+#include "cli/common/text.h"
+#include "cli/common/verdict.h"
+#include "cli/common/version.h"
 #include "cli/doctor/doctor_findings.h"
 #include "cli/doctor/doctor_probe.h"
 #include "cli/doctor/doctor_rounds.h"
 #include "cli/doctor/doctor_table.h"
 #include "cli/launch/launch.h"
-#include "cli/common/text.h"
-#include "cli/common/verdict.h"
-#include "cli/common/version.h"
 #include "rendezvous/environment.h"
 
 namespace unisono::cli {
@@ -67,10 +67,12 @@ int report(const DoctorOptions& options, const ClusterFacts& cluster) {
   const auto findings = findings_of(cluster);
   if (options.json != "-") {
     const auto where = cluster.rendezvous == "none" ? std::string("this machine alone")
-                                                    : fmt::format("{} of {} ranks, meeting at {}", cluster.ranks.size(), cluster.world_size, cluster.rendezvous);
-    const auto who = cluster.trouble && cluster.trouble->rank != 0 ? fmt::format("rank {} by itself, ", cluster.trouble->rank) : std::string();
-    print(fmt::format("unisono doctor {}: {}{}\n\n", version_text, who, where) + machine_text(cluster, options.verbose) + pair_text(cluster, options.verbose) +
-          findings_text(findings));
+                                                    : fmt::format("{} of {} ranks, meeting at {}", cluster.ranks.size(),
+                                                                  cluster.world_size, cluster.rendezvous);
+    const auto who = cluster.trouble && cluster.trouble->rank != 0 ? fmt::format("rank {} by itself, ", cluster.trouble->rank)
+                                                                   : std::string();
+    print(fmt::format("unisono doctor {}: {}{}\n\n", version_text, who, where) + machine_text(cluster, options.verbose) +
+          pair_text(cluster, options.verbose) + findings_text(findings));
   }
   // One file for the group: that of rank 0.
   if (!options.json.empty() && cluster.find(0) != nullptr) {
@@ -79,7 +81,8 @@ int report(const DoctorOptions& options, const ClusterFacts& cluster) {
       return exit_code_usage;
     }
   }
-  const bool bad = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) { return finding.severity == Severity::error; });
+  const bool bad =
+      std::any_of(findings.begin(), findings.end(), [](const Finding& finding) { return finding.severity == Severity::error; });
   return bad ? 1 : 0;
 }
 
@@ -131,7 +134,8 @@ Result<ResolvedOptions> resolve(const DoctorOptions& options) {
 
 void add_doctor_options(CLI::App& app, DoctorOptions& options) {
   app.add_option("--timeout", options.timeout, "how long the ranks wait for each other to come [15s]")->type_name("TIME");
-  app.add_option("--json", options.json, "write all facts and findings there, as JSON; - writes them instead of the text")->type_name("FILE");
+  app.add_option("--json", options.json, "write all facts and findings there, as JSON; - writes them instead of the text")
+      ->type_name("FILE");
   app.add_flag("--verbose", options.verbose, "show every address, and what came of dialling it");
   add_launch_options(app, options.launch);
 }

@@ -31,21 +31,25 @@ struct Unauthenticated {
 };
 
 // Why this process is no rank of ours; empty if it is.
-std::string objection(const nlohmann::json& hello, const ResolvedOptions& options, const std::map<uint32_t, Inbound>& inbound, RankFacts& facts) {
+std::string objection(const nlohmann::json& hello, const ResolvedOptions& options, const std::map<uint32_t, Inbound>& inbound,
+                      RankFacts& facts) {
   if (hello.value("doctor", 0) != doctor_protocol) {
-    return fmt::format("a process that runs unisono {}, not {}", hello.value("version", "of an unknown version"), UNISONO_VERSION);
+    return fmt::format("a process that runs unisono {}, not {}", hello.value("version", "of an unknown version"),
+                       UNISONO_VERSION);
   }
   facts = hello.at("facts").get<RankFacts>();
   const auto who = fmt::format("{}, pid {}", name_of(facts), facts.pid);
   if (facts.job != options.job) return fmt::format("{}, of job '{}', not '{}'", who, facts.job, options.job);
-  if (facts.world_size != options.world_size) return fmt::format("{}, of a world of {}, not {}", who, facts.world_size, options.world_size);
+  if (facts.world_size != options.world_size)
+    return fmt::format("{}, of a world of {}, not {}", who, facts.world_size, options.world_size);
   if (facts.rank >= options.world_size) return fmt::format("{}, beyond a world of {}", who, options.world_size);
   const auto other = inbound.find(facts.rank);
   if (facts.rank == 0 || other != inbound.end()) return "a second " + who;
   return {};
 }
 
-void admit(Unauthenticated& unauthenticated, const std::string& line, const ResolvedOptions& options, std::map<uint32_t, Inbound>& inbound, ClusterFacts& cluster) {
+void admit(Unauthenticated& unauthenticated, const std::string& line, const ResolvedOptions& options,
+           std::map<uint32_t, Inbound>& inbound, ClusterFacts& cluster) {
   RankFacts facts;
   std::string why;
   try {
@@ -60,7 +64,8 @@ void admit(Unauthenticated& unauthenticated, const std::string& line, const Reso
   }
   const nlohmann::json answer = {{"kind", "refused"}, {"why", why}};
   (void)unauthenticated.stream.send_line(answer.dump(), monotonic_now() + second);
-  if (std::find(cluster.turned_away.begin(), cluster.turned_away.end(), why) == cluster.turned_away.end()) cluster.turned_away.push_back(why);
+  if (std::find(cluster.turned_away.begin(), cluster.turned_away.end(), why) == cluster.turned_away.end())
+    cluster.turned_away.push_back(why);
 }
 
 void accept_all(int listening, std::list<Unauthenticated>& unauthenticated) {
@@ -111,7 +116,8 @@ bool greet_rank_0(Dialled& dialled, const std::string& hello) {
 }
 
 void remember(const AddressTry& attempt, RendezvousTrouble& trouble) {
-  const auto same = std::find_if(trouble.tries.begin(), trouble.tries.end(), [&](const auto& t) { return t.address == attempt.address; });
+  const auto same =
+      std::find_if(trouble.tries.begin(), trouble.tries.end(), [&](const auto& t) { return t.address == attempt.address; });
   if (same == trouble.tries.end()) trouble.tries.push_back(attempt);
   else *same = attempt;
 }
@@ -136,7 +142,8 @@ std::vector<SocketAddress> resolve(const ResolvedOptions& options, Nanos deadlin
 
 nlohmann::json parse_line(const std::string& line) { return nlohmann::json::parse(line, nullptr, false); }
 
-Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ClusterFacts& cluster) {
+Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline,
+                                           ClusterFacts& cluster) {
   auto listening = options.listen_fd >= 0 ? Listening::adopt(options.listen_fd) : Listening::open(options.rendezvous);
   if (!listening.ok()) return listening.status();
   std::map<uint32_t, Inbound> inbound;
@@ -159,7 +166,8 @@ Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const
   return inbound;
 }
 
-bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream, RendezvousTrouble& trouble) {
+bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream,
+                 RendezvousTrouble& trouble) {
   const auto began = monotonic_now();
   trouble.rank = own.rank;
   const nlohmann::json hello = {{"doctor", doctor_protocol}, {"version", UNISONO_VERSION}, {"facts", own}};

@@ -25,10 +25,12 @@ struct Inbound {
 
 // Rank 0: waits until all others have come, or the deadline. Who does not belong is told so and counted in cluster.turned_away.
 // Fills in cluster.ranks (`own` first). unavailable: cannot listen; the message says why.
-Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ClusterFacts& cluster);
+Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline,
+                                           ClusterFacts& cluster);
 
 // The others: dials again and again until rank 0 answers. False at the deadline; then `trouble` says what was tried.
-bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream, RendezvousTrouble& trouble);
+bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream,
+                 RendezvousTrouble& trouble);
 
 // Nothing if the text is not JSON.
 nlohmann::json parse_line(const std::string& line);

@@ -19,20 +19,20 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Outcome, {{Outcome::failed, "failed"},
                                        {Outcome::unauthenticated, "unauthenticated"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InterfaceFacts, name, up, carrier, mtu)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Offer, address, interface, kind, offered)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MachineFacts, host, version, processor, kernel, congestion_control, clock_source, cores_online,
-                                   cores_allowed, cores_quota, descriptors, locked_bytes, file_bytes, shm_bytes, shm_free_bytes,
-                                   arena_error, memory_place, boot, network, interfaces, interface_asked, interface_error, offers,
-                                   name_addresses, name_error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MachineFacts, host, version, processor, kernel, congestion_control, clock_source,
+                                   cores_online, cores_allowed, cores_quota, descriptors, locked_bytes, file_bytes, shm_bytes,
+                                   shm_free_bytes, arena_error, memory_place, boot, network, interfaces, interface_asked,
+                                   interface_error, offers, name_addresses, name_error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AddressTry, address, interface, offered, source, outcome, error, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Shared, from, to, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RendezvousTrouble, rank, resolve_error, tries, taken, said, broken_off, seconds)
 
-#define UNISONO_DOCTOR_JSON(Type, ...)                                                                       \
-  void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {                               \
-    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__))                                 \
-  }                                                                                                          \
-  void from_json(const nlohmann::json& nlohmann_json_j, Type& nlohmann_json_t) {                             \
-    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, __VA_ARGS__))                               \
+#define UNISONO_DOCTOR_JSON(Type, ...)                                           \
+  void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {   \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__))     \
+  }                                                                              \
+  void from_json(const nlohmann::json& nlohmann_json_j, Type& nlohmann_json_t) { \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_FROM, __VA_ARGS__))   \
   }
 UNISONO_DOCTOR_JSON(RankFacts, rank, world_size, job, transport, pid, port, key, id, memory, machine)
 UNISONO_DOCTOR_JSON(Reach, from, to, tries)
@@ -41,9 +41,15 @@ UNISONO_DOCTOR_JSON(Measured, from, to, address, error, round_trip_us, clock_ahe
 #undef UNISONO_DOCTOR_JSON
 
 void to_json(nlohmann::json& json, const ClusterFacts& facts) {
-  json = {{"world_size", facts.world_size},   {"rendezvous", facts.rendezvous},       {"waited_seconds", facts.waited_seconds},
-          {"ranks", facts.ranks},             {"turned_away", facts.turned_away},     {"silent", facts.silent},
-          {"reaches", facts.reaches},         {"measured", facts.measured},           {"shared", facts.shared},
+  json = {{"world_size", facts.world_size},
+          {"rendezvous", facts.rendezvous},
+          {"waited_seconds", facts.waited_seconds},
+          {"ranks", facts.ranks},
+          {"turned_away", facts.turned_away},
+          {"silent", facts.silent},
+          {"reaches", facts.reaches},
+          {"measured", facts.measured},
+          {"shared", facts.shared},
           {"pairs_skipped", facts.pairs_skipped}};
   if (facts.trouble) json["rendezvous_trouble"] = *facts.trouble;
 }

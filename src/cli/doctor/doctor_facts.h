@@ -36,8 +36,8 @@ struct InterfaceFacts {
 struct Offer {
   std::string address;  // "10.0.0.1", "fe80::1%eth0"
   std::string interface;
-  std::string kind;       // why it stands at its place: "global", "link-local", "virtual", "loopback"
-  bool offered = true;    // false: --interface rules it out; it is tried only to know whether it would have worked
+  std::string kind;     // why it stands at its place: "global", "link-local", "virtual", "loopback"
+  bool offered = true;  // false: --interface rules it out; it is tried only to know whether it would have worked
 };
 
 struct MachineFacts {
@@ -73,17 +73,17 @@ struct RankFacts {
   std::string job;
   std::string transport;
   int32_t pid = 0;
-  uint16_t port = 0;         // of its probes
-  std::string key;           // what a prober must show
-  PeerId id;                 // of its shared-memory transport
-  std::string memory;        // endpoint of that
+  uint16_t port = 0;   // of its probes
+  std::string key;     // what a prober must show
+  PeerId id;           // of its shared-memory transport
+  std::string memory;  // endpoint of that
   MachineFacts machine;
 };
 
 enum class Outcome : uint8_t { reached, no_answer, refused, no_route, unauthenticated, failed };
 
 struct AddressTry {
-  std::string address;  // "10.0.0.2:4711"
+  std::string address;    // "10.0.0.2:4711"
   std::string interface;  // of the target
   bool offered = true;
   std::string source;  // own address that the kernel (or --interface) chose; may be empty
@@ -103,10 +103,10 @@ struct Measured {
   uint32_t from = 0;
   uint32_t to = 0;
   std::string address{};
-  std::string error{};            // what ended the measurement early; empty: all is there
-  double round_trip_us = 0;     // median of short frames
-  double clock_ahead_us = 0;    // of `to`'s clock before `from`'s
-  bool forth_stuck = false;     // short frames pass, long ones do not
+  std::string error{};        // what ended the measurement early; empty: all is there
+  double round_trip_us = 0;   // median of short frames
+  double clock_ahead_us = 0;  // of `to`'s clock before `from`'s
+  bool forth_stuck = false;   // short frames pass, long ones do not
   bool back_stuck = false;
   uint32_t segment_bytes = 0;   // that the connection uses
   uint32_t segment_passes = 0;  // the largest that was found to pass when some do not; 0: none
@@ -122,19 +122,19 @@ struct Shared {
 
 struct RendezvousTrouble {
   uint32_t rank = 0;
-  std::string resolve_error;       // the name leads nowhere
-  std::vector<AddressTry> tries;   // the last of each address
-  std::string taken;               // rank 0: why it cannot listen
-  std::string said;                // rank 0 answered, and turned this rank away
-  bool broken_off = false;         // rank 0 was there and then went silent
+  std::string resolve_error;      // the name leads nowhere
+  std::vector<AddressTry> tries;  // the last of each address
+  std::string taken;              // rank 0: why it cannot listen
+  std::string said;               // rank 0 answered, and turned this rank away
+  bool broken_off = false;        // rank 0 was there and then went silent
   double seconds = 0;
 };
 
 struct ClusterFacts {
   uint32_t world_size = 1;
-  std::string rendezvous;     // "tcp://10.0.0.1:29500"; "none" for a machine alone
-  double waited_seconds = 0;  // for the ranks to come
-  uint32_t pairs_skipped = 0; // not measured, for want of time
+  std::string rendezvous;      // "tcp://10.0.0.1:29500"; "none" for a machine alone
+  double waited_seconds = 0;   // for the ranks to come
+  uint32_t pairs_skipped = 0;  // not measured, for want of time
   std::vector<RankFacts> ranks;
   std::vector<std::string> turned_away;  // who came and did not belong: "a second rank 1 (host b, pid 7)"
   std::vector<uint32_t> silent;          // ranks that came and then stopped answering

@@ -20,7 +20,8 @@ struct Finding {
   std::string mend;
 };
 
-// Errors first: a group would not form, or its operations would fail. Warnings: it works, slowly or by luck. Hints: good to know.
+// Errors first: a group would not form, or its operations would fail. Warnings: it works, slowly or by luck. Hints: good to
+// know.
 std::vector<Finding> findings_of(const ClusterFacts& cluster);
 
 // The parts of it.

@@ -11,9 +11,9 @@
 namespace unisono::cli {
 namespace {
 
-constexpr double slow_factor = 3;         // noise of short measurements stays below
-constexpr double thin_rate = 3e8;         // bytes per second between hosts, below which encoding surely costs less than it saves
-constexpr double processor_rate = 3e9;    // bytes per second of one connection; beyond, processors differ and not links
+constexpr double slow_factor = 3;       // noise of short measurements stays below
+constexpr double thin_rate = 3e8;       // bytes per second between hosts, below which encoding surely costs less than it saves
+constexpr double processor_rate = 3e9;  // bytes per second of one connection; beyond, processors differ and not links
 constexpr double late_factor = 5;
 constexpr double late_least_us = 500;     // more than the others, in absolute terms
 constexpr double clock_warning_us = 1e6;  // from here on logs of two hosts cannot be read side by side
@@ -43,7 +43,8 @@ std::string tried(const Reach& reach) {
   std::string text;
   for (const auto& attempt : reach.tries) {
     if (!attempt.offered) continue;
-    text += fmt::format("{}{} ({}): {} after {:.1f} s", text.empty() ? "" : "; ", attempt.address, attempt.interface, attempt.error, attempt.seconds);
+    text += fmt::format("{}{} ({}): {} after {:.1f} s", text.empty() ? "" : "; ", attempt.address, attempt.interface,
+                        attempt.error, attempt.seconds);
   }
   return text.empty() ? "it has no address that another host could reach" : text;
 }
@@ -61,44 +62,57 @@ std::string source_of(const ClusterFacts& cluster, const Reach& reach, const Ran
 
 std::string mend_reach(const ClusterFacts& cluster, const Reach& reach, const RankFacts& from, const RankFacts& to) {
   const auto any = [&](Outcome outcome) {
-    return std::any_of(reach.tries.begin(), reach.tries.end(), [&](const AddressTry& a) { return a.offered && a.outcome == outcome; });
+    return std::any_of(reach.tries.begin(), reach.tries.end(),
+                       [&](const AddressTry& a) { return a.offered && a.outcome == outcome; });
   };
   const auto source = source_of(cluster, reach, from);
   if (any(Outcome::no_answer)) {
-    return fmt::format("a firewall on host {1}, or between the hosts, drops what host {0} sends: let TCP from {2} in on host {1}, at all ports, because the kernel "
-                       "chooses them (iptables -I INPUT -p tcp -s {2} -j ACCEPT)",
-                       from.machine.host, to.machine.host, source);
+    return fmt::format(
+        "a firewall on host {1}, or between the hosts, drops what host {0} sends: let TCP from {2} in on host {1}, at all "
+        "ports, because the kernel "
+        "chooses them (iptables -I INPUT -p tcp -s {2} -j ACCEPT)",
+        from.machine.host, to.machine.host, source);
   }
   if (any(Outcome::refused)) {
-    return fmt::format("a firewall on host {1} rejects what host {0} sends (iptables -I INPUT -p tcp -s {2} -j ACCEPT on host {1}), or the address belongs to "
-                       "another machine, too: then choose an interface with --interface (UNISONO_INTERFACE)",
-                       from.machine.host, to.machine.host, source);
+    return fmt::format(
+        "a firewall on host {1} rejects what host {0} sends (iptables -I INPUT -p tcp -s {2} -j ACCEPT on host {1}), or the "
+        "address belongs to "
+        "another machine, too: then choose an interface with --interface (UNISONO_INTERFACE)",
+        from.machine.host, to.machine.host, source);
   }
-  if (any(Outcome::unauthenticated)) return "the address is in use twice, or leads to another machine: choose another interface with --interface (UNISONO_INTERFACE)";
-  return fmt::format("host {} has no route to these addresses: see 'ip route', or choose an interface in a network of both hosts with --interface (UNISONO_INTERFACE)",
-                     from.machine.host);
+  if (any(Outcome::unauthenticated))
+    return "the address is in use twice, or leads to another machine: choose another interface with --interface "
+           "(UNISONO_INTERFACE)";
+  return fmt::format(
+      "host {} has no route to these addresses: see 'ip route', or choose an interface in a network of both hosts with "
+      "--interface (UNISONO_INTERFACE)",
+      from.machine.host);
 }
 
 // Whether an address that --interface rules out would have worked; adds the finding and says so.
 bool find_wrong_interface(const Reach& reach, const RankFacts& from, const RankFacts& to, Grouped& grouped) {
-  const auto works = std::find_if(reach.tries.begin(), reach.tries.end(), [](const AddressTry& a) { return !a.offered && a.outcome == Outcome::reached; });
+  const auto works = std::find_if(reach.tries.begin(), reach.tries.end(),
+                                  [](const AddressTry& a) { return !a.offered && a.outcome == Outcome::reached; });
   if (works == reach.tries.end()) return false;
-  const auto same = std::find_if(reach.tries.begin(), reach.tries.end(), [&](const AddressTry& a) { return a.offered && a.address == works->address; });
+  const auto same = std::find_if(reach.tries.begin(), reach.tries.end(),
+                                 [&](const AddressTry& a) { return a.offered && a.address == works->address; });
   const bool ours = same != reach.tries.end();  // the same address works as soon as the kernel chooses the way to it
   const auto& blamed = ours ? from : to;
   const auto better = ours ? interface_of(from.machine, host_part(works->source)) : works->interface;
   const auto asked = blamed.machine.interface_asked;
-  grouped.add(fmt::format("interface {} {}", blamed.machine.host, asked),
-              {Severity::error, "wrong_interface",
-               fmt::format("{} cannot reach {} because host {} is told to use interface {}: {}; {} on {} answers", name_of(from), name_of(to), blamed.machine.host, asked,
-                           tried(reach), works->address, works->interface),
-               fmt::format("on host {}: --interface {} (UNISONO_INTERFACE={})", blamed.machine.host, better, better)});
+  grouped.add(
+      fmt::format("interface {} {}", blamed.machine.host, asked),
+      {Severity::error, "wrong_interface",
+       fmt::format("{} cannot reach {} because host {} is told to use interface {}: {}; {} on {} answers", name_of(from),
+                   name_of(to), blamed.machine.host, asked, tried(reach), works->address, works->interface),
+       fmt::format("on host {}: --interface {} (UNISONO_INTERFACE={})", blamed.machine.host, better, better)});
   return true;
 }
 
 bool share_memory(const ClusterFacts& cluster, uint32_t a, uint32_t b) {
-  return std::any_of(cluster.shared.begin(), cluster.shared.end(),
-                     [&](const Shared& s) { return s.error.empty() && ((s.from == a && s.to == b) || (s.from == b && s.to == a)); });
+  return std::any_of(cluster.shared.begin(), cluster.shared.end(), [&](const Shared& s) {
+    return s.error.empty() && ((s.from == a && s.to == b) || (s.from == b && s.to == a));
+  });
 }
 
 void find_unreached(const ClusterFacts& cluster, std::vector<Finding>& findings) {
@@ -110,13 +124,14 @@ void find_unreached(const ClusterFacts& cluster, std::vector<Finding>& findings)
     const auto* back = cluster.reach(reach.to, reach.from);
     const bool back_works = back != nullptr && first_reached(*back) != nullptr;
     const bool spared = share_memory(cluster, reach.from, reach.to);
-    const auto* end = spared       ? "; they share memory, so only --transport tcp would fail"
-                      : back_works ? "; the other direction works, so a group forms only when chance lets that side dial"
+    const auto* end = spared            ? "; they share memory, so only --transport tcp would fail"
+                      : back_works      ? "; the other direction works, so a group forms only when chance lets that side dial"
                       : back == nullptr ? ""
                                         : "; the other direction is not known to work either";
     grouped.add(fmt::format("{} {} {}", from->machine.host, to->machine.host, back_works),
                 {spared ? Severity::warning : Severity::error, back_works ? "one_direction" : "unreachable",
-                 fmt::format("{} cannot connect to {}: {}{}", name_of(*from), name_of(*to), tried(reach), end), mend_reach(cluster, reach, *from, *to)});
+                 fmt::format("{} cannot connect to {}: {}{}", name_of(*from), name_of(*to), tried(reach), end),
+                 mend_reach(cluster, reach, *from, *to)});
   }
   grouped.move_to(findings);
 }
@@ -127,8 +142,8 @@ void find_dead_addresses(const ClusterFacts& cluster, std::vector<Finding>& find
     bool reached = false;
     bool first = false;  // stands before the one that works
     bool link_local = false;
-    std::string seen;    // by the first that failed
-    std::string good;    // interface of the one that works
+    std::string seen;  // by the first that failed
+    std::string good;  // interface of the one that works
     std::string host;
     std::string interface;
   };
@@ -146,7 +161,8 @@ void find_dead_addresses(const ClusterFacts& cluster, std::vector<Finding>& find
       fate = {.reached = fate.reached,
               .first = &attempt < good,
               .link_local = address.starts_with("fe80:") || address.starts_with("169.254."),
-              .seen = fmt::format("{} ({}) of host {} cannot be reached from host {}: {}", address, attempt.interface, to->machine.host, from->machine.host, attempt.error),
+              .seen = fmt::format("{} ({}) of host {} cannot be reached from host {}: {}", address, attempt.interface,
+                                  to->machine.host, from->machine.host, attempt.error),
               .good = good->interface,
               .host = to->machine.host,
               .interface = attempt.interface};
@@ -155,9 +171,11 @@ void find_dead_addresses(const ClusterFacts& cluster, std::vector<Finding>& find
   for (const auto& [key, fate] : fates) {
     // Every interface has a link-local address, and few are routed to: no news where another one works before it.
     if (fate.reached || fate.seen.empty() || (!fate.first && fate.link_local)) continue;
-    findings.push_back({fate.first ? Severity::warning : Severity::hint, "dead_address",
-                        fate.seen + (fate.first ? "; it is tried before the one that works, which costs 0.1 s for each link" : "; it is tried after the one that works, so it costs nothing"),
-                        fmt::format("leave it out, on host {}: --interface {} (UNISONO_INTERFACE={})", fate.host, fate.good, fate.good)});
+    findings.push_back(
+        {fate.first ? Severity::warning : Severity::hint, "dead_address",
+         fate.seen + (fate.first ? "; it is tried before the one that works, which costs 0.1 s for each link"
+                                 : "; it is tried after the one that works, so it costs nothing"),
+         fmt::format("leave it out, on host {}: --interface {} (UNISONO_INTERFACE={})", fate.host, fate.good, fate.good)});
   }
 }
 
@@ -186,10 +204,13 @@ void find_thin(std::vector<Rate> rates, std::vector<Finding>& findings) {
   const auto& good = rates[rates.size() / 4];
   if (good.value >= thin_rate) return;
   findings.push_back({Severity::hint, "thin_links",
-                      fmt::format("links between hosts are thin: {} from {} to {}, and three quarters of the pairs have no more; a sum of fp32 elements takes as long as its bytes",
+                      fmt::format("links between hosts are thin: {} from {} to {}, and three quarters of the pairs have no "
+                                  "more; a sum of fp32 elements takes as long as its bytes",
                                   format_rate(good.value), name_of(*good.from), name_of(*good.to)),
-                      "if the tensors bear it, let elements travel in fewer bits: 8 first (UNISONO_CODEC=int8); where channels have outliers, int4:spikes=on (4.625 bits on the wire) before "
-                      "int4:group=32 (5.0); 2 bits only with spikes and error feedback. Compare at equal bits on the wire: unisono codec compare FILE, unisono bench all-reduce --codec int8"});
+                      "if the tensors bear it, let elements travel in fewer bits: 8 first (UNISONO_CODEC=int8); where channels "
+                      "have outliers, int4:spikes=on (4.625 bits on the wire) before "
+                      "int4:group=32 (5.0); 2 bits only with spikes and error feedback. Compare at equal bits on the wire: "
+                      "unisono codec compare FILE, unisono bench all-reduce --codec int8"});
 }
 
 // Between hosts only: on one host the processors' other work is seen, and the ranks share memory anyway.
@@ -206,21 +227,25 @@ void find_slow(const ClusterFacts& cluster, std::vector<Finding>& findings) {
   for (const auto& rate : rates) {
     const auto usual = best_of_others(rates, rate, true);
     if (rate.value * slow_factor > std::min(usual, processor_rate)) continue;
-    grouped.add("slow " + rate.from->machine.host + " " + rate.to->machine.host,
-                {Severity::warning, "slow_pair",
-                 fmt::format("{} sends to {} at {}; the best quarter of the other pairs reaches {}, {:.1f} times as much", name_of(*rate.from), name_of(*rate.to),
-                             format_rate(rate.value), format_rate(usual), usual / rate.value),
-                 fmt::format("look at the link of these two hosts: negotiated speed (ethtool <interface>), errors (ip -s link), a limit (tc qdisc show), the switch's port; "
-                             "or leave the slow host out of --hosts")});
+    grouped.add(
+        "slow " + rate.from->machine.host + " " + rate.to->machine.host,
+        {Severity::warning, "slow_pair",
+         fmt::format("{} sends to {} at {}; the best quarter of the other pairs reaches {}, {:.1f} times as much",
+                     name_of(*rate.from), name_of(*rate.to), format_rate(rate.value), format_rate(usual), usual / rate.value),
+         fmt::format("look at the link of these two hosts: negotiated speed (ethtool <interface>), errors (ip -s link), a "
+                     "limit (tc qdisc show), the switch's port; "
+                     "or leave the slow host out of --hosts")});
   }
   for (const auto& trip : trips) {
     const auto usual = best_of_others(trips, trip, false);
     if (usual <= 0 || trip.value < late_factor * usual || trip.value < usual + late_least_us) continue;
-    grouped.add("late " + trip.from->machine.host + " " + trip.to->machine.host,
-                {Severity::warning, "late_pair",
-                 fmt::format("the round trip between {} and {} takes {}; the best quarter of the other pairs needs {}, {:.1f} times less", name_of(*trip.from), name_of(*trip.to),
-                             format_us(trip.value), format_us(usual), trip.value / usual),
-                 "look at the way between these two hosts (tracepath), at queues on it (tc -s qdisc) and at other load on both"});
+    grouped.add(
+        "late " + trip.from->machine.host + " " + trip.to->machine.host,
+        {Severity::warning, "late_pair",
+         fmt::format(
+             "the round trip between {} and {} takes {}; the best quarter of the other pairs needs {}, {:.1f} times less",
+             name_of(*trip.from), name_of(*trip.to), format_us(trip.value), format_us(usual), trip.value / usual),
+         "look at the way between these two hosts (tracepath), at queues on it (tc -s qdisc) and at other load on both"});
   }
   grouped.move_to(findings);
   find_thin(rates, findings);
@@ -232,7 +257,9 @@ void find_stuck(const ClusterFacts& cluster, const Measured& measured, Grouped& 
   if (!measured.forth_stuck && !measured.back_stuck) {
     if (measured.error.empty()) return;
     grouped.add("broken " + from->machine.host + " " + to->machine.host,
-                {Severity::error, "broken_pair", fmt::format("{} reached {} at {}, but the measurement failed: {}", name_of(*from), name_of(*to), measured.address, measured.error),
+                {Severity::error, "broken_pair",
+                 fmt::format("{} reached {} at {}, but the measurement failed: {}", name_of(*from), name_of(*to),
+                             measured.address, measured.error),
                  "try again; if it stays, packets of this pair get lost: ip -s link on both hosts, and the switch's counters"});
     return;
   }
@@ -241,17 +268,18 @@ void find_stuck(const ClusterFacts& cluster, const Measured& measured, Grouped& 
   const int headers = measured.address.starts_with('[') ? 60 : 40;
   const auto interface = interface_of(to->machine, host_part(measured.address));
   const auto both = measured.forth_stuck && measured.back_stuck ? ", and neither do they the other way" : "";
-  const auto fits = measured.segment_passes > 0
-                        ? fmt::format("; with segments of {} bytes they do", measured.segment_passes)
-                        : std::string("; no shorter segments that were tried get through either");
+  const auto fits = measured.segment_passes > 0 ? fmt::format("; with segments of {} bytes they do", measured.segment_passes)
+                                                : std::string("; no shorter segments that were tried get through either");
   const auto mtu = measured.segment_passes > 0 ? measured.segment_passes + static_cast<uint32_t>(headers) : 1280;
-  grouped.add("mtu " + sender.machine.host + " " + receiver.machine.host,
-              {Severity::error, "mtu",
-               fmt::format("from {} to {} short frames pass (round trip {}), full segments of {} bytes do not{}{}", name_of(sender), name_of(receiver),
-                           format_us(measured.round_trip_us), measured.segment_bytes, both, fits),
-               fmt::format("something on the way takes smaller packets and its ICMP 'fragmentation needed' is filtered: let ICMP pass, or lower the MTU on both hosts "
-                           "(on host {}: ip link set dev {} mtu {}), or sysctl -w net.ipv4.tcp_mtu_probing=1 on both",
-                           to->machine.host, interface.empty() ? "<interface>" : interface, mtu)});
+  grouped.add(
+      "mtu " + sender.machine.host + " " + receiver.machine.host,
+      {Severity::error, "mtu",
+       fmt::format("from {} to {} short frames pass (round trip {}), full segments of {} bytes do not{}{}", name_of(sender),
+                   name_of(receiver), format_us(measured.round_trip_us), measured.segment_bytes, both, fits),
+       fmt::format("something on the way takes smaller packets and its ICMP 'fragmentation needed' is filtered: let ICMP pass, "
+                   "or lower the MTU on both hosts "
+                   "(on host {}: ip link set dev {} mtu {}), or sysctl -w net.ipv4.tcp_mtu_probing=1 on both",
+                   to->machine.host, interface.empty() ? "<interface>" : interface, mtu)});
 }
 
 void find_clock(const ClusterFacts& cluster, const Measured& measured, Grouped& grouped) {
@@ -260,8 +288,9 @@ void find_clock(const ClusterFacts& cluster, const Measured& measured, Grouped& 
   if (from == nullptr || to == nullptr || same_host(*from, *to) || apart < clock_hint_us) return;
   grouped.add("clock " + from->machine.host + " " + to->machine.host,
               {apart >= clock_warning_us ? Severity::warning : Severity::hint, "clock",
-               fmt::format("the clock of {} is {:.2f} s {} that of {} (uncertain by {}): their logs do not line up", name_of(*to), apart / 1e6,
-                           measured.clock_ahead_us > 0 ? "ahead of" : "behind", name_of(*from), format_us(measured.round_trip_us / 2)),
+               fmt::format("the clock of {} is {:.2f} s {} that of {} (uncertain by {}): their logs do not line up",
+                           name_of(*to), apart / 1e6, measured.clock_ahead_us > 0 ? "ahead of" : "behind", name_of(*from),
+                           format_us(measured.round_trip_us / 2)),
                "run a time service on both hosts (chrony, systemd-timesyncd); Unisono itself measures no time across hosts"});
 }
 
@@ -269,9 +298,11 @@ void find_unshared(const ClusterFacts& cluster, Grouped& grouped) {
   for (const auto& shared : cluster.shared) {
     const auto *from = cluster.find(shared.from), *to = cluster.find(shared.to);
     if (from == nullptr || to == nullptr || shared.error.empty()) continue;
-    grouped.add("shared " + from->machine.host,
-                {Severity::error, "not_shared", fmt::format("{} and {} are on one host but cannot share memory: {}", name_of(*from), name_of(*to), shared.error),
-                 "let the processes see each other (one user, no security profile between the containers), or go without: --transport tcp"});
+    grouped.add("shared " + from->machine.host, {Severity::error, "not_shared",
+                                                 fmt::format("{} and {} are on one host but cannot share memory: {}",
+                                                             name_of(*from), name_of(*to), shared.error),
+                                                 "let the processes see each other (one user, no security profile between the "
+                                                 "containers), or go without: --transport tcp"});
   }
 }
 
@@ -292,8 +323,10 @@ void find_in_pairs(const ClusterFacts& cluster, std::vector<Finding>& findings) 
   grouped.move_to(findings);
   find_slow(cluster, findings);
   if (cluster.pairs_skipped > 0) {
-    findings.push_back({Severity::hint, "skipped", fmt::format("{} pairs were not measured: after a minute of measuring the doctor stops", cluster.pairs_skipped),
-                        "examine fewer ranks at a time; one per host tells most"});
+    findings.push_back(
+        {Severity::hint, "skipped",
+         fmt::format("{} pairs were not measured: after a minute of measuring the doctor stops", cluster.pairs_skipped),
+         "examine fewer ranks at a time; one per host tells most"});
   }
 }
 

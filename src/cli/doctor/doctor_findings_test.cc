@@ -36,7 +36,13 @@ ClusterFacts healthy(uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     for (uint32_t j = 0; j < count; ++j) {
       if (i == j) continue;
-      AddressTry attempt{"10.0.0." + std::to_string(j + 1) + ":4000", "eth0", true, "10.0.0." + std::to_string(i + 1) + ":5", Outcome::reached, "", 0.001};
+      AddressTry attempt{"10.0.0." + std::to_string(j + 1) + ":4000",
+                         "eth0",
+                         true,
+                         "10.0.0." + std::to_string(i + 1) + ":5",
+                         Outcome::reached,
+                         "",
+                         0.001};
       cluster.reaches.push_back({i, j, {attempt}});
       if (i < j) {
         Measured measured{.from = i, .to = j, .address = attempt.address};
@@ -51,7 +57,8 @@ ClusterFacts healthy(uint32_t count) {
 }
 
 Reach& reach_of(ClusterFacts& cluster, uint32_t from, uint32_t to) {
-  return *std::find_if(cluster.reaches.begin(), cluster.reaches.end(), [&](const Reach& r) { return r.from == from && r.to == to; });
+  return *std::find_if(cluster.reaches.begin(), cluster.reaches.end(),
+                       [&](const Reach& r) { return r.from == from && r.to == to; });
 }
 
 void fail(Reach& reach, Outcome outcome, const char* error) {
@@ -63,7 +70,8 @@ void fail(Reach& reach, Outcome outcome, const char* error) {
 }
 
 // There is exactly this one finding, and its sentences hold these parts.
-void expect_only(const ClusterFacts& cluster, Severity severity, const std::string& code, const std::string& seen, const std::string& mend) {
+void expect_only(const ClusterFacts& cluster, Severity severity, const std::string& code, const std::string& seen,
+                 const std::string& mend) {
   const auto findings = findings_of(cluster);
   ASSERT_EQ(findings.size(), 1u) << findings_text(findings);
   EXPECT_EQ(findings[0].severity, severity) << findings_text(findings);
@@ -73,13 +81,16 @@ void expect_only(const ClusterFacts& cluster, Severity severity, const std::stri
 }
 
 TEST(DoctorFindings, healthy_facts_give_none) {
-  for (uint32_t count : {1u, 2u, 3u, 5u}) EXPECT_EQ(findings_of(healthy(count)).size(), 0u) << findings_text(findings_of(healthy(count)));
+  for (uint32_t count : {1u, 2u, 3u, 5u})
+    EXPECT_EQ(findings_of(healthy(count)).size(), 0u) << findings_text(findings_of(healthy(count)));
 }
 
 TEST(DoctorFindings, one_dead_direction_is_named_with_the_rule_that_opens_it) {
   auto cluster = healthy(2);
   fail(reach_of(cluster, 0, 1), Outcome::no_answer, "no answer");
-  expect_only(cluster, Severity::error, "one_direction", "rank 0 (host a) cannot connect to rank 1 (host b): 10.0.0.2:4000 (eth0): no answer after 2.5 s; the other direction works",
+  expect_only(cluster, Severity::error, "one_direction",
+              "rank 0 (host a) cannot connect to rank 1 (host b): 10.0.0.2:4000 (eth0): no answer after 2.5 s; the other "
+              "direction works",
               "iptables -I INPUT -p tcp -s 10.0.0.1 -j ACCEPT");
 }
 
@@ -118,7 +129,8 @@ TEST(DoctorFindings, an_interface_of_the_target_that_does_not_work_is_named_besi
   auto good = reach.tries[0];
   good.offered = false;
   reach.tries = {{"10.9.0.2:4000", "ib0", true, "", Outcome::no_answer, "no answer", 2.5}, good};
-  expect_only(cluster, Severity::error, "wrong_interface", "host b is told to use interface ib0: 10.9.0.2:4000 (ib0): no answer after 2.5 s; 10.0.0.2:4000 on eth0 answers",
+  expect_only(cluster, Severity::error, "wrong_interface",
+              "host b is told to use interface ib0: 10.9.0.2:4000 (ib0): no answer after 2.5 s; 10.0.0.2:4000 on eth0 answers",
               "on host b: --interface eth0");
 }
 
@@ -130,14 +142,17 @@ TEST(DoctorFindings, an_interface_of_the_dialling_host_that_does_not_work_is_its
   good.offered = false;
   fail(reach, Outcome::no_answer, "no answer");
   reach.tries.push_back(good);
-  expect_only(cluster, Severity::error, "wrong_interface", "because host a is told to use interface ib0", "on host a: --interface eth0");
+  expect_only(cluster, Severity::error, "wrong_interface", "because host a is told to use interface ib0",
+              "on host a: --interface eth0");
 }
 
 TEST(DoctorFindings, a_dead_address_before_the_good_one_is_a_warning_and_behind_it_a_hint) {
   auto cluster = healthy(2);
   auto& tries = reach_of(cluster, 0, 1).tries;
   tries.insert(tries.begin(), {"172.17.0.1:4000", "docker0", true, "", Outcome::refused, "connection refused", 0});
-  expect_only(cluster, Severity::warning, "dead_address", "172.17.0.1 (docker0) of host b cannot be reached from host a: connection refused", "on host b: --interface eth0");
+  expect_only(cluster, Severity::warning, "dead_address",
+              "172.17.0.1 (docker0) of host b cannot be reached from host a: connection refused",
+              "on host b: --interface eth0");
   std::swap(tries[0], tries[1]);
   expect_only(cluster, Severity::hint, "dead_address", "it costs nothing", "--interface eth0");
 }
@@ -158,20 +173,26 @@ TEST(DoctorFindings, long_frames_that_are_lost_name_direction_sizes_and_mtu) {
   measured.back_stuck = true;
   measured.error = "long frames do not pass";
   measured.segment_passes = 1260;
-  expect_only(cluster, Severity::error, "mtu", "from rank 1 (host b) to rank 0 (host a) short frames pass (round trip 100 µs), full segments of 1448 bytes do not; with segments of 1260 bytes they do",
+  expect_only(cluster, Severity::error, "mtu",
+              "from rank 1 (host b) to rank 0 (host a) short frames pass (round trip 100 µs), full segments of 1448 bytes do "
+              "not; with segments of 1260 bytes they do",
               "ip link set dev eth0 mtu 1300");
 }
 
 TEST(DoctorFindings, a_measurement_that_broke_is_an_error) {
   auto cluster = healthy(2);
   cluster.measured[0].error = "bandwidth forth: connection reset by peer";
-  expect_only(cluster, Severity::error, "broken_pair", "the measurement failed: bandwidth forth: connection reset", "ip -s link");
+  expect_only(cluster, Severity::error, "broken_pair", "the measurement failed: bandwidth forth: connection reset",
+              "ip -s link");
 }
 
 TEST(DoctorFindings, a_slow_pair_is_named_with_both_numbers_and_the_factor) {
   auto cluster = healthy(3);
   cluster.measured[1].forth_rate = 1e8;  // 0 -> 2
-  expect_only(cluster, Severity::warning, "slow_pair", "rank 0 (host a) sends to rank 2 (host c) at 100.0 MB/s; the best quarter of the other pairs reaches 1.00 GB/s, 10.0 times as much", "ethtool");
+  expect_only(cluster, Severity::warning, "slow_pair",
+              "rank 0 (host a) sends to rank 2 (host c) at 100.0 MB/s; the best quarter of the other pairs reaches 1.00 GB/s, "
+              "10.0 times as much",
+              "ethtool");
 }
 
 TEST(DoctorFindings, a_slow_host_among_three_is_named_in_each_of_its_directions) {
@@ -203,19 +224,25 @@ TEST(DoctorFindings, what_processors_limit_is_not_a_slow_pair) {
   cluster.measured[0].back_rate = 1.1e9;
   EXPECT_EQ(findings_of(cluster).size(), 0u) << findings_text(findings_of(cluster));
   cluster.measured[0].back_rate = 0.9e9;
-  expect_only(cluster, Severity::warning, "slow_pair", "rank 1 (host b) sends to rank 0 (host a) at 900.0 MB/s; the best quarter of the other pairs reaches 6.50 GB/s", "ethtool");
+  expect_only(cluster, Severity::warning, "slow_pair",
+              "rank 1 (host b) sends to rank 0 (host a) at 900.0 MB/s; the best quarter of the other pairs reaches 6.50 GB/s",
+              "ethtool");
 }
 
 TEST(DoctorFindings, a_late_pair_is_named_with_both_times) {
   auto cluster = healthy(3);
   cluster.measured[2].round_trip_us = 2000;
-  expect_only(cluster, Severity::warning, "late_pair", "between rank 1 (host b) and rank 2 (host c) takes 2.0 ms; the best quarter of the other pairs needs 100 µs, 20.0 times less", "tracepath");
+  expect_only(cluster, Severity::warning, "late_pair",
+              "between rank 1 (host b) and rank 2 (host c) takes 2.0 ms; the best quarter of the other pairs needs 100 µs, "
+              "20.0 times less",
+              "tracepath");
 }
 
 TEST(DoctorFindings, clocks_that_differ_are_a_hint_and_from_a_second_on_a_warning) {
   auto cluster = healthy(2);
   cluster.measured[0].clock_ahead_us = -80e3;
-  expect_only(cluster, Severity::hint, "clock", "the clock of rank 1 (host b) is 0.08 s behind that of rank 0 (host a)", "chrony");
+  expect_only(cluster, Severity::hint, "clock", "the clock of rank 1 (host b) is 0.08 s behind that of rank 0 (host a)",
+              "chrony");
   cluster.measured[0].clock_ahead_us = 2e6;
   expect_only(cluster, Severity::warning, "clock", "2.00 s ahead of", "chrony");
 }
@@ -224,7 +251,9 @@ TEST(DoctorFindings, ranks_that_never_came_are_named_with_those_who_did) {
   auto cluster = healthy(2);
   cluster.world_size = 4;
   cluster.waited_seconds = 15;
-  expect_only(cluster, Severity::error, "missing", "ranks 2, 3 of 4 did not come to tcp://10.0.0.1:29500 within 15.0 s; here: rank 0 (host a), rank 1 (host b)", "--timeout");
+  expect_only(cluster, Severity::error, "missing",
+              "ranks 2, 3 of 4 did not come to tcp://10.0.0.1:29500 within 15.0 s; here: rank 0 (host a), rank 1 (host b)",
+              "--timeout");
 }
 
 TEST(DoctorFindings, a_rank_that_stops_answering_is_named) {
@@ -242,7 +271,8 @@ TEST(DoctorFindings, who_was_turned_away_is_named) {
 TEST(DoctorFindings, versions_that_differ_are_an_error) {
   auto cluster = healthy(2);
   cluster.ranks[1].machine.version = "2.0";
-  expect_only(cluster, Severity::error, "versions", "rank 0 (host a) runs unisono 1.0, rank 1 (host b) runs 2.0", "same version");
+  expect_only(cluster, Severity::error, "versions", "rank 0 (host a) runs unisono 1.0, rank 1 (host b) runs 2.0",
+              "same version");
 }
 
 TEST(DoctorFindings, two_hosts_of_one_name_are_a_warning) {
@@ -271,17 +301,20 @@ TEST(DoctorFindings, more_ranks_than_cores_are_a_warning_with_the_reason) {
   cluster.ranks[1].rank = 1;
   cluster.world_size = 2;
   cluster.ranks[0].machine.cores_allowed = cluster.ranks[1].machine.cores_allowed = {3};
-  expect_only(cluster, Severity::warning, "few_cores", "ranks 0, 1 share 1 core of host a (their affinity allows no others of the 8 that there are)", "taskset");
+  expect_only(cluster, Severity::warning, "few_cores",
+              "ranks 0, 1 share 1 core of host a (their affinity allows no others of the 8 that there are)", "taskset");
   cluster.ranks[1].machine.cores_allowed = {4};
   EXPECT_EQ(findings_of(cluster).size(), 0u) << "each has its own";
   cluster.ranks[0].machine.cores_quota = 1.5;
-  expect_only(cluster, Severity::warning, "few_cores", "share 1.5 cores of host a (its control group grants no more)", "at most 1 ranks");
+  expect_only(cluster, Severity::warning, "few_cores", "share 1.5 cores of host a (its control group grants no more)",
+              "at most 1 ranks");
 }
 
 TEST(DoctorFindings, limits_of_the_machine_are_named_with_the_command_that_lifts_them) {
   auto cluster = healthy(1);
   cluster.ranks[0].machine.arena_error = "shm: the limit on file sizes (ulimit -f) is below 5 bytes";
-  expect_only(cluster, Severity::error, "no_shared_memory", "host a gives no shared memory: shm: the limit on file sizes", "ulimit -f unlimited");
+  expect_only(cluster, Severity::error, "no_shared_memory", "host a gives no shared memory: shm: the limit on file sizes",
+              "ulimit -f unlimited");
   cluster = healthy(1);
   cluster.ranks[0].machine.descriptors = 64;
   expect_only(cluster, Severity::warning, "few_descriptors", "may open 64 descriptors", "ulimit -n 4096");
@@ -302,7 +335,8 @@ TEST(DoctorFindings, interfaces_that_cannot_serve_are_named) {
   expect_only(cluster, Severity::warning, "no_carrier", "eth0 (10.0.0.1), which has no carrier", "--interface");
   cluster = healthy(2);
   cluster.ranks[1].machine.offers.erase(cluster.ranks[1].machine.offers.begin());
-  expect_only(cluster, Severity::error, "loopback_only", "host b offers loopback addresses only (127.0.0.1)", "network interface");
+  expect_only(cluster, Severity::error, "loopback_only", "host b offers loopback addresses only (127.0.0.1)",
+              "network interface");
 }
 
 TEST(DoctorFindings, a_name_that_leads_to_loopback_or_nowhere_is_a_hint) {
@@ -327,25 +361,38 @@ ClusterFacts alone_with(const RendezvousTrouble& trouble) {
 }
 
 TEST(DoctorFindings, a_rendezvous_that_cannot_be_reached_is_explained_by_what_the_kernel_said) {
-  RendezvousTrouble trouble{.rank = 1, .resolve_error = {}, .tries = {{}}, .taken = {}, .said = {}, .broken_off = false, .seconds = 3};
+  RendezvousTrouble trouble{
+      .rank = 1, .resolve_error = {}, .tries = {{}}, .taken = {}, .said = {}, .broken_off = false, .seconds = 3};
   auto& attempt = trouble.tries[0];
   attempt = {"10.0.0.1:29500", "", true, "", Outcome::no_answer, "no answer", 2.5};
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_no_answer", "rank 1 (host b) does not get to rank 0 at tcp://10.0.0.1:29500 within 3.0 s: 10.0.0.1:29500: no answer", "--dport 29500");
+  expect_only(alone_with(trouble), Severity::error, "rendezvous_no_answer",
+              "rank 1 (host b) does not get to rank 0 at tcp://10.0.0.1:29500 within 3.0 s: 10.0.0.1:29500: no answer",
+              "--dport 29500");
   attempt.outcome = Outcome::refused;
   expect_only(alone_with(trouble), Severity::error, "rendezvous_refused", "10.0.0.1:29500", "nobody listens");
   attempt.outcome = Outcome::no_route;
   expect_only(alone_with(trouble), Severity::error, "rendezvous_no_route", "10.0.0.1:29500", "ip route get 10.0.0.1");
   attempt.outcome = Outcome::unauthenticated;
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_unauthenticated", "10.0.0.1:29500", "another program has that port");
+  expect_only(alone_with(trouble), Severity::error, "rendezvous_unauthenticated", "10.0.0.1:29500",
+              "another program has that port");
   attempt = {"127.0.1.1:29500", "", true, "", Outcome::refused, "connection refused", 0};
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_is_loopback", "127.0.1.1:29500: connection refused; this address is the host itself", "MASTER_ADDR=<address>");
+  expect_only(alone_with(trouble), Severity::error, "rendezvous_is_loopback",
+              "127.0.1.1:29500: connection refused; this address is the host itself", "MASTER_ADDR=<address>");
 }
 
 TEST(DoctorFindings, other_troubles_of_the_meeting_are_named) {
-  RendezvousTrouble trouble{.rank = 1, .resolve_error = "Name or service not known", .tries = {}, .taken = {}, .said = {}, .broken_off = false, .seconds = 3};
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_name", "does not resolve: Name or service not known", "as a number");
+  RendezvousTrouble trouble{.rank = 1,
+                            .resolve_error = "Name or service not known",
+                            .tries = {},
+                            .taken = {},
+                            .said = {},
+                            .broken_off = false,
+                            .seconds = 3};
+  expect_only(alone_with(trouble), Severity::error, "rendezvous_name", "does not resolve: Name or service not known",
+              "as a number");
   trouble.said = "a second rank 1 (host c), pid 7";
-  expect_only(alone_with(trouble), Severity::error, "turned_away", "was turned away by rank 0: this is a second rank 1", "once");
+  expect_only(alone_with(trouble), Severity::error, "turned_away", "was turned away by rank 0: this is a second rank 1",
+              "once");
   trouble.broken_off = true;
   expect_only(alone_with(trouble), Severity::error, "rank_0_lost", "lost rank 0", "see what rank 0 says");
   trouble.taken = "cannot listen at [::]:29500: address already in use";
@@ -372,7 +419,8 @@ TEST(DoctorFacts, travel_as_json_without_loss) {
   const auto copy = nlohmann::json(cluster.ranks[1]).get<RankFacts>();
   EXPECT_EQ(copy.id, cluster.ranks[1].id);
   EXPECT_EQ(nlohmann::json(copy), nlohmann::json(cluster.ranks[1]));
-  for (const auto& reach : cluster.reaches) EXPECT_EQ(nlohmann::json(nlohmann::json(reach).get<Reach>()), nlohmann::json(reach));
+  for (const auto& reach : cluster.reaches)
+    EXPECT_EQ(nlohmann::json(nlohmann::json(reach).get<Reach>()), nlohmann::json(reach));
   EXPECT_EQ(nlohmann::json(reach_of(cluster, 0, 1)).get<Reach>().tries[0].outcome, Outcome::unauthenticated);
   EXPECT_EQ(nlohmann::json(nlohmann::json(cluster.measured[0]).get<Measured>()), nlohmann::json(cluster.measured[0]));
 }

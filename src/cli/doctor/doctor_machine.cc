@@ -20,8 +20,8 @@
 #include "cli/common/descriptor.h"
 #include "cli/common/host_facts.h"
 #include "cli/common/version.h"
-#include "rendezvous/rendezvous_socket_listen.h"
 #include "net/socket_address.h"
+#include "rendezvous/rendezvous_socket_listen.h"
 
 namespace unisono::cli {
 namespace {
@@ -84,7 +84,9 @@ void read_interfaces(MachineFacts& facts) {
   const Descriptor any(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   for (const auto* entry = list; entry != nullptr; entry = entry->ifa_next) {
     const std::string name = entry->ifa_name;
-    if (name.find(':') != std::string::npos || std::ranges::any_of(facts.interfaces, [&](const auto& known) { return known.name == name; })) continue;
+    if (name.find(':') != std::string::npos ||
+        std::ranges::any_of(facts.interfaces, [&](const auto& known) { return known.name == name; }))
+      continue;
     ifreq request{};
     name.copy(request.ifr_name, IFNAMSIZ - 1);
     const bool told = ::ioctl(any.get(), SIOCGIFMTU, &request) == 0;
@@ -127,7 +129,8 @@ void read_offers(const std::string& interface, MachineFacts& facts) {
   }
   for (const auto& entry : *all) {
     const auto text = without_port(entry.address);
-    const bool known = std::any_of(facts.offers.begin(), facts.offers.end(), [&](const Offer& offer) { return offer.address == text; });
+    const bool known =
+        std::any_of(facts.offers.begin(), facts.offers.end(), [&](const Offer& offer) { return offer.address == text; });
     if (!known) add(entry, false);
   }
 }

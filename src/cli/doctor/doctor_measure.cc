@@ -9,8 +9,8 @@
 #include <cstring>
 #include <vector>
 
-#include "cli/doctor/doctor_responder.h"
 #include "cli/common/monotonic.h"
+#include "cli/doctor/doctor_responder.h"
 
 namespace unisono::cli {
 namespace {
@@ -80,7 +80,8 @@ Status measure_round_trip(ByteStream& stream, Measured& measured) {
     if (one->took >= best) continue;
     best = one->took;
     // NTP's estimate (RFC 5905, section 8), from the exchange that had the least to wait for.
-    measured.clock_ahead_us = static_cast<double>((one->stamp.heard_ns - one->sent_ns) + (one->stamp.said_ns - one->heard_ns)) / 2000.0;
+    measured.clock_ahead_us =
+        static_cast<double>((one->stamp.heard_ns - one->sent_ns) + (one->stamp.said_ns - one->heard_ns)) / 2000.0;
   }
   std::nth_element(times.begin(), times.begin() + static_cast<ptrdiff_t>(times.size() / 2), times.end());
   measured.round_trip_us = static_cast<double>(times[times.size() / 2]) / 1000.0;
@@ -121,7 +122,8 @@ bool passes(const RankFacts& other, DialRequest dial, uint32_t segment) {
   auto stream = open_stream(other, dial);
   if (!stream.ok()) return false;
   bool stuck = false;
-  const bool both = long_frames_forth(*stream, long_bytes / 4, stuck).ok() && long_frames_back(*stream, long_bytes / 4, stuck).ok();
+  const bool both =
+      long_frames_forth(*stream, long_bytes / 4, stuck).ok() && long_frames_back(*stream, long_bytes / 4, stuck).ok();
   stream->abort();
   return both;
 }

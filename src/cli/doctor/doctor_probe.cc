@@ -8,9 +8,9 @@
 #include <cstring>
 #include <map>
 
+#include "cli/common/monotonic.h"
 #include "cli/doctor/doctor_machine.h"
 #include "cli/doctor/doctor_measure.h"
-#include "cli/common/monotonic.h"
 #include "rendezvous/rendezvous_socket.h"
 
 namespace unisono::cli {
@@ -161,7 +161,8 @@ Measured Prober::measure(const Reach& reach) const {
   nothing.error = "no address answered";
   if (other == nullptr || address == nullptr) return nothing;
   for (const auto& target : targets_of(*other)) {
-    if (target.known.offered && target.dial.to.to_string() == address->address) return measure_pair(facts_.rank, *other, target.dial);
+    if (target.known.offered && target.dial.to.to_string() == address->address)
+      return measure_pair(facts_.rank, *other, target.dial);
   }
   return nothing;
 }

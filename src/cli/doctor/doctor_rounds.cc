@@ -6,8 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "cli/doctor/doctor_exchange.h"
 #include "cli/common/monotonic.h"
+#include "cli/doctor/doctor_exchange.h"
 #include "rendezvous/rendezvous_socket.h"
 
 namespace unisono::cli {
@@ -45,7 +45,8 @@ class Leader {
     // Longer than all that can come before the next word to a rank.
     const auto patience = prober_.reach_patience() + measuring_max + Prober::measure_patience +
                           static_cast<Nanos>(pairs) * (Prober::share_patience + second);
-    const nlohmann::json roster = {{"kind", "ranks"}, {"ranks", cluster_.ranks}, {"key", text}, {"patience_ms", patience / millisecond}};
+    const nlohmann::json roster = {
+        {"kind", "ranks"}, {"ranks", cluster_.ranks}, {"key", text}, {"patience_ms", patience / millisecond}};
     for (auto& [rank, inbound] : inbound_) {
       if (!inbound.stream.send_line(roster.dump(), monotonic_now() + send_patience).ok()) silence(rank);
     }
@@ -54,7 +55,8 @@ class Leader {
   }
 
   void silence(uint32_t rank) {
-    if (std::find(cluster_.silent.begin(), cluster_.silent.end(), rank) == cluster_.silent.end()) cluster_.silent.push_back(rank);
+    if (std::find(cluster_.silent.begin(), cluster_.silent.end(), rank) == cluster_.silent.end())
+      cluster_.silent.push_back(rank);
   }
   void drop_silent() {
     for (const auto rank : cluster_.silent) inbound_.erase(rank);
@@ -101,7 +103,8 @@ class Leader {
     if (from == 0) return prober_.measure(*reach);
     Measured measured;
     const auto deadline = monotonic_now() + Prober::measure_patience;
-    if (!tell(from, {{"kind", "measure"}, {"reach", *reach}}) || !hear(from, "measured", deadline, measured)) return std::nullopt;
+    if (!tell(from, {{"kind", "measure"}, {"reach", *reach}}) || !hear(from, "measured", deadline, measured))
+      return std::nullopt;
     measured.from = from;
     measured.to = to;
     return measured;

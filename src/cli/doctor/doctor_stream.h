@@ -1,4 +1,5 @@
-// A connection of the doctor's own: sends and receives whole pieces, or whole lines, each with a deadline. Nothing waits longer.
+// A connection of the doctor's own: sends and receives whole pieces, or whole lines, each with a deadline. Nothing waits
+// longer.
 #pragma once
 
 #include <cstddef>
@@ -59,7 +60,8 @@ struct DialRequest {
   uint32_t segment_bytes_max = 0;    // 0: as the kernel finds
 };
 
-// Dials all at once; each has its end at the deadline at the latest. Sets outcome reached, no_answer, refused, no_route or failed.
+// Dials all at once; each has its end at the deadline at the latest. Sets outcome reached, no_answer, refused, no_route or
+// failed.
 std::vector<Dialled> dial_all(std::span<const DialRequest> requests, Nanos deadline);
 
 }  // namespace unisono::cli

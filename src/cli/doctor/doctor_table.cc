@@ -34,17 +34,22 @@ std::string why_first(const Offer& offer, const MachineFacts& machine) {
 
 std::string interfaces_text(const MachineFacts& machine, bool verbose) {
   std::string text;
-  const auto first = std::find_if(machine.offers.begin(), machine.offers.end(), [](const Offer& offer) { return offer.offered; });
+  const auto first =
+      std::find_if(machine.offers.begin(), machine.offers.end(), [](const Offer& offer) { return offer.offered; });
   for (const auto& interface : machine.interfaces) {
     std::vector<std::string> addresses;
     for (const auto& offer : machine.offers) {
-      if (offer.interface == interface.name) addresses.push_back(offer.address + (verbose ? fmt::format(" ({}{})", offer.kind, offer.offered ? "" : ", not offered") : ""));
+      if (offer.interface == interface.name)
+        addresses.push_back(offer.address +
+                            (verbose ? fmt::format(" ({}{})", offer.kind, offer.offered ? "" : ", not offered") : ""));
     }
     if (!interface.up && !verbose) continue;
     const auto* state = !interface.up ? "down" : interface.carrier ? "up" : "up, no carrier";
-    text += line(text.empty() ? "interfaces" : "", fmt::format("{:<10} {:<5} MTU {:<6} {}", interface.name, state, interface.mtu, joined(addresses)));
+    text += line(text.empty() ? "interfaces" : "",
+                 fmt::format("{:<10} {:<5} MTU {:<6} {}", interface.name, state, interface.mtu, joined(addresses)));
   }
-  if (first != machine.offers.end()) text += line("first choice", fmt::format("{} ({}): {}", first->address, first->interface, why_first(*first, machine)));
+  if (first != machine.offers.end())
+    text += line("first choice", fmt::format("{} ({}): {}", first->address, first->interface, why_first(*first, machine)));
   return text;
 }
 
@@ -56,23 +61,35 @@ std::string one_machine(const ClusterFacts& cluster, const RankFacts& rank, bool
   }
   const auto alone = cluster.rendezvous == "none";
   auto text = fmt::format("host {}{}\n", machine.host, alone ? "" : ", " + format_ranks(ranks));
-  text += line("processor", fmt::format("{}, {} of {} cores{}", machine.processor, machine.cores_allowed.size(), machine.cores_online,
-                                        machine.cores_quota > 0 ? fmt::format(", control group grants {:g}", machine.cores_quota) : ""));
-  text += line("kernel", fmt::format("{}, clock source {}, TCP {}", machine.kernel, machine.clock_source.empty() ? "unknown" : machine.clock_source,
+  text += line("processor",
+               fmt::format("{}, {} of {} cores{}", machine.processor, machine.cores_allowed.size(), machine.cores_online,
+                           machine.cores_quota > 0 ? fmt::format(", control group grants {:g}", machine.cores_quota) : ""));
+  text += line("kernel", fmt::format("{}, clock source {}, TCP {}", machine.kernel,
+                                     machine.clock_source.empty() ? "unknown" : machine.clock_source,
                                      machine.congestion_control.empty() ? "unknown" : machine.congestion_control));
   text += line("limits", fmt::format("descriptors {}, locked memory {}, file size {}", limit_text(machine.descriptors, false),
                                      limit_text(machine.locked_bytes, true), limit_text(machine.file_bytes, true)));
-  const auto arena = rank.transport == "tcp" ? "not wanted (--transport tcp)" : machine.arena_error.empty() ? "can be made" : machine.arena_error;
-  text += line("shared memory", fmt::format("{}; /dev/shm {}", arena,
-                                            machine.shm_bytes == 0 ? "is not there (not needed)" : fmt::format("{}, {} free (not needed)", format_bytes(machine.shm_bytes), format_bytes(machine.shm_free_bytes))));
-  text += line("own name", machine.name_error.empty() ? fmt::format("{} leads to {}", machine.host, joined(machine.name_addresses)) : machine.name_error);
+  const auto arena = rank.transport == "tcp"       ? "not wanted (--transport tcp)"
+                     : machine.arena_error.empty() ? "can be made"
+                                                   : machine.arena_error;
+  text += line("shared memory",
+               fmt::format("{}; /dev/shm {}", arena,
+                           machine.shm_bytes == 0 ? "is not there (not needed)"
+                                                  : fmt::format("{}, {} free (not needed)", format_bytes(machine.shm_bytes),
+                                                                format_bytes(machine.shm_free_bytes))));
+  text +=
+      line("own name", machine.name_error.empty() ? fmt::format("{} leads to {}", machine.host, joined(machine.name_addresses))
+                                                  : machine.name_error);
   return text + interfaces_text(machine, verbose);
 }
 
 // A value for each ordered pair of ranks; empty: a dash.
-std::string matrix(const ClusterFacts& cluster, const std::string& title, const std::function<std::string(uint32_t, uint32_t)>& cell) {
+std::string matrix(const ClusterFacts& cluster, const std::string& title,
+                   const std::function<std::string(uint32_t, uint32_t)>& cell) {
   const auto count = std::min(cluster.ranks.size(), matrix_ranks_max);
-  std::string text = "\n" + title + (count < cluster.ranks.size() ? fmt::format(" (the first {} ranks; --json has all)", count) : "") + "\n     ";
+  std::string text = "\n" + title +
+                     (count < cluster.ranks.size() ? fmt::format(" (the first {} ranks; --json has all)", count) : "") +
+                     "\n     ";
   for (size_t j = 0; j < count; ++j) text += fmt::format(" {:>8}", cluster.ranks[j].rank);
   for (size_t i = 0; i < count; ++i) {
     text += fmt::format("\n{:>5}", cluster.ranks[i].rank);
@@ -94,9 +111,10 @@ std::string tries_text(const ClusterFacts& cluster) {
   std::string text = "\naddresses tried\n";
   for (const auto& reach : cluster.reaches) {
     for (const auto& attempt : reach.tries) {
-      text += fmt::format("  {} -> {}  {} ({}){}: {} after {:.4f} s{}\n", reach.from, reach.to, attempt.address, attempt.interface,
-                          attempt.offered ? "" : ", not offered", attempt.outcome == Outcome::reached ? "reached" : attempt.error, attempt.seconds,
-                          attempt.source.empty() ? "" : ", from " + attempt.source);
+      text +=
+          fmt::format("  {} -> {}  {} ({}){}: {} after {:.4f} s{}\n", reach.from, reach.to, attempt.address, attempt.interface,
+                      attempt.offered ? "" : ", not offered", attempt.outcome == Outcome::reached ? "reached" : attempt.error,
+                      attempt.seconds, attempt.source.empty() ? "" : ", from " + attempt.source);
     }
   }
   return text;
@@ -118,7 +136,8 @@ std::string machine_text(const ClusterFacts& cluster, bool verbose) {
   std::string text;
   for (size_t i = 0; i < cluster.ranks.size(); ++i) {
     const auto& rank = cluster.ranks[i];
-    const auto first = std::find_if(cluster.ranks.begin(), cluster.ranks.end(), [&](const RankFacts& other) { return same_host(other, rank); });
+    const auto first = std::find_if(cluster.ranks.begin(), cluster.ranks.end(),
+                                    [&](const RankFacts& other) { return same_host(other, rank); });
     if (first->rank == rank.rank) text += (text.empty() ? "" : "\n") + one_machine(cluster, rank, verbose);
   }
   return text;
@@ -153,13 +172,15 @@ std::string findings_text(const std::vector<Finding>& findings) {
     text += fmt::format("  {:<8} {}\n           mend: {}\n", name(finding.severity), finding.seen, finding.mend);
     ++counts[static_cast<size_t>(finding.severity)];
   }
-  return text + fmt::format("  {}, {}, {}\n", counted(counts[0], "error"), counted(counts[1], "warning"), counted(counts[2], "hint"));
+  return text +
+         fmt::format("  {}, {}, {}\n", counted(counts[0], "error"), counted(counts[1], "warning"), counted(counts[2], "hint"));
 }
 
 std::string report_json(const ClusterFacts& cluster, const std::vector<Finding>& findings) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& finding : findings) {
-    list.push_back({{"severity", name(finding.severity)}, {"code", finding.code}, {"seen", finding.seen}, {"mend", finding.mend}});
+    list.push_back(
+        {{"severity", name(finding.severity)}, {"code", finding.code}, {"seen", finding.seen}, {"mend", finding.mend}});
   }
   const nlohmann::json report = {{"kind", "doctor"}, {"facts", cluster}, {"findings", std::move(list)}};
   return report.dump() + "\n";

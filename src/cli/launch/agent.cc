@@ -34,7 +34,7 @@ constexpr size_t drain_bytes_max = 1u << 20;
 constexpr Nanos descendants_time = 2 * second;
 
 struct LocalRank {
-  pid_t pid = -1;      // -1 when it has ended
+  pid_t pid = -1;  // -1 when it has ended
   Nanos started = 0;
   Descriptor streams[2];
 };
@@ -86,8 +86,7 @@ int Agent::run() {
   adopt_orphans();
   set_nonblocking(launcher_output);
   greet();
-  while (step()) {
-  }
+  while (step()) {}
   if (abandoned_) signal_ranks(SIGKILL);
   const bool all_gone = kill_child_processes(descendants_time);
   for (size_t index = 0; index < ranks_.size(); ++index) drain(index);
@@ -105,7 +104,8 @@ void Agent::greet() {
   char host[256] = {};
   ::gethostname(host, sizeof(host) - 1);
   out_ += agent_greeting;
-  append_record(out_, RecordKind::hello, 0, encode(Hello{version_text, host, static_cast<uint32_t>(::getpid()), port_.number()}));
+  append_record(out_, RecordKind::hello, 0,
+                encode(Hello{version_text, host, static_cast<uint32_t>(::getpid()), port_.number()}));
 }
 
 // One wait and what it brought. False when there is nothing left to do.
@@ -152,7 +152,8 @@ void Agent::obey(const Record& record) {
   if (record.kind == RecordKind::start && !started_) {
     StartOrder order;
     if (decode(record.payload, order)) start(order);
-    else append_record(out_, RecordKind::refused, record.rank, encode(Refused{EPROTO, "the agent cannot read the start order"}));
+    else
+      append_record(out_, RecordKind::refused, record.rank, encode(Refused{EPROTO, "the agent cannot read the start order"}));
     started_ = true;
   } else if (record.kind == RecordKind::signal) {
     ByteReader reader(record.payload);
@@ -248,8 +249,7 @@ void Agent::signal_ranks(int signal) {
 // batch found together, they are the cause.
 void Agent::reap() {
   signalfd_siginfo seen;
-  while (::read(signals_.get(), &seen, sizeof(seen)) == sizeof(seen)) {
-  }
+  while (::read(signals_.get(), &seen, sizeof(seen)) == sizeof(seen)) {}
   std::vector<Death> deaths;
   while (true) {
     siginfo_t info{};
@@ -258,7 +258,8 @@ void Agent::reap() {
     if (note_death(info, deaths)) ::kill(-info.si_pid, SIGKILL);
     ::waitpid(info.si_pid, nullptr, 0);
   }
-  std::stable_sort(deaths.begin(), deaths.end(), [](const Death& a, const Death& b) { return a.ended.by_signal > b.ended.by_signal; });
+  std::stable_sort(deaths.begin(), deaths.end(),
+                   [](const Death& a, const Death& b) { return a.ended.by_signal > b.ended.by_signal; });
   for (const auto& death : deaths) {
     drain(death.index);
     append_record(out_, RecordKind::ended, order_.first_rank + static_cast<uint32_t>(death.index), encode(death.ended));
@@ -267,7 +268,8 @@ void Agent::reap() {
 
 // True if it was a rank; else it was an orphan that came to this process.
 bool Agent::note_death(const siginfo_t& info, std::vector<Death>& deaths) {
-  const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](const LocalRank& local) { return local.pid == info.si_pid; });
+  const auto rank =
+      std::find_if(ranks_.begin(), ranks_.end(), [&](const LocalRank& local) { return local.pid == info.si_pid; });
   if (rank == ranks_.end()) return false;
   const bool by_signal = info.si_code != CLD_EXITED;
   const Ended ended{by_signal, info.si_code == CLD_DUMPED, info.si_status, monotonic_now() - rank->started};

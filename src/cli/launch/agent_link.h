@@ -28,10 +28,10 @@ class AgentLink {
   Status start(const AgentCommand& command);
 
   const Placement& placement() const { return placement_; }
-  bool is_first() const { return is_first_; }     // rank 0's host
+  bool is_first() const { return is_first_; }  // rank 0's host
   std::string name() const { return placement_.host.empty() ? "this host" : "host " + placement_.host; }
-  pid_t pid() const { return pid_; }              // -1 when it has ended
-  int input() const { return from_agent_.get(); } // -1 when closed
+  pid_t pid() const { return pid_; }               // -1 when it has ended
+  int input() const { return from_agent_.get(); }  // -1 when closed
   int output() const { return to_agent_.get(); }
   int errors() const { return errors_.get(); }
   bool wants_write() const { return !pending_.empty() && to_agent_; }

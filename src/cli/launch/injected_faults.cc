@@ -17,7 +17,9 @@ constexpr const char* deeds[] = {"killed", "stopped", "resumed"};
 
 const char* option_of(FaultKind kind) { return options[static_cast<size_t>(kind)]; }
 
-std::string as_typed(const Fault& fault) { return fmt::format("{} {}@{}", option_of(fault.kind), fault.rank, format_duration(fault.at)); }
+std::string as_typed(const Fault& fault) {
+  return fmt::format("{} {}@{}", option_of(fault.kind), fault.rank, format_duration(fault.at));
+}
 
 Status refuse(const Fault& fault, const std::string& why) { return Status(Code::invalid, as_typed(fault) + ": " + why); }
 
@@ -26,8 +28,10 @@ Status refuse(const Fault& fault, const std::string& why) { return Status(Code::
 Result<Fault> parse_fault(FaultKind kind, std::string_view text) {
   const auto at = text.find('@');
   const auto rank = parse_count(text.substr(0, at), world_size_max - 1);
-  const auto time = at == std::string_view::npos ? Result<Nanos>(Status(Code::invalid, "")) : parse_duration(text.substr(at + 1));
-  if (!rank.ok() || !time.ok()) return Status(Code::invalid, fmt::format("{} '{}': expected RANK@TIME, such as 1@2s", option_of(kind), text));
+  const auto time =
+      at == std::string_view::npos ? Result<Nanos>(Status(Code::invalid, "")) : parse_duration(text.substr(at + 1));
+  if (!rank.ok() || !time.ok())
+    return Status(Code::invalid, fmt::format("{} '{}': expected RANK@TIME, such as 1@2s", option_of(kind), text));
   return Fault{kind, static_cast<uint32_t>(*rank), *time};
 }
 
@@ -43,7 +47,8 @@ Result<std::vector<Fault>> arrange_faults(std::vector<Fault> faults, uint32_t wo
     if (fault.kind == FaultKind::resume && state != State::stopped) return refuse(fault, "it is not stopped then");
     state = fault.kind == FaultKind::kill ? State::dead : fault.kind == FaultKind::stop ? State::stopped : State::running;
   }
-  if (victims_of(faults).size() == world_size) return Status(Code::invalid, fmt::format("all {} ranks are killed or stopped: nobody would be left to go on", world_size));
+  if (victims_of(faults).size() == world_size)
+    return Status(Code::invalid, fmt::format("all {} ranks are killed or stopped: nobody would be left to go on", world_size));
   return faults;
 }
 
@@ -55,7 +60,9 @@ std::vector<uint32_t> victims_of(std::span<const Fault> faults) {
   return ranks;
 }
 
-std::string describe(const Fault& fault) { return fmt::format("rank {} was {}", fault.rank, deeds[static_cast<size_t>(fault.kind)]); }
+std::string describe(const Fault& fault) {
+  return fmt::format("rank {} was {}", fault.rank, deeds[static_cast<size_t>(fault.kind)]);
+}
 
 int signal_of(FaultKind kind) { return kind == FaultKind::kill ? SIGKILL : kind == FaultKind::stop ? SIGSTOP : SIGCONT; }
 

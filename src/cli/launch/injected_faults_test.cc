@@ -11,7 +11,9 @@ Fault kill_of(uint32_t rank, Nanos at) { return {FaultKind::kill, rank, at}; }
 Fault stop_of(uint32_t rank, Nanos at) { return {FaultKind::stop, rank, at}; }
 Fault resume_of(uint32_t rank, Nanos at) { return {FaultKind::resume, rank, at}; }
 
-std::string refusal(std::vector<Fault> faults, uint32_t world_size) { return arrange_faults(std::move(faults), world_size).status().message(); }
+std::string refusal(std::vector<Fault> faults, uint32_t world_size) {
+  return arrange_faults(std::move(faults), world_size).status().message();
+}
 
 TEST(BenchFaults, a_rank_and_a_time_make_one) {
   EXPECT_EQ(parse_fault(FaultKind::kill, "1@2s").value(), kill_of(1, 2 * second));
@@ -30,7 +32,8 @@ TEST(BenchFaults, they_come_in_the_order_of_their_times) {
 
 TEST(BenchFaults, what_cannot_happen_is_refused_with_its_reason) {
   EXPECT_NE(refusal({kill_of(4, 1)}, 4).find("ranks 0 to 3"), std::string::npos);
-  EXPECT_NE(refusal({kill_of(1, second), stop_of(1, 2 * second)}, 3).find("--stop-rank 1@2 s: it is dead by then"), std::string::npos);
+  EXPECT_NE(refusal({kill_of(1, second), stop_of(1, 2 * second)}, 3).find("--stop-rank 1@2 s: it is dead by then"),
+            std::string::npos);
   EXPECT_NE(refusal({stop_of(1, 1), stop_of(1, 2)}, 3).find("stopped already"), std::string::npos);
   EXPECT_NE(refusal({resume_of(1, 1), stop_of(1, 2)}, 3).find("not stopped then"), std::string::npos);
   EXPECT_NE(refusal({kill_of(0, 1), stop_of(1, 2)}, 2).find("nobody would be left"), std::string::npos);

@@ -14,14 +14,14 @@
 #include <cstdlib>
 #include <memory>
 
-#include "cli/launch/agent_link.h"
 #include "cli/common/child_processes.h"
 #include "cli/common/mixer.h"
 #include "cli/common/monotonic.h"
-#include "cli/common/writer.h"
 #include "cli/common/text.h"
 #include "cli/common/verdict.h"
 #include "cli/common/version.h"
+#include "cli/common/writer.h"
+#include "cli/launch/agent_link.h"
 
 namespace unisono::cli {
 namespace {
@@ -77,11 +77,11 @@ class Job {
   Descriptor signals_;
   Phase phase_ = Phase::connecting;
   Nanos deadline_ = never;
-  Nanos notice_at_ = never;    // a failure that still keeps others waiting is told then
-  int interrupted_by_ = 0;     // the signal that asked the launcher to end
+  Nanos notice_at_ = never;  // a failure that still keeps others waiting is told then
+  int interrupted_by_ = 0;   // the signal that asked the launcher to end
   bool told_to_start_ = false;
   bool lost_agent_ = false;
-  bool hurried_ = false;       // asked twice
+  bool hurried_ = false;  // asked twice
 };
 
 uint32_t world_size(const JobOptions& options) {
@@ -148,7 +148,8 @@ bool Job::all_over() const {
 
 // One wait and what it brought.
 void Job::step() {
-  const bool accepts = phase_ >= Phase::killed || mixer_.pending(Stream::out).size() + mixer_.pending(Stream::error).size() < backlog_bytes_max;
+  const bool accepts =
+      phase_ >= Phase::killed || mixer_.pending(Stream::out).size() + mixer_.pending(Stream::error).size() < backlog_bytes_max;
   std::vector<pollfd> waits{{signals_.get(), POLLIN, 0},
                             {mixer_.pending(Stream::out).empty() ? -1 : out_.fd(), POLLOUT, 0},
                             {mixer_.pending(Stream::error).empty() ? -1 : error_.fd(), POLLOUT, 0}};
@@ -166,7 +167,8 @@ void Job::step() {
     std::vector<std::string> lines;
     if (waits[3 + 3 * i].revents != 0) {
       const auto got = link.read(records);
-      if (!got.ok()) fail_link(link, fmt::format("{} does not speak the agent's protocol: {}", link.name(), got.status().message()));
+      if (!got.ok())
+        fail_link(link, fmt::format("{} does not speak the agent's protocol: {}", link.name(), got.status().message()));
     }
     if (waits[4 + 3 * i].revents != 0) link.flush();
     if (waits[5 + 3 * i].revents != 0) link.read_errors(lines);
@@ -281,8 +283,8 @@ void Job::tell_who_waits(Nanos now) {
   notice_at_ = never;
   const auto others = verdict_.running_count();
   if (others == 0 || phase_ != Phase::grace) return;
-  say(fmt::format("{}; the other {} {} to end", verdict_.first_failure(), others == 1 ? "rank has" : fmt::format("{} ranks have", others),
-                  format_duration(options_.grace)));
+  say(fmt::format("{}; the other {} {} to end", verdict_.first_failure(),
+                  others == 1 ? "rank has" : fmt::format("{} ranks have", others), format_duration(options_.grace)));
 }
 
 void Job::begin_ending(Phase phase) {
@@ -311,7 +313,8 @@ void Job::advance(Nanos now) {
       phase_ = Phase::given_up;
       deadline_ = never;
       for (auto& link : links_) {
-        if (!link.done) fail_link(link, fmt::format("{} did not answer within {} of SIGKILL", link.name(), format_duration(give_up_time)));
+        if (!link.done)
+          fail_link(link, fmt::format("{} did not answer within {} of SIGKILL", link.name(), format_duration(give_up_time)));
       }
     }
   }
@@ -343,7 +346,8 @@ void Job::reap_links() {
     int wait_status = 0;
     const pid_t pid = ::waitpid(-1, &wait_status, WNOHANG);
     if (pid <= 0) return;
-    const auto link = std::find_if(links_.begin(), links_.end(), [&](const AgentLink& candidate) { return candidate.pid() == pid; });
+    const auto link =
+        std::find_if(links_.begin(), links_.end(), [&](const AgentLink& candidate) { return candidate.pid() == pid; });
     if (link == links_.end()) continue;  // an orphan that came here
     link->reaped(wait_status);
     conclude(*link);
@@ -425,7 +429,9 @@ int Job::report() {
   if (!told_to_start_) return interrupted_by_ != 0 ? 128 + interrupted_by_ : exit_code_launcher;
   if (!verdict_.has_failure()) return 0;
   const auto others = world_size(options_) > 1 ? "; " + verdict_.others() : std::string{};
-  const auto cause = interrupted_by_ == 0 ? std::string{} : fmt::format("ended by {}{}: ", signal_name(interrupted_by_), hurried_ ? ", twice" : "");
+  const auto cause = interrupted_by_ == 0
+                         ? std::string{}
+                         : fmt::format("ended by {}{}: ", signal_name(interrupted_by_), hurried_ ? ", twice" : "");
   say(cause + verdict_.first_failure() + others);
   return verdict_.exit_code();
 }

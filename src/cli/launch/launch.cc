@@ -9,8 +9,8 @@
 
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
-#include "cli/launch/launch_links.h"
 #include "cli/common/text.h"
+#include "cli/launch/launch_links.h"
 
 extern char** environ;
 
@@ -60,14 +60,17 @@ Status set_rendezvous(const std::string& text, JobOptions& job) {
   const bool is_file = text.starts_with("file://");
   const auto address = text.starts_with("tcp://") ? text.substr(6) : text;
   job.environment.push_back("UNISONO_RENDEZVOUS=" + (is_file ? text : "tcp://" + address));
-  if (is_file) return text.size() > 8 && text[7] == '/' ? Status() : Status(Code::invalid, "--rendezvous file:// needs an absolute path");
+  if (is_file)
+    return text.size() > 8 && text[7] == '/' ? Status() : Status(Code::invalid, "--rendezvous file:// needs an absolute path");
   const auto colon = address.rfind(':');
-  const auto port = colon == std::string::npos ? Result<uint64_t>(Status(Code::invalid, "")) : parse_count(address.substr(colon + 1), 65535);
+  const auto port =
+      colon == std::string::npos ? Result<uint64_t>(Status(Code::invalid, "")) : parse_count(address.substr(colon + 1), 65535);
   auto host = address.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   else if (host.find(':') != std::string::npos) host.clear();
   if (!port.ok() || *port == 0 || host.empty()) {
-    return Status(Code::invalid, fmt::format("--rendezvous '{}': expected tcp://host:port, tcp://[address]:port or file:///path", text));
+    return Status(Code::invalid,
+                  fmt::format("--rendezvous '{}': expected tcp://host:port, tcp://[address]:port or file:///path", text));
   }
   job.master_address = host;
   job.master_port = static_cast<uint32_t>(*port);
@@ -81,7 +84,8 @@ Status add_environment(const std::vector<std::string>& settings, bool remote, Jo
   }
   for (const auto& setting : settings) {
     const auto equals = setting.find('=');
-    if (equals == 0 || setting.empty()) return Status(Code::invalid, fmt::format("--env '{}': expected NAME=value or NAME", setting));
+    if (equals == 0 || setting.empty())
+      return Status(Code::invalid, fmt::format("--env '{}': expected NAME=value or NAME", setting));
     if (equals != std::string::npos) {
       job.environment.push_back(setting);
       continue;
@@ -101,7 +105,8 @@ std::string this_host() {
 
 Result<std::string> random_job_name() {
   uint64_t bits[2];
-  if (::getrandom(bits, sizeof(bits), 0) != sizeof(bits)) return Status(Code::unavailable, "the system gives no random numbers");
+  if (::getrandom(bits, sizeof(bits), 0) != sizeof(bits))
+    return Status(Code::unavailable, "the system gives no random numbers");
   return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
 }
 
@@ -110,7 +115,8 @@ Status set_placements(const LaunchOptions& options, JobOptions& job) {
   if (!options.count.empty()) {
     const auto parsed = parse_count(options.count, world_size_max);
     if (!parsed.ok() || *parsed == 0) {
-      return Status(Code::invalid, fmt::format("-n '{}': expected the number of ranks, 1 to {}", options.count, world_size_max));
+      return Status(Code::invalid,
+                    fmt::format("-n '{}': expected the number of ranks, 1 to {}", options.count, world_size_max));
     }
     count = static_cast<uint32_t>(*parsed);
   }
@@ -148,11 +154,15 @@ void split_at_dashes(const Arguments& arguments, Arguments& before, Arguments& b
 void add_launch_options(CLI::App& app, LaunchOptions& options) {
   app.add_option("-n,--ranks", options.count, "number of ranks")->type_name("COUNT");
   app.add_option("--hosts", options.hosts, "where: host:slots,host:slots,... (default: all here)")->type_name("LIST");
-  app.add_option("--rendezvous", options.rendezvous, "tcp://host:port or file:///path instead of a free port of rank 0's host")->type_name("ADDRESS");
+  app.add_option("--rendezvous", options.rendezvous, "tcp://host:port or file:///path instead of a free port of rank 0's host")
+      ->type_name("ADDRESS");
   app.add_option("--interface", options.interface, "network interface (name or address) that the ranks use")->type_name("NAME");
-  add_choice(app, options.transport, {.names = "--transport", .value = "NAME", .meaning = "how ranks reach each other", .words = transport_names()});
+  add_choice(app, options.transport,
+             {.names = "--transport", .value = "NAME", .meaning = "how ranks reach each other", .words = transport_names()});
   app.add_option("--job", options.job, "name of the job (default: random)")->type_name("NAME");
-  app.add_option("--env", options.environment, "variable for the ranks: NAME=value, or NAME to pass on")->type_name("NAME=VALUE")->allow_extra_args(false);
+  app.add_option("--env", options.environment, "variable for the ranks: NAME=value, or NAME to pass on")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
   app.add_option("--grace", options.grace, "time to end: first by itself, then after SIGTERM [5s]")->type_name("TIME");
   app.add_option("--ssh", options.ssh, "command that reaches other hosts")->type_name("COMMAND");
   app.add_option("--start-timeout", options.start_timeout, "time for all hosts to answer [30s]")->type_name("TIME");
@@ -171,14 +181,19 @@ Result<JobOptions> make_job(const LaunchOptions& options, std::vector<std::strin
   if (auto status = set_times(options, job); !status.ok()) return status;
   if (auto status = set_rendezvous(options.rendezvous, job); !status.ok()) return status;
   const auto transports = transport_names();
-  const bool known = options.transport.empty() || std::find(transports.begin(), transports.end(), options.transport) != transports.end();
-  if (!known) return Status(Code::invalid, fmt::format("--transport '{}': expected one of {}", options.transport, fmt::join(transports, ", ")));
+  const bool known =
+      options.transport.empty() || std::find(transports.begin(), transports.end(), options.transport) != transports.end();
+  if (!known)
+    return Status(Code::invalid,
+                  fmt::format("--transport '{}': expected one of {}", options.transport, fmt::join(transports, ", ")));
   if (!options.transport.empty()) job.environment.push_back("UNISONO_TRANSPORT=" + options.transport);
   if (!options.interface.empty()) job.environment.push_back("UNISONO_INTERFACE=" + options.interface);
-  const bool remote = std::any_of(job.placements.begin(), job.placements.end(), [](const Placement& p) { return !p.host.empty(); });
+  const bool remote =
+      std::any_of(job.placements.begin(), job.placements.end(), [](const Placement& p) { return !p.host.empty(); });
   if (auto status = add_environment(options.environment, remote, job); !status.ok()) return status;
   auto words = split_words(options.ssh);
-  if (!words.ok() || words->empty()) return Status(Code::invalid, words.ok() ? "--ssh: which command?" : "--ssh: " + words.status().message());
+  if (!words.ok() || words->empty())
+    return Status(Code::invalid, words.ok() ? "--ssh: which command?" : "--ssh: " + words.status().message());
   job.ssh = *std::move(words);
   if (job.job.empty()) {
     auto name = random_job_name();

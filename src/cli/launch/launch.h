@@ -18,9 +18,9 @@ struct LinkWords {
 
 // As typed; parsed by make_job.
 struct LaunchOptions {
-  std::string count;         // -n; empty: all slots of the hosts
+  std::string count;  // -n; empty: all slots of the hosts
   std::string hosts;
-  std::string rendezvous;    // tcp://host:port, host:port or file:///path
+  std::string rendezvous;  // tcp://host:port, host:port or file:///path
   std::string job;
   std::string interface;
   std::string transport;
@@ -31,12 +31,11 @@ struct LaunchOptions {
   bool no_prefix = false;
   bool keep_going = false;
   bool pin = false;
-  LinkWords links;           // of launch and bench alone
+  LinkWords links;  // of launch and bench alone
 };
 
 // invalid: which option is wrong and what it takes.
 Result<JobOptions> make_job(const LaunchOptions& options, std::vector<std::string> program);
-
 
 // The options that launch shares with commands that launch themselves (bench).
 void add_launch_options(CLI::App& app, LaunchOptions& options);

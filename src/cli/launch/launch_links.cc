@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "cli/launch/link_emulator.h"
 #include "cli/common/command_line.h"
-#include "cli/launch/job.h"
-#include "cli/launch/private_network.h"
 #include "cli/common/spawn.h"
 #include "cli/common/text.h"
+#include "cli/launch/job.h"
+#include "cli/launch/link_emulator.h"
+#include "cli/launch/private_network.h"
 
 namespace unisono::cli {
 namespace {
@@ -46,10 +46,13 @@ Result<LinkLimits> make_limits(const LaunchOptions& options) {
   if (!delay.ok()) return Status(Code::invalid, "--delay: " + delay.status().message());
   const LinkLimits limits{*rate, *loss, *delay};
   if (!limits.any()) return limits;
-  if (!options.hosts.empty()) return Status(Code::invalid, "--rate, --loss and --delay are for ranks on this host alone, not for --hosts");
-  if (options.transport == "shm") return Status(Code::invalid, "--transport shm has no packets that --rate, --loss and --delay could hold up");
+  if (!options.hosts.empty())
+    return Status(Code::invalid, "--rate, --loss and --delay are for ranks on this host alone, not for --hosts");
+  if (options.transport == "shm")
+    return Status(Code::invalid, "--transport shm has no packets that --rate, --loss and --delay could hold up");
   if (!options.rendezvous.empty() || !options.interface.empty()) {
-    return Status(Code::invalid, "--rate, --loss and --delay bring networks of their own: no --rendezvous and no --interface beside them");
+    return Status(Code::invalid,
+                  "--rate, --loss and --delay bring networks of their own: no --rendezvous and no --interface beside them");
   }
   return limits;
 }
@@ -81,7 +84,8 @@ int run_emulated_rank(const Arguments& arguments) {
   const char* rank = std::getenv("RANK");
   const char* job = std::getenv("UNISONO_JOB");
   const auto number = parse_count(rank == nullptr ? "" : rank, world_size_max - 1);
-  if (!number.ok() || job == nullptr || arguments.size() < 2 || arguments.front() != "--") return usage_error("unisono seat", "unisono launch starts this, with --rate");
+  if (!number.ok() || job == nullptr || arguments.size() < 2 || arguments.front() != "--")
+    return usage_error("unisono seat", "unisono launch starts this, with --rate");
   auto rank_end = EmulatedRank::take(job, static_cast<uint32_t>(*number), true);
   if (!rank_end.ok()) return failed(rank_end.status().to_string());
   // From here on the stage minds no rank's end. The program gets neither the seat nor the packets: both close when it begins.

@@ -1,8 +1,8 @@
-// --rate, --loss and --delay of `unisono launch` and `unisono bench`: ranks on this host, each in a network of its own, whose packets a
-// process beside the launcher carries (cli/launch/link_emulator.h).
+// --rate, --loss and --delay of `unisono launch` and `unisono bench`: ranks on this host, each in a network of its own, whose
+// packets a process beside the launcher carries (cli/launch/link_emulator.h).
 //
-// bench's ranks move there themselves. Another program is started in it: the launcher starts `unisono seat -- PROGRAM` as each rank, which
-// moves into its network and becomes PROGRAM.
+// bench's ranks move there themselves. Another program is started in it: the launcher starts `unisono seat -- PROGRAM` as each
+// rank, which moves into its network and becomes PROGRAM.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -14,8 +14,8 @@
 #include <cstring>
 #include <ctime>
 
-#include "cli/launch/link_emulator_message.h"
 #include "cli/common/monotonic.h"
+#include "cli/launch/link_emulator_message.h"
 #include "cli/launch/private_network.h"
 
 namespace unisono::cli {
@@ -43,8 +43,7 @@ class EmulatorLoop {
         links_(options.limits, options.ranks, static_cast<uint64_t>(monotonic_now())),
         rank_ends_(options.ranks) {}
   void run() {
-    while (turn()) {
-    }
+    while (turn()) {}
   }
   void tell_lateness() const;
 
@@ -98,13 +97,15 @@ bool EmulatorLoop::turn() {
     if (waits[2 + 2 * rank].revents != 0 && !hear(rank_ends_[rank])) {
       rank_ends_[rank].socket.reset();
       // Before the beginning nobody goes on without it.
-      if (std::any_of(rank_ends_.begin(), rank_ends_.end(), [](const RankEnd& rank_end) { return !rank_end.formed; })) return false;
+      if (std::any_of(rank_ends_.begin(), rank_ends_.end(), [](const RankEnd& rank_end) { return !rank_end.formed; }))
+        return false;
       resume_the_last();
     }
   }
   const size_t first = 2 + 2 * options_.ranks;
   for (size_t i = newcomers_.size(); i-- > 0;) {
-    if (waits[first + i].revents != 0 && hear_newcomer(newcomers_[i])) newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (waits[first + i].revents != 0 && hear_newcomer(newcomers_[i]))
+      newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   if (waits[1].revents != 0) accept_one();
   return !broken_;
@@ -114,7 +115,8 @@ void EmulatorLoop::accept_one() {
   Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   ucred peer{};
   socklen_t bytes = sizeof(peer);
-  const bool ours = socket && ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == ::geteuid();
+  const bool ours =
+      socket && ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == ::geteuid();
   if (ours && newcomers_.size() < options_.ranks) newcomers_.push_back(std::move(socket));
 }
 
@@ -139,8 +141,8 @@ bool EmulatorLoop::hear_newcomer(Descriptor& socket) {
   }
   ucred peer{};
   socklen_t size = sizeof(peer);
-  const bool good = got == sizeof(message) && message.word == EmulatorWord::placed && message.rank < options_.ranks && !rank_ends_[message.rank].placed &&
-                    static_cast<bool>(packets) == options_.limits.any() &&
+  const bool good = got == sizeof(message) && message.word == EmulatorWord::placed && message.rank < options_.ranks &&
+                    !rank_ends_[message.rank].placed && static_cast<bool>(packets) == options_.limits.any() &&
                     ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
   if (!good) {
     broken_ = true;  // a rank that could not take its seat: the others need not wait for it
@@ -151,7 +153,8 @@ bool EmulatorLoop::hear_newcomer(Descriptor& socket) {
   rank_end.socket = std::move(socket);
   rank_end.packets = std::move(packets);
   rank_end.placed = true;
-  if (std::all_of(rank_ends_.begin(), rank_ends_.end(), [](const RankEnd& each) { return each.placed; })) tell_all({.word = EmulatorWord::begin});
+  if (std::all_of(rank_ends_.begin(), rank_ends_.end(), [](const RankEnd& each) { return each.placed; }))
+    tell_all({.word = EmulatorWord::begin});
   return true;
 }
 
@@ -200,7 +203,8 @@ void EmulatorLoop::deliver() {
     tally_.latest = std::max(tally_.latest, late);
     tally_.late_packets += late > late_from;
     // The receiver's kernel takes it or, if it has no memory, drops it as a real one would.
-    if (const int packets = rank_ends_[arrival->to].packets.get(); packets >= 0) (void)!::write(packets, arrival->packet.data(), arrival->packet.size());
+    if (const int packets = rank_ends_[arrival->to].packets.get(); packets >= 0)
+      (void)!::write(packets, arrival->packet.data(), arrival->packet.size());
   }
 }
 
@@ -220,14 +224,19 @@ void EmulatorLoop::make_faults() {
 void EmulatorLoop::tell_lateness() const {
   const auto packets = links_.counts().packets;
   if (tally_.late_packets * 100 < packets || packets == 0) return;
-  fmt::print(stderr, "unisono: links: {:.1f} % of {} packets were more than 1 ms late: this machine is too busy for such links, and times are too long\n",
+  fmt::print(stderr,
+             "unisono: links: {:.1f} % of {} packets were more than 1 ms late: this machine is too busy for such links, and "
+             "times are too long\n",
              100.0 * static_cast<double>(tally_.late_packets) / static_cast<double>(packets), packets);
 }
 
 void EmulatorLoop::resume_the_last() {
-  if (std::any_of(rank_ends_.begin(), rank_ends_.end(), [](const RankEnd& rank_end) { return rank_end.socket && !rank_end.stopped; })) return;
+  if (std::any_of(rank_ends_.begin(), rank_ends_.end(),
+                  [](const RankEnd& rank_end) { return rank_end.socket && !rank_end.stopped; }))
+    return;
   for (auto& rank_end : rank_ends_) {
-    if (rank_end.socket && rank_end.stopped) (void)::syscall(SYS_pidfd_send_signal, rank_end.process.get(), SIGCONT, nullptr, 0);
+    if (rank_end.socket && rank_end.stopped)
+      (void)::syscall(SYS_pidfd_send_signal, rank_end.process.get(), SIGCONT, nullptr, 0);
     rank_end.stopped = false;
   }
 }
@@ -251,10 +260,13 @@ void EmulatorLoop::resume_the_last() {
 }  // namespace
 
 Result<LinkEmulator> LinkEmulator::set(const LinkEmulatorOptions& options) {
-  const auto failed = [](const char* what) { return Status(Code::unavailable, fmt::format("{}: {}", what, strerrordesc_np(errno))); };
+  const auto failed = [](const char* what) {
+    return Status(Code::unavailable, fmt::format("{}: {}", what, strerrordesc_np(errno)));
+  };
   Descriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const EmulatorAddress address(options.job);
-  if (!listener || ::bind(listener.get(), address.get(), address.bytes) != 0 || ::listen(listener.get(), static_cast<int>(options.ranks)) != 0) {
+  if (!listener || ::bind(listener.get(), address.get(), address.bytes) != 0 ||
+      ::listen(listener.get(), static_cast<int>(options.ranks)) != 0) {
     return failed("cannot listen for the ranks of this job");
   }
   Pipe lifeline;
@@ -269,7 +281,8 @@ Result<LinkEmulator> LinkEmulator::set(const LinkEmulatorOptions& options) {
   return LinkEmulator(pid, std::move(lifeline.write));
 }
 
-LinkEmulator::LinkEmulator(LinkEmulator&& other) noexcept : pid_(std::exchange(other.pid_, -1)), lifeline_(std::move(other.lifeline_)) {}
+LinkEmulator::LinkEmulator(LinkEmulator&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), lifeline_(std::move(other.lifeline_)) {}
 
 LinkEmulator::~LinkEmulator() {
   if (pid_ < 0) return;

@@ -1,9 +1,10 @@
-// What stands around the ranks of `unisono bench`, or of `unisono launch --rate`, when links are to be bad or ranks to die: a process beside
-// the launcher that carries the packets between the ranks' private networks, and that kills, stops and resumes ranks at their time.
+// What stands around the ranks of `unisono bench`, or of `unisono launch --rate`, when links are to be bad or ranks to die: a
+// process beside the launcher that carries the packets between the ranks' private networks, and that kills, stops and resumes
+// ranks at their time.
 //
-// The launcher sets the stage before it starts the ranks; each rank takes its seat there. Both find the other by the name of the job, a
-// socket in Linux's abstract name space that only processes of the same user may use. The stage ends with the launcher; when only
-// ranks that it has stopped are left, it resumes them, so that they can end.
+// The launcher sets the stage before it starts the ranks; each rank takes its seat there. Both find the other by the name of
+// the job, a socket in Linux's abstract name space that only processes of the same user may use. The stage ends with the
+// launcher; when only ranks that it has stopped are left, it resumes them, so that they can end.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/launch/injected_faults.h"
 #include "cli/common/descriptor.h"
+#include "cli/launch/injected_faults.h"
 #include "cli/launch/thin_links.h"
 #include "unisono/status.h"
 
@@ -60,8 +61,8 @@ enum class EmulatorWord : uint32_t;
 // A rank's end.
 class EmulatedRank {
  public:
-  // Connects; with private_network moves this process, which must have one thread, into its own; returns when all ranks are seated.
-  // unavailable: there is no stage, or another rank did not come. unsupported: see enter_private_network.
+  // Connects; with private_network moves this process, which must have one thread, into its own; returns when all ranks are
+  // seated. unavailable: there is no stage, or another rank did not come. unsupported: see enter_private_network.
   static Result<EmulatedRank> take(const std::string& job, uint32_t rank, bool private_network);
   // Says that this rank's group has formed; returns the time, on the monotonic clock, at which the last one said so.
   Result<Nanos> start();

@@ -1,4 +1,5 @@
-// What the stage and the ranks on it say to each other: one struct per message over a SOCK_SEQPACKET socket. Both are the same program.
+// What the stage and the ranks on it say to each other: one struct per message over a SOCK_SEQPACKET socket. Both are the same
+// program.
 #pragma once
 
 #include <sys/socket.h>

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "cli/launch/link_emulator_message.h"
 #include "cli/common/monotonic.h"
+#include "cli/launch/link_emulator_message.h"
 #include "cli/launch/private_network.h"
 
 namespace unisono::cli {
@@ -15,7 +15,9 @@ namespace {
 
 constexpr Nanos patience = 60 * second;  // for the slowest rank to be started, or to join
 
-Status failed(const std::string& what, int error) { return Status(Code::unavailable, fmt::format("{}: {}", what, strerrordesc_np(error))); }
+Status failed(const std::string& what, int error) {
+  return Status(Code::unavailable, fmt::format("{}: {}", what, strerrordesc_np(error)));
+}
 
 // With a descriptor, if it is one.
 Status say(int socket, const EmulatorMessage& message, int descriptor) {
@@ -33,7 +35,9 @@ Status say(int socket, const EmulatorMessage& message, int descriptor) {
     part->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(part), &descriptor, sizeof(int));
   }
-  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == sizeof(message) ? Status() : failed("the process that plays the links is gone", errno);
+  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == sizeof(message)
+             ? Status()
+             : failed("the process that plays the links is gone", errno);
 }
 
 }  // namespace
@@ -43,7 +47,9 @@ Result<EmulatedRank> EmulatedRank::take(const std::string& job, uint32_t rank, b
   if (!socket) return failed("no socket", errno);
   const EmulatorAddress stage(job);
   if (::connect(socket.get(), stage.get(), stage.bytes) != 0) {
-    return Status(Code::invalid, "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, without another launcher");
+    return Status(Code::invalid,
+                  "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, "
+                  "without another launcher");
   }
   EmulatedRank rank_end(std::move(socket));
   Descriptor packets;
@@ -52,7 +58,8 @@ Result<EmulatedRank> EmulatedRank::take(const std::string& job, uint32_t rank, b
     if (!entered.ok()) return entered.status();
     packets = *std::move(entered);
   }
-  if (auto said = say(rank_end.socket_.get(), {.word = EmulatorWord::placed, .rank = rank}, packets.get()); !said.ok()) return said;
+  if (auto said = say(rank_end.socket_.get(), {.word = EmulatorWord::placed, .rank = rank}, packets.get()); !said.ok())
+    return said;
   if (auto begun = rank_end.wait_for(EmulatorWord::begin); !begun.ok()) return begun.status();
   return rank_end;
 }

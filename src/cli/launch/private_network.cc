@@ -37,10 +37,13 @@ Status leave_network() {
   const auto user = ::geteuid();
   const auto group = ::getegid();
   if (errno != EPERM || ::unshare(spaces | CLONE_NEWUSER) != 0) {
-    return failed("this process may not make network name spaces (that takes root, or user name spaces for all: sysctl "
-                  "kernel.unprivileged_userns_clone, user.max_user_namespaces)", errno);
+    return failed(
+        "this process may not make network name spaces (that takes root, or user name spaces for all: sysctl "
+        "kernel.unprivileged_userns_clone, user.max_user_namespaces)",
+        errno);
   }
-  const bool mapped = write_file("/proc/self/setgroups", "deny") && write_file("/proc/self/uid_map", fmt::format("{0} {0} 1", user)) &&
+  const bool mapped = write_file("/proc/self/setgroups", "deny") &&
+                      write_file("/proc/self/uid_map", fmt::format("{0} {0} 1", user)) &&
                       write_file("/proc/self/gid_map", fmt::format("{0} {0} 1", group));
   return mapped ? Status() : failed("cannot map the user into a new user name space", errno);
 }

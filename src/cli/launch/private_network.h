@@ -1,9 +1,10 @@
 // A network of a rank's own, so that what is between ranks of one host can be as slow and lossy as somebody asks for.
 //
-// The process gets name spaces for its network and its host name ("rank-2"), and in them one interface whose packets a program reads
-// and writes (a TUN device, kernel Documentation/networking/tuntap.rst). Nothing of it has a name outside, and the kernel takes all of
-// it away when the last process and descriptor are gone, however they went. Rejected: tc and netem on virtual cables, because many
-// kernels come without netem, and because cables that were made for a run outlive a launcher that is killed.
+// The process gets name spaces for its network and its host name ("rank-2"), and in them one interface whose packets a program
+// reads and writes (a TUN device, kernel Documentation/networking/tuntap.rst). Nothing of it has a name outside, and the kernel
+// takes all of it away when the last process and descriptor are gone, however they went. Rejected: tc and netem on virtual
+// cables, because many kernels come without netem, and because cables that were made for a run outlive a launcher that is
+// killed.
 #pragma once
 
 #include <cstdint>

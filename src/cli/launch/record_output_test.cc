@@ -24,18 +24,40 @@ ScanEntry rank_of_two(uint32_t rank) {
   record.pid = static_cast<int32_t>(10 + rank);
   record.wall_start = 1'000 * second;
   record.links.resize(2);
-  record.links[1 - rank] = {.transport = "shm", .place = "host h", .sent_bytes = 5000, .sent_messages = 5, .received_bytes = 6000, .received_messages = 6, .waited_ns = 3 * second, .waited = 2, .stalls = 1};
+  record.links[1 - rank] = {.transport = "shm",
+                            .place = "host h",
+                            .sent_bytes = 5000,
+                            .sent_messages = 5,
+                            .received_bytes = 6000,
+                            .received_messages = 6,
+                            .waited_ns = 3 * second,
+                            .waited = 2,
+                            .stalls = 1};
   for (uint64_t i = 0; i < 4; ++i) {
     const auto at = start + static_cast<Nanos>(i) * millisecond;
-    record.operations.push_back({.name = {.number = i, .kind = {}, .bytes = 4000}, .started = at, .first_send = at + 10, .last_receive = at + 300, .ended = at + 500});
+    record.operations.push_back({.name = {.number = i, .kind = {}, .bytes = 4000},
+                                 .started = at,
+                                 .first_send = at + 10,
+                                 .last_receive = at + 300,
+                                 .ended = at + 500});
   }
   // Two at once, one inside the other, and one that has not ended.
-  record.operations.push_back({.name = {.number = 4, .kind = {}, .bytes = 4000}, .started = start + second, .ended = start + 2 * second});
-  record.operations.push_back({.name = {.number = 5, .kind = {}, .bytes = 4000}, .started = start + second + 100, .ended = start + 3 * second, .code = Code::late});
-  record.running.push_back({.name = {.number = 6, .kind = {}, .bytes = 4000}, .started = start + 4 * second, .progress = start + 4 * second, .phase = record::Phase::contributions, .pending = {1 - rank}, .pending_count = 1});
+  record.operations.push_back(
+      {.name = {.number = 4, .kind = {}, .bytes = 4000}, .started = start + second, .ended = start + 2 * second});
+  record.operations.push_back({.name = {.number = 5, .kind = {}, .bytes = 4000},
+                               .started = start + second + 100,
+                               .ended = start + 3 * second,
+                               .code = Code::late});
+  record.running.push_back({.name = {.number = 6, .kind = {}, .bytes = 4000},
+                            .started = start + 4 * second,
+                            .progress = start + 4 * second,
+                            .phase = record::Phase::contributions,
+                            .pending = {1 - rank},
+                            .pending_count = 1});
   record.begun = 7;
   record.ended = 6;
-  record::CollectiveCount count{.collective = Collective::all_reduce, .ended = 6, .bytes = 24'000, .total_ns = 2 * second, .late = 1, .failed = 1};
+  record::CollectiveCount count{
+      .collective = Collective::all_reduce, .ended = 6, .bytes = 24'000, .total_ns = 2 * second, .late = 1, .failed = 1};
   count.buckets[2] = 4;
   count.buckets[record::bucket_count - 1] = 2;
   record.collectives.push_back(count);
@@ -64,7 +86,8 @@ TEST(TraceEvents, load_and_nest_and_stand_at_their_time) {
       for (const auto& b : slices) {
         const double slack = 1e-5;  // microseconds: of a sum of two doubles
         const bool apart = a.second <= b.first + slack || b.second <= a.first + slack;
-        const bool inside = (a.first <= b.first && b.second <= a.second + slack) || (b.first <= a.first && a.second <= b.second + slack);
+        const bool inside =
+            (a.first <= b.first && b.second <= a.second + slack) || (b.first <= a.first && a.second <= b.second + slack);
         EXPECT_TRUE(apart || inside) << a.first << "-" << a.second << " and " << b.first << "-" << b.second;
       }
     }
@@ -100,7 +123,9 @@ TEST(MetricsText, keeps_the_rules_of_the_format) {
     const auto name = line.substr(0, line.find('{'));
     EXPECT_TRUE(name.starts_with(family)) << line;
     const auto suffix = name.substr(family.size());
-    const bool fits = type == "counter" ? suffix == "_total" : type == "gauge" ? suffix.empty() : suffix == "_bucket" || suffix == "_count" || suffix == "_sum";
+    const bool fits = type == "counter" ? suffix == "_total"
+                      : type == "gauge" ? suffix.empty()
+                                        : suffix == "_bucket" || suffix == "_count" || suffix == "_sum";
     EXPECT_TRUE(fits) << line;
     EXPECT_EQ(line.find('}'), line.rfind('}')) << line;
     EXPECT_NO_THROW((void)std::stod(line.substr(line.rfind(' ')))) << line;
@@ -110,10 +135,14 @@ TEST(MetricsText, keeps_the_rules_of_the_format) {
 TEST(MetricsText, says_what_the_records_say) {
   const auto text = metrics_text({rank_of_two(0)});
   const std::string labels = R"(run="0000000000000007",group="1",epoch="1",rank="0",host="h\"\\",pid="10")";
-  for (const auto& line : {"unisono_operations_total{" + labels + ",collective=\"all_reduce\"} 6\n", "unisono_operations_late_total{" + labels + ",collective=\"all_reduce\"} 1\n",
-                           "unisono_link_sent_bytes_total{" + labels + ",peer=\"1\",transport=\"shm\"} 5000\n", "unisono_link_waited_seconds_total{" + labels + ",peer=\"1\",transport=\"shm\"} 3\n",
-                           "unisono_operation_seconds_bucket{" + labels + ",collective=\"all_reduce\",le=\"+Inf\"} 6\n", "unisono_operation_seconds_bucket{" + labels + ",collective=\"all_reduce\",le=\"1.024e-06\"} 4\n",
-                           "unisono_operations_in_flight{" + labels + "} 1\n", "unisono_operation_age_seconds{" + labels + "} 1\n"}) {
+  for (const auto& line :
+       {"unisono_operations_total{" + labels + ",collective=\"all_reduce\"} 6\n",
+        "unisono_operations_late_total{" + labels + ",collective=\"all_reduce\"} 1\n",
+        "unisono_link_sent_bytes_total{" + labels + ",peer=\"1\",transport=\"shm\"} 5000\n",
+        "unisono_link_waited_seconds_total{" + labels + ",peer=\"1\",transport=\"shm\"} 3\n",
+        "unisono_operation_seconds_bucket{" + labels + ",collective=\"all_reduce\",le=\"+Inf\"} 6\n",
+        "unisono_operation_seconds_bucket{" + labels + ",collective=\"all_reduce\",le=\"1.024e-06\"} 4\n",
+        "unisono_operations_in_flight{" + labels + "} 1\n", "unisono_operation_age_seconds{" + labels + "} 1\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
   }
 }

@@ -33,7 +33,9 @@ struct RendezvousOptions {
 };
 
 void add_rendezvous_options(CLI::App& app, RendezvousOptions& options) {
-  app.add_option("--listen", options.listen, "address to serve: host:port, :port, [address]:port, tcp://... or file:///path")->type_name("ADDRESS")->required();
+  app.add_option("--listen", options.listen, "address to serve: host:port, :port, [address]:port, tcp://... or file:///path")
+      ->type_name("ADDRESS")
+      ->required();
   app.add_flag("--quiet", options.quiet, "report failures only");
 }
 

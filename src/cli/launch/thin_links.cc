@@ -44,7 +44,8 @@ Result<uint64_t> parse_rate(std::string_view text) {
   const double scale = unit.empty() ? 1 : unit == "K" || unit == "k" ? 1e3 : unit == "M" ? 1e6 : unit == "G" ? 1e9 : 0;
   const double rate = value * scale;
   if (error != std::errc{} || !(rate >= static_cast<double>(rate_min)) || rate > rate_max) {
-    return Status(Code::invalid, fmt::format("--rate '{}': expected bits per second, such as 100M or 1G (powers of 1000), at least 8K", text));
+    return Status(Code::invalid,
+                  fmt::format("--rate '{}': expected bits per second, such as 100M or 1G (powers of 1000), at least 8K", text));
   }
   return static_cast<uint64_t>(rate);
 }
@@ -56,12 +57,14 @@ Result<double> parse_loss(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   const double loss = percent ? value / 100 : value;
   if (error != std::errc{} || end != text.data() + text.size() || !(loss >= 0) || !(loss < 1)) {
-    return Status(Code::invalid, fmt::format("--loss '{}{}': expected a share of the packets below 100 %, such as 1% or 0.01", text, percent ? "%" : ""));
+    return Status(Code::invalid, fmt::format("--loss '{}{}': expected a share of the packets below 100 %, such as 1% or 0.01",
+                                             text, percent ? "%" : ""));
   }
   return loss;
 }
 
-ThinLinks::ThinLinks(const LinkLimits& limits, uint32_t ranks, uint64_t seed) : limits_(limits), random_(seed), up_(ranks, 0), down_(ranks, 0) {}
+ThinLinks::ThinLinks(const LinkLimits& limits, uint32_t ranks, uint64_t seed)
+    : limits_(limits), random_(seed), up_(ranks, 0), down_(ranks, 0) {}
 
 std::optional<Nanos> ThinLinks::cross(Nanos& free, Nanos at, size_t packet_bytes) {
   const auto rate = limits_.bits_per_second;
@@ -81,7 +84,8 @@ void ThinLinks::add(Event event) {
 
 void ThinLinks::send(uint32_t from, uint32_t to, std::string packet, Nanos now) {
   ++counts_.packets;
-  if (const auto at = cross(up_[from], now, packet.size())) add({.at = *at, .at_switch = true, .to = to, .packet = std::move(packet)});
+  if (const auto at = cross(up_[from], now, packet.size()))
+    add({.at = *at, .at_switch = true, .to = to, .packet = std::move(packet)});
   else ++counts_.overflown;
 }
 

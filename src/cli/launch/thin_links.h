@@ -1,9 +1,9 @@
 // What --rate, --loss and --delay mean for one packet. Pure: virtual time in, times out.
 //
-// Every rank has a cable to a switch, as a host with one network card has: a packet waits for the sender's cable, crosses it at the
-// rate, waits for the receiver's cable, crosses that likewise, and arrives a delay later; so packets of one receiver keep their order.
-// Each cable carries its rate in each direction. A queue takes queue_time of packets, at least queue_packets_min, and drops what
-// comes beyond (tail drop). A packet is lost with probability `loss`, each for itself, whatever it holds.
+// Every rank has a cable to a switch, as a host with one network card has: a packet waits for the sender's cable, crosses it at
+// the rate, waits for the receiver's cable, crosses that likewise, and arrives a delay later; so packets of one receiver keep
+// their order. Each cable carries its rate in each direction. A queue takes queue_time of packets, at least queue_packets_min,
+// and drops what comes beyond (tail drop). A packet is lost with probability `loss`, each for itself, whatever it holds.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +35,13 @@ Result<double> parse_loss(std::string_view text);
 // Preamble, header, checksum and gap that an Ethernet frame has around its packet; they take their time on the cable.
 inline constexpr uint64_t frame_overhead_bytes = 38;
 inline constexpr Nanos queue_time = 50 * millisecond;
-inline constexpr uint64_t queue_packets_min = 64;  // of 1538 bytes
+inline constexpr uint64_t queue_packets_min = 64;          // of 1538 bytes
 inline constexpr size_t under_way_bytes_max = 256u << 20;  // of all links together; reached only without a rate, then it drops
 
 struct LinkCounts {
-  uint64_t packets = 0;   // offered
-  uint64_t lost = 0;      // on request
-  uint64_t overflown = 0; // a queue was full
+  uint64_t packets = 0;    // offered
+  uint64_t lost = 0;       // on request
+  uint64_t overflown = 0;  // a queue was full
 };
 
 struct Arrival {
@@ -77,10 +77,10 @@ class ThinLinks {
 
   LinkLimits limits_;
   Random random_;
-  std::vector<Nanos> up_;     // per rank: when its cable to the switch is free
-  std::vector<Nanos> down_;   // per rank: when its cable from the switch is free
-  std::vector<Event> events_; // a heap, the earliest at the front
-  size_t bytes_ = 0;          // of all packets in events_
+  std::vector<Nanos> up_;      // per rank: when its cable to the switch is free
+  std::vector<Nanos> down_;    // per rank: when its cable from the switch is free
+  std::vector<Event> events_;  // a heap, the earliest at the front
+  size_t bytes_ = 0;           // of all packets in events_
   uint64_t number_ = 0;
   LinkCounts counts_;
 };

@@ -106,7 +106,8 @@ TEST(ThinLinks, words_are_read_and_said) {
   EXPECT_EQ(parse_rate("100M").value(), 100 * mbit);
   EXPECT_EQ(parse_rate("1.5G").value(), 1500 * mbit);
   EXPECT_EQ(parse_rate("64000").value(), 64'000u);
-  for (const char* text : {"", "M", "100X", "0", "-5M", "7K", "1e9G", "100MB", "nan", "inf"}) EXPECT_FALSE(parse_rate(text).ok()) << text;
+  for (const char* text : {"", "M", "100X", "0", "-5M", "7K", "1e9G", "100MB", "nan", "inf"})
+    EXPECT_FALSE(parse_rate(text).ok()) << text;
   EXPECT_DOUBLE_EQ(parse_loss("1%").value(), 0.01);
   EXPECT_DOUBLE_EQ(parse_loss("0.25").value(), 0.25);
   EXPECT_DOUBLE_EQ(parse_loss("0").value(), 0);

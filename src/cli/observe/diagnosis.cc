@@ -29,7 +29,8 @@ const char* words_of(Phase phase) {
 
 std::string sentence(const RunningOperation& running) {
   const bool has_round = running.phase != Phase::begun;
-  return fmt::format("{}: {}{}", running.name.to_string(), words_of(running.phase), has_round ? fmt::format(", round {}", running.round) : "");
+  return fmt::format("{}: {}{}", running.name.to_string(), words_of(running.phase),
+                     has_round ? fmt::format(", round {}", running.round) : "");
 }
 
 bool is_here(const Account& account, uint32_t rank) { return rank < account.ranks.size() && account.ranks[rank] != nullptr; }
@@ -40,7 +41,8 @@ Nanos start_of(const ScanEntry& scan_entry, const RunningOperation& running) { r
 int64_t reached(const ScanEntry& scan_entry) {
   int64_t number = -1;
   const auto look = [&](const CallName& name) {
-    if (name.numbering == Numbering::by_order) number = std::max(number, static_cast<int64_t>(std::min<uint64_t>(name.number, INT64_MAX)));
+    if (name.numbering == Numbering::by_order)
+      number = std::max(number, static_cast<int64_t>(std::min<uint64_t>(name.number, INT64_MAX)));
   };
   for (const auto& operation : scan_entry.record.operations) look(operation.name);
   for (const auto& running : scan_entry.record.running) look(running.name);
@@ -74,9 +76,11 @@ class Detective {
     if (at == account_.waiters.end()) return "";
     Nanos first = account_.now;
     for (const auto waiter : at->second) {
-      if (const auto* running = current(*account_.ranks[waiter])) first = std::min(first, start_of(*account_.ranks[waiter], *running));
+      if (const auto* running = current(*account_.ranks[waiter]))
+        first = std::min(first, start_of(*account_.ranks[waiter], *running));
     }
-    return fmt::format("; {} {} for it since {}", format_ranks(at->second), at->second.size() == 1 ? "waits" : "wait", ago(first));
+    return fmt::format("; {} {} for it since {}", format_ranks(at->second), at->second.size() == 1 ? "waits" : "wait",
+                       ago(first));
   }
 
   // What the rank did last: "in all_reduce 17: waits for results, round 1" or "after all_reduce 16, which ended 1.2 s ago".
@@ -103,16 +107,23 @@ class Detective {
     const bool all = gone.size() == seen && seen > 1;
     if (all) {
       everybody_gone_ = true;
-      add(Cause::gone, {}, fmt::format("All ranks seen here ({}) are gone without having left the group: the job was killed as a whole, crashed, or ended without closing its group.", format_ranks(gone)));
+      add(Cause::gone, {},
+          fmt::format("All ranks seen here ({}) are gone without having left the group: the job was killed as a whole, "
+                      "crashed, or ended without closing its group.",
+                      format_ranks(gone)));
     }
     for (uint32_t rank = 0; rank < account_.world; ++rank) {
       if (!is_here(account_, rank)) continue;
       const auto& scan_entry = *account_.ranks[rank];
       if (scan_entry.life == Life::gone && !all) {
-        add(Cause::gone, {rank}, fmt::format("{} is gone without having left the group (killed, crashed, or ended without closing it), {}{}.", who(account_, rank), last_words(scan_entry), waiters_text(rank)));
+        add(Cause::gone, {rank},
+            fmt::format("{} is gone without having left the group (killed, crashed, or ended without closing it), {}{}.",
+                        who(account_, rank), last_words(scan_entry), waiters_text(rank)));
       }
       if (scan_entry.life == Life::stopped) {
-        add(Cause::stopped, {rank}, fmt::format("{} is stopped (by SIGSTOP or a debugger), {}{}.", who(account_, rank), last_words(scan_entry), waiters_text(rank)));
+        add(Cause::stopped, {rank},
+            fmt::format("{} is stopped (by SIGSTOP or a debugger), {}{}.", who(account_, rank), last_words(scan_entry),
+                        waiters_text(rank)));
       }
     }
   }
@@ -153,21 +164,28 @@ class Detective {
   void find_missing_calls() {
     int64_t furthest = -1;
     for (const auto* scan_entry : account_.ranks) {
-      if (scan_entry != nullptr && scan_entry->life != Life::left && current(*scan_entry) != nullptr) furthest = std::max(furthest, reached(*scan_entry));
+      if (scan_entry != nullptr && scan_entry->life != Life::left && current(*scan_entry) != nullptr)
+        furthest = std::max(furthest, reached(*scan_entry));
     }
     for (const auto& [rank, waiters] : account_.waiters) {
       if (!is_here(account_, rank) || blamed_.contains(rank)) continue;
       const auto& scan_entry = *account_.ranks[rank];
-      if (scan_entry.life == Life::left || current(scan_entry) != nullptr || scan_entry.record.begun > scan_entry.record.ended || reached(scan_entry) >= furthest) continue;
+      if (scan_entry.life == Life::left || current(scan_entry) != nullptr ||
+          scan_entry.record.begun > scan_entry.record.ended || reached(scan_entry) >= furthest)
+        continue;
       const auto& wanted = current(*account_.ranks[waiters.front()])->name;
-      add(Cause::not_called, {rank}, fmt::format("{} has not called {}: it is computing, {}{}.", who(account_, rank), wanted.to_string(), last_words(scan_entry), waiters_text(rank)));
+      add(Cause::not_called, {rank},
+          fmt::format("{} has not called {}: it is computing, {}{}.", who(account_, rank), wanted.to_string(),
+                      last_words(scan_entry), waiters_text(rank)));
     }
   }
 
   void find_unseen() {
     for (const auto& [rank, waiters] : account_.waiters) {
       if (is_here(account_, rank) || blamed_.contains(rank)) continue;
-      add(Cause::not_seen, {rank}, fmt::format("{} is waited for, and no record of it was found here: look on its host{}.", who(account_, rank), waiters_text(rank)));
+      add(Cause::not_seen, {rank},
+          fmt::format("{} is waited for, and no record of it was found here: look on its host{}.", who(account_, rank),
+                      waiters_text(rank)));
     }
   }
 
@@ -178,13 +196,15 @@ class Detective {
       if (!is_here(account_, rank) || account_.ranks[rank]->life == Life::gone) continue;
       for (uint32_t other = 0; other < account_.world; ++other) {
         const auto lost = account_.ranks[rank]->record.links[other].lost_at;
-        if (lost == 0 || blamed_.contains(other) || (is_here(account_, other) && account_.ranks[other]->life == Life::left)) continue;
+        if (lost == 0 || blamed_.contains(other) || (is_here(account_, other) && account_.ranks[other]->life == Life::left))
+          continue;
         losers[other].push_back(rank);
         first = std::min(first, account_.ranks[rank]->record.wall(lost));
       }
     }
     for (const auto& [other, ranks] : losers) {
-      add(Cause::link_lost, {other}, fmt::format("{} lost the link to {} {} ago.", format_ranks(ranks), who(account_, other), ago(first)));
+      add(Cause::link_lost, {other},
+          fmt::format("{} lost the link to {} {} ago.", format_ranks(ranks), who(account_, other), ago(first)));
     }
   }
 
@@ -195,12 +215,18 @@ class Detective {
       if (!is_here(account_, rank) || blamed_.contains(rank)) continue;
       const auto* running = current(*account_.ranks[rank]);
       if (running == nullptr || running->phase == Phase::contributions || running->phase == Phase::results) continue;
-      add(Cause::slow, {rank}, fmt::format("{} is the one that waits for no message: {}{}.", who(account_, rank), sentence(*running), waiters_text(rank)));
+      add(Cause::slow, {rank},
+          fmt::format("{} is the one that waits for no message: {}{}.", who(account_, rank), sentence(*running),
+                      waiters_text(rank)));
     }
     if (account_.waiters.empty() || (!account_.findings.empty() && !everybody_gone_)) return;
-    const auto most = std::max_element(account_.waiters.begin(), account_.waiters.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+    const auto most = std::max_element(account_.waiters.begin(), account_.waiters.end(),
+                                       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
     if (blamed_.contains(most->first)) return;
-    add(Cause::slow, {most->first}, fmt::format("All ranks are in the operation; most wait for {}{}. The links between them, or the work of that rank, are slow.", who(account_, most->first), waiters_text(most->first)));
+    add(Cause::slow, {most->first},
+        fmt::format(
+            "All ranks are in the operation; most wait for {}{}. The links between them, or the work of that rank, are slow.",
+            who(account_, most->first), waiters_text(most->first)));
   }
 
   // What ended badly last, once for all ranks.
@@ -228,7 +254,8 @@ class Detective {
         if (count == most) blamed.push_back(rank);
       }
       const auto waited = blamed.empty() ? std::string() : fmt::format("; waited for: {}", format_ranks(blamed));
-      add(Cause::failed, blamed, fmt::format("{} ended as {} at {}, {} ago{}.", operation, name(code), format_ranks(ranks), ago(last), waited));
+      add(Cause::failed, blamed,
+          fmt::format("{} ended as {} at {}, {} ago{}.", operation, name(code), format_ranks(ranks), ago(last), waited));
     }
   }
 
@@ -276,23 +303,27 @@ std::vector<Account> accounts_of(const std::vector<ScanEntry>& scan_entries) {
 }
 
 std::string title_of(const Account& account) {
-  const auto seen = static_cast<size_t>(std::count_if(account.ranks.begin(), account.ranks.end(), [](const auto* s) { return s != nullptr; }));
+  const auto seen = static_cast<size_t>(
+      std::count_if(account.ranks.begin(), account.ranks.end(), [](const auto* s) { return s != nullptr; }));
   const auto what = account.group == 1 ? std::string("group") : fmt::format("sub-group {:08x}", account.group);
   return fmt::format("{} of run {:08x}, epoch {}: {} ranks{}", what, account.run >> 32, account.epoch, account.world,
                      seen == account.world ? "" : fmt::format(", records of {}", seen));
 }
 
 std::string who(const Account& account, uint32_t rank) {
-  if (is_here(account, rank)) return fmt::format("rank {} (host {}, pid {})", rank, account.ranks[rank]->record.host, account.ranks[rank]->record.pid);
+  if (is_here(account, rank))
+    return fmt::format("rank {} (host {}, pid {})", rank, account.ranks[rank]->record.host, account.ranks[rank]->record.pid);
   for (const auto* scan_entry : account.ranks) {
-    if (scan_entry != nullptr && rank < scan_entry->record.links.size()) return fmt::format("rank {} ({})", rank, scan_entry->record.links[rank].place);
+    if (scan_entry != nullptr && rank < scan_entry->record.links.size())
+      return fmt::format("rank {} ({})", rank, scan_entry->record.links[rank].place);
   }
   return fmt::format("rank {}", rank);
 }
 
 const RunningOperation* current(const ScanEntry& scan_entry) {
   const auto& running = scan_entry.record.running;
-  const auto oldest = std::min_element(running.begin(), running.end(), [](const auto& a, const auto& b) { return a.started < b.started; });
+  const auto oldest =
+      std::min_element(running.begin(), running.end(), [](const auto& a, const auto& b) { return a.started < b.started; });
   return oldest == running.end() ? nullptr : &*oldest;
 }
 

@@ -1,7 +1,7 @@
 // From the records of several ranks to one account: who waits for whom, since when, and who is to blame. Pure.
 //
-// Each rank's record knows only what it waits for. Put together they tell who has not called what the others wait in, who is stopped
-// or gone, and whose calls differ. The causes come first; what only follows from them is left out.
+// Each rank's record knows only what it waits for. Put together they tell who has not called what the others wait in, who is
+// stopped or gone, and whose calls differ. The causes come first; what only follows from them is left out.
 #pragma once
 
 #include <map>
@@ -24,9 +24,9 @@ struct Account {
   uint64_t run = 0;
   uint32_t group = 0, epoch = 0, world = 0;
   std::vector<const ScanEntry*> ranks;  // by rank; null: no record was found
-  Nanos now = 0;                       // ns since 1970: when it was looked at, or, if no process is left, the last sign of life
+  Nanos now = 0;  // ns since 1970: when it was looked at, or, if no process is left, the last sign of life
   std::map<uint32_t, std::vector<uint32_t>> waiters;  // who waits for whom, for longer than patience
-  std::vector<Finding> findings;       // causes first
+  std::vector<Finding> findings;                      // causes first
 };
 
 // What is not even this old need not mean anything.

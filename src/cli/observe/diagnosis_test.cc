@@ -33,10 +33,16 @@ class Scene {
   static record::EndedOperation ended(uint64_t number, Nanos at, Code code = Code::ok, int32_t pending = -1) {
     return {.name = call(number), .started = at - millisecond, .ended = at, .code = code, .pending = pending};
   }
-  void waits(uint32_t rank, std::vector<Rank> pending, record::Phase phase = record::Phase::contributions, unisono::Collective collective = unisono::Collective::all_reduce) {
+  void waits(uint32_t rank, std::vector<Rank> pending, record::Phase phase = record::Phase::contributions,
+             unisono::Collective collective = unisono::Collective::all_reduce) {
     auto& record = scan_entries_[rank].record;
     record.begun = 18;
-    record.running.push_back({.name = call(17, collective), .started = start + second, .progress = start + second, .phase = phase, .pending = pending, .pending_count = static_cast<uint32_t>(pending.size())});
+    record.running.push_back({.name = call(17, collective),
+                              .started = start + second,
+                              .progress = start + second,
+                              .phase = phase,
+                              .pending = pending,
+                              .pending_count = static_cast<uint32_t>(pending.size())});
   }
   ScanEntry& operator[](uint32_t rank) { return scan_entries_[rank]; }
   void forget(uint32_t rank) { scan_entries_.erase(scan_entries_.begin() + rank); }
@@ -70,7 +76,9 @@ TEST(Diagnosis, a_wait_that_has_just_begun_is_nothing) {
 TEST(Diagnosis, a_rank_that_has_not_called_is_named_with_what_it_does_and_who_waits) {
   Scene scene(4);
   for (uint32_t rank : {0u, 1u, 3u}) scene.waits(rank, {2});
-  scene.expect_cause(Cause::not_called, {2}, {"rank 2 (host h, pid 102)", "has not called all_reduce 17", "after all_reduce 16, which ended 5 s ago", "ranks 0, 1, 3 wait for it since 4 s"});
+  scene.expect_cause(Cause::not_called, {2},
+                     {"rank 2 (host h, pid 102)", "has not called all_reduce 17", "after all_reduce 16, which ended 5 s ago",
+                      "ranks 0, 1, 3 wait for it since 4 s"});
   EXPECT_EQ(scene.account().findings.size(), 1u);
 }
 
@@ -89,7 +97,9 @@ TEST(Diagnosis, a_killed_rank_is_named_with_what_it_was_at) {
   scene.waits(1, {2});
   scene.waits(2, {0}, record::Phase::results);
   scene[2].life = Life::gone;
-  scene.expect_cause(Cause::gone, {2}, {"rank 2", "gone without having left", "in all_reduce 17: waits for results, round 0", "ranks 0, 1 wait for it"});
+  scene.expect_cause(
+      Cause::gone, {2},
+      {"rank 2", "gone without having left", "in all_reduce 17: waits for results, round 0", "ranks 0, 1 wait for it"});
 }
 
 TEST(Diagnosis, a_stopped_rank_is_named) {
@@ -108,7 +118,8 @@ TEST(Diagnosis, a_killed_job_tells_who_was_behind_when_it_was_killed) {
   scene[0].record.running[0].progress = start + 3 * second;
   const auto account = scene.account();
   ASSERT_EQ(account.findings.size(), 2u);
-  EXPECT_NE(account.findings[0].text.find("All ranks seen here (ranks 0-2) are gone"), std::string::npos) << account.findings[0].text;
+  EXPECT_NE(account.findings[0].text.find("All ranks seen here (ranks 0-2) are gone"), std::string::npos)
+      << account.findings[0].text;
   EXPECT_EQ(account.findings[1].cause, Cause::not_called);
   EXPECT_EQ(account.findings[1].ranks, (std::vector<uint32_t>{1}));
 }
@@ -118,7 +129,9 @@ TEST(Diagnosis, calls_that_differ_are_named_with_the_fewer_ranks_to_blame) {
   scene.waits(0, {1});
   scene.waits(1, {0}, record::Phase::results, unisono::Collective::all_gather);
   scene.waits(2, {1});
-  scene.expect_cause(Cause::differs, {1}, {"Operation 17 was not the same", "rank 1 called all_gather(f32, 4000 bytes)", "ranks 0, 2 called all_reduce(f32 sum, 4000 bytes)"});
+  scene.expect_cause(Cause::differs, {1},
+                     {"Operation 17 was not the same", "rank 1 called all_gather(f32, 4000 bytes)",
+                      "ranks 0, 2 called all_reduce(f32 sum, 4000 bytes)"});
 }
 
 TEST(Diagnosis, a_rank_without_a_record_is_said_to_be_looked_for) {
@@ -138,7 +151,8 @@ TEST(Diagnosis, the_last_failure_is_told_once_for_all_ranks) {
 
 TEST(Diagnosis, of_those_waited_for_in_a_failure_the_one_that_most_waited_for_is_told) {
   Scene scene(4);
-  for (uint32_t rank : {0u, 1u, 3u}) scene[rank].record.operations.push_back(Scene::ended(17, start + second, Code::peer_lost, rank == 1 ? 0 : 2));
+  for (uint32_t rank : {0u, 1u, 3u})
+    scene[rank].record.operations.push_back(Scene::ended(17, start + second, Code::peer_lost, rank == 1 ? 0 : 2));
   scene.expect_cause(Cause::failed, {2}, {"ended as peer_lost at ranks 0, 1, 3", "waited for: rank 2."});
 }
 

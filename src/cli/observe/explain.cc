@@ -5,8 +5,8 @@
 
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
-#include "cli/observe/diagnosis.h"
 #include "cli/common/text.h"
+#include "cli/observe/diagnosis.h"
 
 namespace unisono::cli {
 namespace {
@@ -14,7 +14,8 @@ namespace {
 const CommandLineText explain_text{
     .name = "unisono explain",
     .usage = "unisono explain [FILE...] [OPTIONS]",
-    .description = "Puts the records of a group's ranks together, and says in words who waits for whom, since when, and who is to blame.",
+    .description =
+        "Puts the records of a group's ranks together, and says in words who waits for whom, since when, and who is to blame.",
     .footer = R"(Examples:
   unisono explain                          the groups that run on this host
   unisono explain /var/run/unisono         records in a folder (UNISONO_RECORD_DIR), also after a crash
@@ -52,15 +53,16 @@ std::string row_of(const Account& account, uint32_t rank) {
     for (const auto other : running->pending) pending += (pending.empty() ? "" : ",") + fmt::format("{}", other);
     if (running->pending_count > running->pending.size()) pending += fmt::format(",… ({})", running->pending_count);
   }
-  return fmt::format("  {:>4}  {:<14} {:>8}  {:<24} {:>9} {:>9}  {}\n", rank, record.host, record.pid, last_of(*scan_entry), format_duration(since(account, *scan_entry)),
-                     pending.empty() ? "-" : pending, doing(*scan_entry));
+  return fmt::format("  {:>4}  {:<14} {:>8}  {:<24} {:>9} {:>9}  {}\n", rank, record.host, record.pid, last_of(*scan_entry),
+                     format_duration(since(account, *scan_entry)), pending.empty() ? "-" : pending, doing(*scan_entry));
 }
 
 std::string text_of(const Account& account) {
   auto text = title_of(account) + "\n";
   if (account.findings.empty()) text += "Nothing is wrong: nobody is waited for, and the last operations ended well.\n";
   for (const auto& finding : account.findings) text += "* " + finding.text + "\n";
-  text += fmt::format("\n  {:>4}  {:<14} {:>8}  {:<24} {:>9} {:>9}  {}\n", "rank", "host", "pid", "last ended", "since", "waits for", "state");
+  text += fmt::format("\n  {:>4}  {:<14} {:>8}  {:<24} {:>9} {:>9}  {}\n", "rank", "host", "pid", "last ended", "since",
+                      "waits for", "state");
   for (uint32_t rank = 0; rank < account.world; ++rank) text += row_of(account, rank);
   return text + "\n";
 }
@@ -98,8 +100,12 @@ nlohmann::ordered_json json_of(const Account& account, uint32_t rank) {
 std::string json_of(const std::vector<Account>& accounts, const std::vector<std::string>& troubles) {
   nlohmann::ordered_json json{{"groups", nlohmann::ordered_json::array()}, {"not_read", troubles}};
   for (const auto& account : accounts) {
-    nlohmann::ordered_json group{{"run", fmt::format("{:016x}", account.run)}, {"group", account.group}, {"epoch", account.epoch}, {"world_size", account.world}};
-    for (const auto& finding : account.findings) group["findings"].push_back({{"cause", name(finding.cause)}, {"ranks", finding.ranks}, {"text", finding.text}});
+    nlohmann::ordered_json group{{"run", fmt::format("{:016x}", account.run)},
+                                 {"group", account.group},
+                                 {"epoch", account.epoch},
+                                 {"world_size", account.world}};
+    for (const auto& finding : account.findings)
+      group["findings"].push_back({{"cause", name(finding.cause)}, {"ranks", finding.ranks}, {"text", finding.text}});
     if (account.findings.empty()) group["findings"] = nlohmann::ordered_json::array();
     for (uint32_t rank = 0; rank < account.world; ++rank) group["ranks"].push_back(json_of(account, rank));
     json["groups"].push_back(std::move(group));
@@ -126,10 +132,15 @@ int run_explain(const Arguments& arguments) {
   }
   for (const auto& trouble : scan_entries->troubles) fmt::print(stderr, "unisono explain: {}\n", trouble);
   for (const auto& scan_entry : scan_entries->all) {
-    if (!scan_entry.record.note.empty()) fmt::print(stderr, "unisono explain: {}: the record is not where it was asked to be: {}\n", scan_entry.source, scan_entry.record.note);
+    if (!scan_entry.record.note.empty())
+      fmt::print(stderr, "unisono explain: {}: the record is not where it was asked to be: {}\n", scan_entry.source,
+                 scan_entry.record.note);
   }
-  if (accounts.empty()) fmt::print(stderr, "unisono explain: no record {}\n", options.places.paths.empty() ? "of a process that runs here" : "there");
-  const bool wrong = std::any_of(accounts.begin(), accounts.end(), [](const Account& account) { return !account.findings.empty(); });
+  if (accounts.empty())
+    fmt::print(stderr, "unisono explain: no record {}\n",
+               options.places.paths.empty() ? "of a process that runs here" : "there");
+  const bool wrong =
+      std::any_of(accounts.begin(), accounts.end(), [](const Account& account) { return !account.findings.empty(); });
   return wrong || accounts.empty() ? 1 : 0;
 }
 

@@ -27,9 +27,7 @@ struct MetricsOptions {
   Places places;
 };
 
-void add_metrics_options(CLI::App& app, MetricsOptions& options) {
-  add_places(app, options.places);
-}
+void add_metrics_options(CLI::App& app, MetricsOptions& options) { add_places(app, options.places); }
 
 }  // namespace
 

@@ -27,7 +27,8 @@ class Metrics {
  public:
   explicit Metrics(const std::vector<ScanEntry>& scan_entries) : scan_entries_(scan_entries) {}
 
-  void family(const std::string& name, const char* type, const char* unit, const char* help, const std::function<void(const ScanEntry&, const std::string&)>& samples) {
+  void family(const std::string& name, const char* type, const char* unit, const char* help,
+              const std::function<void(const ScanEntry&, const std::string&)>& samples) {
     name_ = "unisono_" + name;
     text_ += fmt::format("# TYPE {} {}\n", name_, type);
     if (*unit != '\0') text_ += fmt::format("# UNIT {} {}\n", name_, unit);
@@ -42,7 +43,8 @@ class Metrics {
 
  private:
   static std::string labels_of(const record::Snapshot& record) {
-    return fmt::format("run=\"{:016x}\",group=\"{:x}\",epoch=\"{}\",rank=\"{}\",host={},pid=\"{}\"", record.run, record.group, record.epoch, record.rank, label_value(record.host), record.pid);
+    return fmt::format("run=\"{:016x}\",group=\"{:x}\",epoch=\"{}\",rank=\"{}\",host={},pid=\"{}\"", record.run, record.group,
+                       record.epoch, record.rank, label_value(record.host), record.pid);
   }
 
   const std::vector<ScanEntry>& scan_entries_;
@@ -54,7 +56,8 @@ using LinkValue = uint64_t (*)(const record::LinkCount&);
 
 void collective_counter(Metrics& metrics, const char* name, const char* unit, const char* help, CollectiveValue value) {
   metrics.family(name, "counter", unit, help, [&](const ScanEntry& scan_entry, const std::string& labels) {
-    for (const auto& c : scan_entry.record.collectives) metrics.sample("_total", fmt::format("{},collective=\"{}\"", labels, unisono::name(c.collective)), value(c));
+    for (const auto& c : scan_entry.record.collectives)
+      metrics.sample("_total", fmt::format("{},collective=\"{}\"", labels, unisono::name(c.collective)), value(c));
   });
 }
 
@@ -64,39 +67,54 @@ void link_counter(Metrics& metrics, const char* name, const char* unit, const ch
     const auto& record = scan_entry.record;
     for (uint32_t peer = 0; peer < record.world; ++peer) {
       const auto& link = record.links[peer];
-      if (peer != record.rank) metrics.sample("_total", fmt::format("{},peer=\"{}\",transport={}", labels, peer, label_value(link.transport)), value(link));
+      if (peer != record.rank)
+        metrics.sample("_total", fmt::format("{},peer=\"{}\",transport={}", labels, peer, label_value(link.transport)),
+                       value(link));
     }
   });
 }
 
 void collectives(Metrics& metrics) {
-  collective_counter(metrics, "operations", "", "Operations that have ended.", [](const record::CollectiveCount& c) { return c.ended; });
-  collective_counter(metrics, "operations_failed", "", "Operations that did not end with ok.", [](const record::CollectiveCount& c) { return c.failed; });
-  collective_counter(metrics, "operations_late", "", "Operations that ended at their deadline.", [](const record::CollectiveCount& c) { return c.late; });
-  collective_counter(metrics, "tensor_bytes", "bytes", "Bytes of the tensors of operations that have ended.", [](const record::CollectiveCount& c) { return c.bytes; });
-  metrics.family("operation_seconds", "histogram", "seconds", "How long operations took.", [&](const ScanEntry& scan_entry, const std::string& labels) {
-    for (const auto& c : scan_entry.record.collectives) {
-      const auto own = fmt::format("{},collective=\"{}\"", labels, unisono::name(c.collective));
-      uint64_t below = 0;
-      for (uint32_t i = 0; i + 1 < record::bucket_count; ++i) {
-        below += c.buckets[i];
-        metrics.sample("_bucket", fmt::format("{},le=\"{}\"", own, seconds(uint64_t{1} << (record::bucket_shift + i))), below);
-      }
-      below += c.buckets[record::bucket_count - 1];
-      metrics.sample("_bucket", own + ",le=\"+Inf\"", below);
-      metrics.sample("_count", own, below);
-      metrics.sample("_sum", own, seconds(c.total_ns));
-    }
-  });
+  collective_counter(metrics, "operations", "", "Operations that have ended.",
+                     [](const record::CollectiveCount& c) { return c.ended; });
+  collective_counter(metrics, "operations_failed", "", "Operations that did not end with ok.",
+                     [](const record::CollectiveCount& c) { return c.failed; });
+  collective_counter(metrics, "operations_late", "", "Operations that ended at their deadline.",
+                     [](const record::CollectiveCount& c) { return c.late; });
+  collective_counter(metrics, "tensor_bytes", "bytes", "Bytes of the tensors of operations that have ended.",
+                     [](const record::CollectiveCount& c) { return c.bytes; });
+  metrics.family("operation_seconds", "histogram", "seconds", "How long operations took.",
+                 [&](const ScanEntry& scan_entry, const std::string& labels) {
+                   for (const auto& c : scan_entry.record.collectives) {
+                     const auto own = fmt::format("{},collective=\"{}\"", labels, unisono::name(c.collective));
+                     uint64_t below = 0;
+                     for (uint32_t i = 0; i + 1 < record::bucket_count; ++i) {
+                       below += c.buckets[i];
+                       metrics.sample("_bucket",
+                                      fmt::format("{},le=\"{}\"", own, seconds(uint64_t{1} << (record::bucket_shift + i))),
+                                      below);
+                     }
+                     below += c.buckets[record::bucket_count - 1];
+                     metrics.sample("_bucket", own + ",le=\"+Inf\"", below);
+                     metrics.sample("_count", own, below);
+                     metrics.sample("_sum", own, seconds(c.total_ns));
+                   }
+                 });
 }
 
 void links(Metrics& metrics) {
-  link_counter(metrics, "link_sent_bytes", "bytes", "Bytes sent to a rank, headers included.", [](const record::LinkCount& l) { return l.sent_bytes; });
-  link_counter(metrics, "link_received_bytes", "bytes", "Bytes received from a rank, headers included.", [](const record::LinkCount& l) { return l.received_bytes; });
-  link_counter(metrics, "link_sent_messages", "", "Messages sent to a rank.", [](const record::LinkCount& l) { return l.sent_messages; });
-  link_counter(metrics, "link_received_messages", "", "Messages received from a rank.", [](const record::LinkCount& l) { return l.received_messages; });
-  link_counter(metrics, "link_waited_seconds", "seconds", "Time waited for a rank that was the last one to send anything.", [](const record::LinkCount& l) { return seconds(l.waited_ns); });
-  link_counter(metrics, "link_stalls", "", "Messages that found no room in the transport.", [](const record::LinkCount& l) { return l.stalls; });
+  link_counter(metrics, "link_sent_bytes", "bytes", "Bytes sent to a rank, headers included.",
+               [](const record::LinkCount& l) { return l.sent_bytes; });
+  link_counter(metrics, "link_received_bytes", "bytes", "Bytes received from a rank, headers included.",
+               [](const record::LinkCount& l) { return l.received_bytes; });
+  link_counter(metrics, "link_sent_messages", "", "Messages sent to a rank.",
+               [](const record::LinkCount& l) { return l.sent_messages; });
+  link_counter(metrics, "link_received_messages", "", "Messages received from a rank.",
+               [](const record::LinkCount& l) { return l.received_messages; });
+  link_counter(metrics, "link_waited_seconds", "seconds", "Time waited for a rank that was the last one to send anything.",
+               [](const record::LinkCount& l) { return seconds(l.waited_ns); });
+  link_counter(metrics, "link_stalls", "", "Messages that found no room in the transport.",
+               [](const record::LinkCount& l) { return l.stalls; });
 }
 
 }  // namespace
@@ -105,14 +123,17 @@ std::string metrics_text(const std::vector<ScanEntry>& scan_entries) {
   Metrics metrics(scan_entries);
   collectives(metrics);
   links(metrics);
-  metrics.family("operations_in_flight", "gauge", "", "Operations that have begun and not ended.", [&](const ScanEntry& scan_entry, const std::string& labels) {
-    const auto& record = scan_entry.record;
-    metrics.sample("", labels, record.begun > record.ended ? record.begun - record.ended : 0);
-  });
-  metrics.family("operation_age_seconds", "gauge", "seconds", "Age of the oldest operation in flight; 0: there is none.", [&](const ScanEntry& scan_entry, const std::string& labels) {
-    const auto* running = current(scan_entry);
-    metrics.sample("", labels, running == nullptr ? 0.0 : seconds(static_cast<uint64_t>(scan_entry.ago(running->started))));
-  });
+  metrics.family("operations_in_flight", "gauge", "", "Operations that have begun and not ended.",
+                 [&](const ScanEntry& scan_entry, const std::string& labels) {
+                   const auto& record = scan_entry.record;
+                   metrics.sample("", labels, record.begun > record.ended ? record.begun - record.ended : 0);
+                 });
+  metrics.family("operation_age_seconds", "gauge", "seconds", "Age of the oldest operation in flight; 0: there is none.",
+                 [&](const ScanEntry& scan_entry, const std::string& labels) {
+                   const auto* running = current(scan_entry);
+                   metrics.sample("", labels,
+                                  running == nullptr ? 0.0 : seconds(static_cast<uint64_t>(scan_entry.ago(running->started))));
+                 });
   return std::move(metrics).finish();
 }
 

@@ -1,6 +1,7 @@
 // The counters of records as OpenMetrics text: what Prometheus and its relatives read. Pure.
 //
-// The format: https://github.com/prometheus/OpenMetrics, version 1.0.0. Counters end in _total, times are seconds, and "# EOF" ends it.
+// The format: https://github.com/prometheus/OpenMetrics, version 1.0.0. Counters end in _total, times are seconds, and "# EOF"
+// ends it.
 #pragma once
 
 #include <string>

@@ -45,7 +45,8 @@ bool is_record(const std::string& target) {
 Life life_of(const record::Snapshot& record, pid_t pid) {
   if (record.left_at != 0) return Life::left;
   const auto process = record::process_state(pid);
-  if (!process || process->has_ended() || (record.process_started != 0 && process->started != record.process_started)) return Life::gone;
+  if (!process || process->has_ended() || (record.process_started != 0 && process->started != record.process_started))
+    return Life::gone;
   return process->is_stopped() ? Life::stopped : Life::runs;
 }
 
@@ -67,7 +68,8 @@ void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, ScanEntry>& found,
     }
     // Children have inherited the descriptor, but not the record.
     if (process && record->process_started != 0 && process->started != record->process_started) continue;
-    ScanEntry scan_entry{.record = std::move(*record), .source = fmt::format("pid {}", pid), .life = Life::runs, .seen = wall_now()};
+    ScanEntry scan_entry{
+        .record = std::move(*record), .source = fmt::format("pid {}", pid), .life = Life::runs, .seen = wall_now()};
     scan_entry.life = life_of(scan_entry.record, pid);
     found.insert_or_assign({info.st_dev, info.st_ino}, std::move(scan_entry));
   }
@@ -91,7 +93,8 @@ void add_file(const std::string& path, ProcessScan& found) {
     return;
   }
   ScanEntry scan_entry{.record = std::move(*record), .source = path, .life = Life::unknown, .seen = wall_now()};
-  if (scan_entry.record.left_at != 0 || scan_entry.record.host == host_name()) scan_entry.life = life_of(scan_entry.record, scan_entry.record.pid);
+  if (scan_entry.record.left_at != 0 || scan_entry.record.host == host_name())
+    scan_entry.life = life_of(scan_entry.record, scan_entry.record.pid);
   found.all.push_back(std::move(scan_entry));
 }
 
@@ -135,7 +138,9 @@ ProcessScan look_at_files(const std::vector<std::string>& paths) {
 
 void add_places(CLI::App& app, Places& places) {
   app.add_option("places", places.paths, "files and folders with records; none: the processes of this host")->type_name("FILE");
-  app.add_option("--pid", places.pids, "only the groups of this process; may be given several times")->type_name("PID")->allow_extra_args(false);
+  app.add_option("--pid", places.pids, "only the groups of this process; may be given several times")
+      ->type_name("PID")
+      ->allow_extra_args(false);
 }
 
 Result<ProcessScan> look_at(const Places& places) {
@@ -144,8 +149,10 @@ Result<ProcessScan> look_at(const Places& places) {
   std::vector<pid_t> pids;
   for (const auto& text : places.pids) {
     const auto pid = parse_count(text, INT_MAX);
-    if (!pid.ok() || *pid == 0) return Status(Code::invalid, fmt::format("--pid is '{}'; needed: the number of a process", text));
-    if (::access(fmt::format("/proc/{}/fd", *pid).c_str(), R_OK) != 0) return Status(Code::invalid, fmt::format("--pid {}: {}", *pid, std::strerror(errno)));
+    if (!pid.ok() || *pid == 0)
+      return Status(Code::invalid, fmt::format("--pid is '{}'; needed: the number of a process", text));
+    if (::access(fmt::format("/proc/{}/fd", *pid).c_str(), R_OK) != 0)
+      return Status(Code::invalid, fmt::format("--pid {}: {}", *pid, std::strerror(errno)));
     pids.push_back(static_cast<pid_t>(*pid));
   }
   return look_at_processes(pids);

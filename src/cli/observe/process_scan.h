@@ -26,7 +26,7 @@ struct ScanEntry {
   record::Snapshot record = {};
   std::string source = {};  // "pid 42", or the file's name
   Life life = Life::unknown;
-  Nanos seen = 0;      // when, as ns since 1970
+  Nanos seen = 0;  // when, as ns since 1970
   // Of times of the record: how long before it was seen; never negative.
   Nanos ago(Nanos monotonic) const { return seen > record.wall(monotonic) ? seen - record.wall(monotonic) : 0; }
 };

@@ -14,11 +14,12 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText top_text{
-    .name = "unisono top",
-    .usage = "unisono top [FILE...] [OPTIONS]",
-    .description = "Shows what the ranks on this host do: in which operation and phase each is, whom it waits for and since when, and how fast it goes.",
-    .footer = R"(Examples:
+const CommandLineText top_text{.name = "unisono top",
+                               .usage = "unisono top [FILE...] [OPTIONS]",
+                               .description =
+                                   "Shows what the ranks on this host do: in which operation and phase each is, whom it waits "
+                                   "for and since when, and how fast it goes.",
+                               .footer = R"(Examples:
   unisono top                          every group on this host, twice a second, until Ctrl-C
   unisono top --once                   one frame as plain text
   unisono top --json --once            one frame as one line of JSON
@@ -57,8 +58,7 @@ Nanos wall_now() {
 
 void pause_for(Nanos time) {
   timespec left{.tv_sec = time / second, .tv_nsec = time % second};
-  while (::nanosleep(&left, &left) != 0) {
-  }
+  while (::nanosleep(&left, &left) != 0) {}
 }
 
 // False if nobody reads it any more.

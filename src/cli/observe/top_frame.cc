@@ -35,7 +35,9 @@ Reading reading_of(const ScanEntry& scan_entry) {
 void add_rates(TopRow& row, const Reading& before, const Reading& now) {
   if (now.seen <= before.seen) return;
   const auto seconds = static_cast<double>(now.seen - before.seen) / static_cast<double>(second);
-  const auto rate = [&](uint64_t then, uint64_t later) { return later > then ? static_cast<double>(later - then) / seconds : 0.0; };
+  const auto rate = [&](uint64_t then, uint64_t later) {
+    return later > then ? static_cast<double>(later - then) / seconds : 0.0;
+  };
   row.has_rates = true;
   row.operations = rate(before.ended, now.ended);
   row.sent_bytes = rate(before.sent_bytes, now.sent_bytes);
@@ -44,7 +46,12 @@ void add_rates(TopRow& row, const Reading& before, const Reading& now) {
 
 TopRow row_of(const Account& account, const ScanEntry& scan_entry, const Readings& before, Readings& now) {
   const auto& record = scan_entry.record;
-  TopRow row{.rank = record.rank, .host = record.host, .pid = record.pid, .state = doing(scan_entry), .since = since(account, scan_entry), .ended = record.ended};
+  TopRow row{.rank = record.rank,
+             .host = record.host,
+             .pid = record.pid,
+             .state = doing(scan_entry),
+             .since = since(account, scan_entry),
+             .ended = record.ended};
   const auto* running = current(scan_entry);
   if (running != nullptr && scan_entry.life != Life::left) row.pending = running->pending;
   std::vector<Nanos> times;
@@ -53,7 +60,8 @@ TopRow row_of(const Account& account, const ScanEntry& scan_entry, const Reading
   row.p99 = percentile(times, 0.99);
   for (const auto& collective : record.collectives) row.failed += collective.failed;
   row.is_late = std::any_of(account.findings.begin(), account.findings.end(), [&](const Account::Finding& finding) {
-    return finding.cause != Cause::failed && std::find(finding.ranks.begin(), finding.ranks.end(), record.rank) != finding.ranks.end();
+    return finding.cause != Cause::failed &&
+           std::find(finding.ranks.begin(), finding.ranks.end(), record.rank) != finding.ranks.end();
   });
   const auto key = fmt::format("{:x}/{}/{:x}/{}", record.run, record.epoch, record.group, record.rank);
   const auto reading = reading_of(scan_entry);
@@ -67,7 +75,8 @@ std::string short_number(double value) {
   constexpr const char* units[] = {"", "k", "M", "G", "T"};
   size_t unit = 0;
   for (; value >= 1000 && unit + 1 < std::size(units); ++unit) value /= 1000;
-  return value < 10 && (unit > 0 || value > 0) ? fmt::format("{:.1f}{}", value, units[unit]) : fmt::format("{:.0f}{}", value, units[unit]);
+  return value < 10 && (unit > 0 || value > 0) ? fmt::format("{:.1f}{}", value, units[unit])
+                                               : fmt::format("{:.0f}{}", value, units[unit]);
 }
 
 std::string short_time(Nanos time) {
@@ -77,12 +86,15 @@ std::string short_time(Nanos time) {
 }
 
 std::string line_of(const TopRow& row) {
-  const auto rates = row.has_rates ? fmt::format("{:>7} {:>10} {:>10}", short_number(row.operations), format_bytes(static_cast<uint64_t>(row.sent_bytes)), format_bytes(static_cast<uint64_t>(row.received_bytes)))
+  const auto rates = row.has_rates ? fmt::format("{:>7} {:>10} {:>10}", short_number(row.operations),
+                                                 format_bytes(static_cast<uint64_t>(row.sent_bytes)),
+                                                 format_bytes(static_cast<uint64_t>(row.received_bytes)))
                                    : fmt::format("{:>7} {:>10} {:>10}", "-", "-", "-");
   std::string pending;
   for (const auto rank : row.pending) pending += (pending.empty() ? "" : ",") + fmt::format("{}", rank);
-  return fmt::format("{}{:>4} {:>12.12} {:>7} {:>9} {} {:>9} {:>9} {:>6} {:>8}  {}", row.is_late ? "!" : " ", row.rank, row.host, row.pid, format_duration(row.since), rates,
-                     short_time(row.p50), short_time(row.p99), row.failed, pending.empty() ? "-" : pending, row.state);
+  return fmt::format("{}{:>4} {:>12.12} {:>7} {:>9} {} {:>9} {:>9} {:>6} {:>8}  {}", row.is_late ? "!" : " ", row.rank,
+                     row.host, row.pid, format_duration(row.since), rates, short_time(row.p50), short_time(row.p99), row.failed,
+                     pending.empty() ? "-" : pending, row.state);
 }
 
 }  // namespace
@@ -99,7 +111,9 @@ TopFrame frame_of(const ProcessScan& scan_entries, Readings& readings) {
     frame.groups.push_back(std::move(group));
   }
   for (const auto& scan_entry : scan_entries.all) {
-    if (!scan_entry.record.note.empty()) frame.notes.push_back(fmt::format("{}: the record is not where it was asked to be: {}", scan_entry.source, scan_entry.record.note));
+    if (!scan_entry.record.note.empty())
+      frame.notes.push_back(
+          fmt::format("{}: the record is not where it was asked to be: {}", scan_entry.source, scan_entry.record.note));
   }
   frame.notes.insert(frame.notes.end(), scan_entries.troubles.begin(), scan_entries.troubles.end());
   readings = std::move(now);
@@ -115,7 +129,9 @@ std::string text_of(const TopFrame& frame, bool colours, size_t width) {
   if (frame.groups.empty()) text += "No group runs here.\n";
   for (const auto& group : frame.groups) {
     text += line(group.title, "1");
-    text += line(fmt::format(" {:>4} {:>12} {:>7} {:>9} {:>7} {:>10} {:>10} {:>9} {:>9} {:>6} {:>8}  {}", "rank", "host", "pid", "since", "ops/s", "out/s", "in/s", "p50", "p99", "failed", "waits for", "state"), "2");
+    text += line(fmt::format(" {:>4} {:>12} {:>7} {:>9} {:>7} {:>10} {:>10} {:>9} {:>9} {:>6} {:>8}  {}", "rank", "host", "pid",
+                             "since", "ops/s", "out/s", "in/s", "p50", "p99", "failed", "waits for", "state"),
+                 "2");
     for (const auto& row : group.rows) text += line(line_of(row), row.is_late ? "31" : "");
     for (const auto& finding : group.findings) text += line("  " + finding, "33");
     text += "\n";
@@ -129,9 +145,13 @@ std::string json_of(const TopFrame& frame, Nanos wall) {
   json["time_ns"] = wall;
   json["groups"] = nlohmann::ordered_json::array();
   for (const auto& group : frame.groups) {
-    nlohmann::ordered_json g{{"title", group.title}, {"world_size", group.world}, {"ranks", nlohmann::ordered_json::array()}, {"findings", group.findings}};
+    nlohmann::ordered_json g{{"title", group.title},
+                             {"world_size", group.world},
+                             {"ranks", nlohmann::ordered_json::array()},
+                             {"findings", group.findings}};
     for (const auto& row : group.rows) {
-      nlohmann::ordered_json r{{"rank", row.rank}, {"host", row.host}, {"pid", row.pid}, {"state", row.state}, {"since_ns", row.since}, {"waits_for", row.pending}, {"late", row.is_late}};
+      nlohmann::ordered_json r{{"rank", row.rank},      {"host", row.host},         {"pid", row.pid},     {"state", row.state},
+                               {"since_ns", row.since}, {"waits_for", row.pending}, {"late", row.is_late}};
       if (row.has_rates) {
         r["operations_per_s"] = row.operations;
         r["sent_bytes_per_s"] = row.sent_bytes;

@@ -20,20 +20,20 @@ struct TopRow {
   uint32_t rank = 0;
   std::string host = {};
   int32_t pid = 0;
-  std::string state = {};            // "computing", "all_reduce 17: waits for contributions, round 0"
-  Nanos since = 0;                 // for how long
-  std::vector<uint32_t> pending = {};  // whom it waits for
-  bool is_late = false;            // others have waited for it for longer than patience
-  bool has_rates = false;          // it was seen before
+  std::string state = {};                                     // "computing", "all_reduce 17: waits for contributions, round 0"
+  Nanos since = 0;                                            // for how long
+  std::vector<uint32_t> pending = {};                         // whom it waits for
+  bool is_late = false;                                       // others have waited for it for longer than patience
+  bool has_rates = false;                                     // it was seen before
   double operations = 0, sent_bytes = 0, received_bytes = 0;  // per second
-  Nanos p50 = 0, p99 = 0;          // of the operations in the record
+  Nanos p50 = 0, p99 = 0;                                     // of the operations in the record
   uint64_t ended = 0, failed = 0;
 };
 
 struct TopGroup {
   std::string title = {};
   uint32_t world = 0;
-  std::vector<TopRow> rows = {};   // of the ranks that were found
+  std::vector<TopRow> rows = {};  // of the ranks that were found
   std::vector<std::string> findings = {};
 };
 

@@ -9,11 +9,12 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText trace_command_text{
-    .name = "unisono trace",
-    .usage = "unisono trace [FILE...] [OPTIONS] > trace.json",
-    .description = "Writes the last operations of all ranks as a Chrome trace, to look at in a browser (ui.perfetto.dev, chrome://tracing).",
-    .footer = R"(Examples:
+const CommandLineText trace_command_text{.name = "unisono trace",
+                                         .usage = "unisono trace [FILE...] [OPTIONS] > trace.json",
+                                         .description =
+                                             "Writes the last operations of all ranks as a Chrome trace, to look at in a "
+                                             "browser (ui.perfetto.dev, chrome://tracing).",
+                                         .footer = R"(Examples:
   unisono trace > trace.json                          the groups that run on this host
   unisono trace /var/run/unisono > trace.json         records in a folder (UNISONO_RECORD_DIR)
   UNISONO_RECORD=10000 ./train                        keep more operations than the last 256
@@ -27,9 +28,7 @@ struct TraceOptions {
   Places places;
 };
 
-void add_trace_options(CLI::App& app, TraceOptions& options) {
-  add_places(app, options.places);
-}
+void add_trace_options(CLI::App& app, TraceOptions& options) { add_places(app, options.places); }
 
 }  // namespace
 

@@ -23,12 +23,16 @@ class Trace {
     const auto& record = scan_entry.record;
     ++process_;
     const auto group = record.group == 1 ? std::string() : fmt::format(", sub-group {:08x}", record.group);
-    metadata("process_name", 0, fmt::format("rank {} (host {}, pid {}){}{}", record.rank, record.host, record.pid, group, record.epoch > 1 ? fmt::format(", epoch {}", record.epoch) : ""));
-    events_.push_back({{"name", "process_sort_index"}, {"ph", "M"}, {"pid", process_}, {"tid", 0}, {"args", {{"sort_index", record.rank}}}});
+    metadata("process_name", 0,
+             fmt::format("rank {} (host {}, pid {}){}{}", record.rank, record.host, record.pid, group,
+                         record.epoch > 1 ? fmt::format(", epoch {}", record.epoch) : ""));
+    events_.push_back(
+        {{"name", "process_sort_index"}, {"ph", "M"}, {"pid", process_}, {"tid", 0}, {"args", {{"sort_index", record.rank}}}});
     track_ends_.clear();
     // In order of their starts, the longer one first, so that tracks are found greedily.
     auto operations = record.operations;
-    std::sort(operations.begin(), operations.end(), [](const auto& a, const auto& b) { return std::pair(a.started, -a.ended) < std::pair(b.started, -b.ended); });
+    std::sort(operations.begin(), operations.end(),
+              [](const auto& a, const auto& b) { return std::pair(a.started, -a.ended) < std::pair(b.started, -b.ended); });
     for (const auto& operation : operations) add(record, operation);
     for (const auto& running : record.running) add(scan_entry, running);
   }
@@ -53,9 +57,13 @@ class Trace {
   void add(const ScanEntry& scan_entry, const record::RunningOperation& running) {
     const auto& record = scan_entry.record;
     const bool lives = scan_entry.life == Life::runs || scan_entry.life == Life::stopped;
-    const auto end = lives ? std::max(running.progress, scan_entry.seen - record.wall_start + record.monotonic_start) : running.progress;
+    const auto end =
+        lives ? std::max(running.progress, scan_entry.seen - record.wall_start + record.monotonic_start) : running.progress;
     const auto track = track_for(running.started, end);
-    Json arguments{{"call", running.name.call()}, {"outcome", "in flight"}, {"waits for ranks", running.pending}, {"round", running.round}};
+    Json arguments{{"call", running.name.call()},
+                   {"outcome", "in flight"},
+                   {"waits for ranks", running.pending},
+                   {"round", running.round}};
     slice(record, running.name.to_string(), track, running.started, end, std::move(arguments));
   }
 
@@ -65,7 +73,8 @@ class Trace {
     while (track < track_ends_.size() && track_ends_[track] > started) ++track;
     if (track == track_ends_.size()) {
       track_ends_.push_back(0);
-      metadata("thread_name", static_cast<int>(track), track == 0 ? "operations" : fmt::format("operations at the same time ({})", track + 1));
+      metadata("thread_name", static_cast<int>(track),
+               track == 0 ? "operations" : fmt::format("operations at the same time ({})", track + 1));
     }
     track_ends_[track] = ended;
     return static_cast<int>(track);
@@ -76,7 +85,12 @@ class Trace {
   }
 
   void slice(const record::Snapshot& record, const std::string& name, int track, Nanos started, Nanos ended, Json arguments) {
-    Json event{{"name", name}, {"ph", "X"}, {"pid", process_}, {"tid", track}, {"ts", microseconds(record.wall(started) - zero_)}, {"dur", microseconds(ended - started)}};
+    Json event{{"name", name},
+               {"ph", "X"},
+               {"pid", process_},
+               {"tid", track},
+               {"ts", microseconds(record.wall(started) - zero_)},
+               {"dur", microseconds(ended - started)}};
     if (!arguments.empty()) event["args"] = std::move(arguments);
     events_.push_back(std::move(event));
   }

@@ -11,21 +11,24 @@
 
 #include "cli/bench/bench_ranks.h"
 #include "cli/bench/bench_run.h"
-#include "cli/common/result_writer.h"
 #include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/text.h"
-#include "cli/tune/tune_options.h"
 #include "cli/common/version.h"
+#include "cli/tune/tune_options.h"
 #include "group/lifecycle/tuning_file.h"
 
 namespace unisono::cli {
 namespace {
 
-constexpr uint64_t stream_bytes_max = 16u << 20;  // of the all-reduce by which streams are compared; less where all sizes are less
+constexpr uint64_t stream_bytes_max =
+    16u << 20;  // of the all-reduce by which streams are compared; less where all sizes are less
 
-int failed(const Group& group, const std::string& what, const Status& status) { return bench_failed(tune_text.name, group, what, status); }
+int failed(const Group& group, const std::string& what, const Status& status) {
+  return bench_failed(tune_text.name, group, what, status);
+}
 
 // Rank 0's address for a further group of the same ranks, told by the group there is.
 class GroupStore final : public KeyValueStore {
@@ -53,7 +56,8 @@ class GroupStore final : public KeyValueStore {
 std::vector<uint32_t> host_groups_of(const Group& group) {
   std::map<std::string, uint32_t> hosts;
   std::vector<uint32_t> host_groups;
-  for (const auto& member : group.members()) host_groups.push_back(hosts.emplace(member.host, static_cast<uint32_t>(hosts.size())).first->second);
+  for (const auto& member : group.members())
+    host_groups.push_back(hosts.emplace(member.host, static_cast<uint32_t>(hosts.size())).first->second);
   return host_groups;
 }
 
@@ -65,7 +69,8 @@ std::string transport(const TunePlan& plan) {
 
 class Tuner {
  public:
-  Tuner(Group& group, const TunePlan& plan, Sink& sink, Progress& progress) : group_(group), plan_(plan), sink_(sink), progress_(progress), host_groups_(host_groups_of(group)) {}
+  Tuner(Group& group, const TunePlan& plan, Sink& sink, Progress& progress)
+      : group_(group), plan_(plan), sink_(sink), progress_(progress), host_groups_(host_groups_of(group)) {}
   // A group with as many streams as are quickest, where there is anything to choose; else the one there is.
   Result<Group> choose_streams(uint32_t& chosen);
   Result<TunedGroup> tune(Group& group);
@@ -78,7 +83,9 @@ class Tuner {
   // In turn, round by round.
   Status run_rounds(Group& group, Collective collective, uint64_t bytes, std::vector<Trial>& trials);
   Result<Measurement> run(Group& group, Collective collective, uint64_t bytes, const Trial& trial, uint32_t iterations);
-  bool several_hosts() const { return std::any_of(host_groups_.begin(), host_groups_.end(), [](uint32_t host) { return host != 0; }); }
+  bool several_hosts() const {
+    return std::any_of(host_groups_.begin(), host_groups_.end(), [](uint32_t host) { return host != 0; });
+  }
 
   Group& group_;
   const TunePlan& plan_;
@@ -90,8 +97,14 @@ class Tuner {
 };
 
 Result<Measurement> Tuner::run(Group& group, Collective collective, uint64_t bytes, const Trial& trial, uint32_t iterations) {
-  RunOptions options{.data = {.collective = collective, .world_size = group.world_size()}, .call = {.schedule = trial.kind, .slice_bytes = trial.slice_bytes},
-                     .iterations = iterations, .warmup = iterations == 1 ? 0u : 1u, .row_time = plan_.round_time, .checks = iterations == 1 ? 1u : 0u, .across = Across::max, .on_progress = {}};
+  RunOptions options{.data = {.collective = collective, .world_size = group.world_size()},
+                     .call = {.schedule = trial.kind, .slice_bytes = trial.slice_bytes},
+                     .iterations = iterations,
+                     .warmup = iterations == 1 ? 0u : 1u,
+                     .row_time = plan_.round_time,
+                     .checks = iterations == 1 ? 1u : 0u,
+                     .across = Across::max,
+                     .on_progress = {}};
   auto measured = measure(group, options, bytes, facts_of(collective).in_place);
   progress_.update(sizes_done_, fmt::format("{} {}", facts_of(collective).name, format_bytes(bytes)), monotonic_now());
   return measured;
@@ -103,7 +116,9 @@ Status Tuner::keep_possible(Group& group, Collective collective, uint64_t bytes,
     const auto once = run(group, collective, bytes, trial, 1);
     if (once.status().code() == Code::unsupported) continue;
     if (!once.ok()) return once.status();
-    if (once->wrong > 0) return {Code::internal, fmt::format("{} {} of {}: {} wrong values", once->report.schedule, facts_of(collective).name, format_bytes(bytes), once->wrong)};
+    if (once->wrong > 0)
+      return {Code::internal, fmt::format("{} {} of {}: {} wrong values", once->report.schedule, facts_of(collective).name,
+                                          format_bytes(bytes), once->wrong)};
     if (possible.empty()) models_ = once->report.schedule;
     else if (trial.slice_bytes == 0 && once->report.schedule == models_) continue;  // the model's choice by its name
     possible.push_back(trial);
@@ -143,7 +158,11 @@ Result<Trial> Tuner::tune_size(Group& group, Collective collective, uint64_t byt
   progress_.clear();
   const auto& model = trials.front();
   const bool kept = &won == &model;
-  sink_.table(fmt::format("{:<15} {:>10}  {:<17} {:>10.1f}  {:<17} {:>8} {:>10.1f} {:>6.1f} %\n", facts_of(collective).name, format_bytes(bytes), models_, model.us, kept ? "=" : won.kind == ScheduleKind::automatic ? models_ : name(won.kind),
+  sink_.table(fmt::format("{:<15} {:>10}  {:<17} {:>10.1f}  {:<17} {:>8} {:>10.1f} {:>6.1f} %\n", facts_of(collective).name,
+                          format_bytes(bytes), models_, model.us,
+                          kept                                  ? "="
+                          : won.kind == ScheduleKind::automatic ? models_
+                                                                : name(won.kind),
                           won.slice_bytes == 0 ? "" : format_bytes(won.slice_bytes), won.us, 100 * (1 - won.us / model.us)));
   return won;
 }
@@ -153,7 +172,9 @@ Result<std::vector<TunedCall>> Tuner::tune_collective(Group& group, Collective c
   for (const auto bytes : plan_.sizes) {
     auto won = tune_size(group, collective, bytes);
     progress_.clear();
-    if (!won.ok()) return Status(won.status().code(), fmt::format("{} {}: {}", facts_of(collective).name, format_bytes(bytes), won.status().message()));
+    if (!won.ok())
+      return Status(won.status().code(),
+                    fmt::format("{} {}: {}", facts_of(collective).name, format_bytes(bytes), won.status().message()));
     ++sizes_done_;
     sizes.push_back({.bytes = extent_of(collective, bytes, DType::f32, group.world_size()).bytes, .winner = *won});
   }
@@ -161,7 +182,8 @@ Result<std::vector<TunedCall>> Tuner::tune_collective(Group& group, Collective c
 }
 
 Result<TunedGroup> Tuner::tune(Group& group) {
-  sink_.table(fmt::format("{:<15} {:>10}  {:<17} {:>10}  {:<17} {:>8} {:>10} {:>8}\n", "# collective", "size", "the model's", "us", "quickest", "slice", "us", "less"));
+  sink_.table(fmt::format("{:<15} {:>10}  {:<17} {:>10}  {:<17} {:>8} {:>10} {:>8}\n", "# collective", "size", "the model's",
+                          "us", "quickest", "slice", "us", "less"));
   TunedGroup tuned{.host_groups = host_groups_, .transport = transport(plan_)};
   for (const auto collective : plan_.collectives) {
     const auto calls = tune_collective(group, collective);
@@ -185,7 +207,9 @@ Result<Group> Tuner::choose_streams(uint32_t& chosen) {
     options.job += fmt::format("-streams-{}", streams);
     options.streams_per_link = streams;
     auto group = Group::join(options);
-    if (!group.ok()) return Status(group.status().code(), fmt::format("a group with {} streams per link: {}", streams, group.status().message()));
+    if (!group.ok())
+      return Status(group.status().code(),
+                    fmt::format("a group with {} streams per link: {}", streams, group.status().message()));
     groups.push_back(*std::move(group));
   }
   const auto bytes = std::min(stream_bytes_max, plan_.sizes.back());
@@ -200,7 +224,9 @@ Result<Group> Tuner::choose_streams(uint32_t& chosen) {
   std::vector<StreamTrial> trials;
   for (size_t i = 0; i < groups.size(); ++i) trials.push_back({.streams = plan_.streams[i], .us = summarise(times[i]).p50_us});
   chosen = best_streams(trials, plan_.gain);
-  for (const auto& trial : trials) sink_.table(fmt::format("# all_reduce of {} with {} connections per pair of hosts: {:.1f} us{}\n", format_bytes(bytes), trial.streams, trial.us, trial.streams == chosen ? "  <" : ""));
+  for (const auto& trial : trials)
+    sink_.table(fmt::format("# all_reduce of {} with {} connections per pair of hosts: {:.1f} us{}\n", format_bytes(bytes),
+                            trial.streams, trial.us, trial.streams == chosen ? "  <" : ""));
   return groups[static_cast<size_t>(std::find(plan_.streams.begin(), plan_.streams.end(), chosen) - plan_.streams.begin())];
 }
 
@@ -217,7 +243,10 @@ Status write_file(const std::string& path, const TunedGroup& group, uint32_t str
   tuning->put(group);
   if (streams != 0) tuning->streams_per_link = streams;
   const auto text = to_text(*tuning, comment);
-  if (text.size() > tuning_bytes_max) return {Code::invalid, fmt::format("with this group {} would have {} bytes, of {} that a tuning file may have: name another with -o", path, text.size(), tuning_bytes_max)};
+  if (text.size() > tuning_bytes_max)
+    return {Code::invalid,
+            fmt::format("with this group {} would have {} bytes, of {} that a tuning file may have: name another with -o", path,
+                        text.size(), tuning_bytes_max)};
   const auto whole = path + ".new";
   std::FILE* file = std::fopen(whole.c_str(), "w");
   bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
@@ -235,9 +264,13 @@ int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, st
   if (rank_end) {
     if (const auto zero = rank_end->start(); !zero.ok()) return failed(group, "start", zero.status());
   }
-  Progress progress(progress_options("tune", plan.collectives.size() * plan.sizes.size(), group.rank() == 0 ? options.progress : "off"), monotonic_now());
+  Progress progress(
+      progress_options("tune", plan.collectives.size() * plan.sizes.size(), group.rank() == 0 ? options.progress : "off"),
+      monotonic_now());
   const auto host_groups = host_groups_of(group);
-  const auto what = fmt::format("{} ranks as {}, transport {}, {}; unisono {} ({})", group.world_size(), placement_text(host_groups), transport(plan), group.link_speeds().to_string(), version_text, commit_text());
+  const auto what =
+      fmt::format("{} ranks as {}, transport {}, {}; unisono {} ({})", group.world_size(), placement_text(host_groups),
+                  transport(plan), group.link_speeds().to_string(), version_text, commit_text());
   sink.table("# " + what + "\n");
   Tuner tuner(group, plan, sink, progress);
   uint32_t streams = 0;
@@ -248,8 +281,11 @@ int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, st
   if (auto shown = show_links(plan.limits, rank_end, sink); !shown.ok()) return failed(group, "links", shown);
   if (group.rank() == 0) {
     if (auto written = write_file(options.output, *tuned, streams, what); !written.ok()) return failed(group, "-o", written);
-    sink.table(tuned->calls.empty() ? fmt::format("# the cost model's choices are the quickest there are; {} says no more than that\n", options.output)
-                                    : fmt::format("# {} has what is quicker; processes with UNISONO_TUNING={} choose by it\n", options.output, options.output));
+    sink.table(
+        tuned->calls.empty()
+            ? fmt::format("# the cost model's choices are the quickest there are; {} says no more than that\n", options.output)
+            : fmt::format("# {} has what is quicker; processes with UNISONO_TUNING={} choose by it\n", options.output,
+                          options.output));
   }
   return leave_bench(tune_text.name, group, sink);
 }
@@ -266,8 +302,16 @@ int run_tune(const Arguments& arguments) {
   ::unsetenv("UNISONO_TUNING");  // what is to be beaten is the cost model
   const auto plan = make_tune_plan(options);
   if (!plan.ok()) return usage_error(tune_text.name, plan.status().message());
-  BenchRanks ranks{.command = {"tune"}, .launch = options.launch, .limits = plan->limits, .faults = {}, .group = plan->group, .progress = options.progress, .outputs = {{"-o", options.output}}};
-  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) { return play_part(options, *plan, group, rank_end); });
+  BenchRanks ranks{.command = {"tune"},
+                   .launch = options.launch,
+                   .limits = plan->limits,
+                   .faults = {},
+                   .group = plan->group,
+                   .progress = options.progress,
+                   .outputs = {{"-o", options.output}}};
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) {
+    return play_part(options, *plan, group, rank_end);
+  });
 }
 
 }  // namespace unisono::cli

@@ -4,18 +4,20 @@
 
 #include <algorithm>
 
-#include "cli/launch/launch_links.h"
 #include "cli/common/option_values.h"
 #include "cli/common/progress.h"
+#include "cli/launch/launch_links.h"
 
 namespace unisono::cli {
 
 const CommandLineText tune_text{
     .name = "unisono tune",
     .usage = "unisono tune [COLLECTIVE...] -n COUNT [OPTIONS]",
-    .description = "Finds out which schedule, slices and TCP connections are quickest on these hosts, and writes what beats the cost model's choice "
-                   "to a file by which groups choose.\n\n"
-                   "Collectives: all-reduce, reduce-scatter, all-gather, broadcast, reduce; the first four if none is named.",
+    .description =
+        "Finds out which schedule, slices and TCP connections are quickest on these hosts, and writes what beats the cost "
+        "model's choice "
+        "to a file by which groups choose.\n\n"
+        "Collectives: all-reduce, reduce-scatter, all-gather, broadcast, reduce; the first four if none is named.",
     .footer = R"(Examples:
   unisono tune -n 4                                    on this machine; writes unisono.tuning
   unisono tune --hosts a:2,b:2 -o /shared/job.tuning   on two hosts, also how many TCP connections
@@ -53,8 +55,10 @@ Status set_collectives(const TuneOptions& options, TunePlan& plan) {
   for (const auto& name : names) {
     const auto collective = parse_collective(name);
     if (!collective.ok()) return collective.status();
-    if (!parse_tuned(facts_of(*collective).name)) return invalid(fmt::format("there is nothing to choose for {}; these are tuned: {}", name, fmt::join(tuned, ", ")));
-    if (std::find(plan.collectives.begin(), plan.collectives.end(), *collective) != plan.collectives.end()) return invalid(name + " is named twice");
+    if (!parse_tuned(facts_of(*collective).name))
+      return invalid(fmt::format("there is nothing to choose for {}; these are tuned: {}", name, fmt::join(tuned, ", ")));
+    if (std::find(plan.collectives.begin(), plan.collectives.end(), *collective) != plan.collectives.end())
+      return invalid(name + " is named twice");
     plan.collectives.push_back(*collective);
   }
   return {};
@@ -89,17 +93,25 @@ std::optional<unisono::Collective> parse_tuned(std::string_view name) {
 }
 
 void add_tune_options(CLI::App& app, TuneOptions& options) {
-  set_choices(*app.add_option("collective", options.collectives, "what to tune; default: all-reduce, reduce-scatter, all-gather, broadcast")->type_name(""), tuned_names());
-  app.add_option("-o,--output", options.output, "the file; what it has of other groups stays [unisono.tuning]")->type_name("FILE");
+  set_choices(*app.add_option("collective", options.collectives,
+                              "what to tune; default: all-reduce, reduce-scatter, all-gather, broadcast")
+                   ->type_name(""),
+              tuned_names());
+  app.add_option("-o,--output", options.output, "the file; what it has of other groups stays [unisono.tuning]")
+      ->type_name("FILE");
   app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");
   app.add_option("-e,--end", options.sizes.end, "largest size; its winner also serves larger ones [16M]")->type_name("SIZE");
   app.add_option("-f,--factor", options.sizes.factor, "from one size to the next [4]")->type_name("N");
   app.add_option("--sizes", options.sizes.list, "these sizes instead: 1K,64K,1M")->type_name("LIST");
-  app.add_option("--streams", options.streams, "TCP connections per pair of hosts to try; 0: leave them alone [1,2,4]")->type_name("LIST");
+  app.add_option("--streams", options.streams, "TCP connections per pair of hosts to try; 0: leave them alone [1,2,4]")
+      ->type_name("LIST");
   app.add_option("--gain", options.gain, "by how much less time beats the model's choice [5]")->type_name("PERCENT");
   app.add_option("--rounds", options.rounds, "in which all trials have their turn [5]")->type_name("N");
-  app.add_option("--round-time", options.round_time, "of one trial in one round, for at least ten calls [20ms]")->type_name("TIME");
-  add_choice(app, options.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  app.add_option("--round-time", options.round_time, "of one trial in one round, for at least ten calls [20ms]")
+      ->type_name("TIME");
+  add_choice(
+      app, options.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
   add_link_options(app, options.launch.links);
   add_launch_options(app, options.launch);
 }
@@ -111,7 +123,8 @@ Result<TunePlan> make_tune_plan(const TuneOptions& options) {
   }
   const auto gain = parse_number("--gain", options.gain, 0, 90);
   const auto limits = make_limits(options.launch);
-  if (auto wrong = first_wrong({gain.status(), set_number(plan.rounds, "--rounds", options.rounds, 1, 1000), set_time(plan.round_time, "--round-time", options.round_time, microsecond, 60 * second),
+  if (auto wrong = first_wrong({gain.status(), set_number(plan.rounds, "--rounds", options.rounds, 1, 1000),
+                                set_time(plan.round_time, "--round-time", options.round_time, microsecond, 60 * second),
                                 check_progress(options.progress), limits.status()});
       !wrong.ok()) {
     return wrong;

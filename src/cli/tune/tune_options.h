@@ -21,7 +21,7 @@ struct TuneOptions {
   std::vector<std::string> collectives;
   SizeRange sizes{.end = "16M"};
   std::string streams = "1,2,4";
-  std::string gain = "5";       // per cent
+  std::string gain = "5";  // per cent
   std::string rounds = "5";
   std::string round_time = "20ms";
   std::string output = "unisono.tuning";
@@ -33,8 +33,8 @@ void add_tune_options(CLI::App& app, TuneOptions& options);
 
 struct TunePlan {
   std::vector<Collective> collectives;
-  std::vector<uint64_t> sizes;     // ascending
-  std::vector<uint32_t> streams;   // none: not tried
+  std::vector<uint64_t> sizes;    // ascending
+  std::vector<uint32_t> streams;  // none: not tried
   double gain = 0.05;
   uint32_t rounds = 5;
   Nanos round_time = 20 * millisecond;

@@ -37,7 +37,8 @@ std::vector<Trial> slice_trials(const Trial& quickest, uint64_t bytes) {
 
 const Trial& winner(std::span<const Trial> trials, double gain) {
   const auto& first = trials.front();
-  const auto& best = *std::min_element(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.us < b.us; });
+  const auto& best =
+      *std::min_element(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.us < b.us; });
   return best.us < first.us * (1 - gain) && best.high_us < first.low_us ? best : first;
 }
 
@@ -47,7 +48,9 @@ std::vector<TunedCall> calls_of(unisono::Collective collective, std::span<const 
     const auto& won = sizes[i].winner;
     if (i > 0 && alike(won, sizes[i - 1].winner)) calls.pop_back();
     TunedCall call{.collective = collective, .kind = won.kind, .slice_bytes = won.slice_bytes};
-    if (i + 1 < sizes.size()) call.bytes_max = static_cast<uint64_t>(std::sqrt(static_cast<double>(sizes[i].bytes) * static_cast<double>(sizes[i + 1].bytes)));
+    if (i + 1 < sizes.size())
+      call.bytes_max =
+          static_cast<uint64_t>(std::sqrt(static_cast<double>(sizes[i].bytes) * static_cast<double>(sizes[i + 1].bytes)));
     calls.push_back(call);
   }
   const bool all = std::all_of(sizes.begin(), sizes.end(), [](const TunedSize& size) { return is_automatic(size.winner); });
@@ -55,7 +58,9 @@ std::vector<TunedCall> calls_of(unisono::Collective collective, std::span<const 
 }
 
 uint32_t best_streams(std::span<const StreamTrial> trials, double gain) {
-  const auto least = std::min_element(trials.begin(), trials.end(), [](const StreamTrial& a, const StreamTrial& b) { return a.us < b.us; })->us;
+  const auto least = std::min_element(trials.begin(), trials.end(), [](const StreamTrial& a, const StreamTrial& b) {
+                       return a.us < b.us;
+                     })->us;
   uint32_t best = UINT32_MAX;
   for (const auto& trial : trials) {
     if (trial.us * (1 - gain) <= least) best = std::min(best, trial.streams);

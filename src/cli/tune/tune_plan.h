@@ -19,18 +19,21 @@ struct Trial {
   double low_us = 0, high_us = 0;  // quartiles of the rounds
 };
 
-// What is tried first: the cost model's choice, then every schedule there is; the hierarchical ones where some hosts have several ranks.
+// What is tried first: the cost model's choice, then every schedule there is; the hierarchical ones where some hosts have
+// several ranks.
 std::vector<Trial> schedule_trials(unisono::Collective collective, std::span<const uint32_t> host_groups);
 // Then, around the quickest of these, other slices, where tensors have several.
 std::vector<Trial> slice_trials(const Trial& quickest, uint64_t bytes);
-// The quickest if it beats the first by more than `gain` (0.05: a twentieth) and the middle halves of their rounds do not overlap; else the first.
+// The quickest if it beats the first by more than `gain` (0.05: a twentieth) and the middle halves of their rounds do not
+// overlap; else the first.
 const Trial& winner(std::span<const Trial> trials, double gain);
 
 struct TunedSize {
   uint64_t bytes = 0;
   Trial winner;
 };
-// By size, ascending: ranges that share a winner become one, and end half-way (by ratio) to the next size. None if the cost model wins everywhere.
+// By size, ascending: ranges that share a winner become one, and end half-way (by ratio) to the next size. None if the cost
+// model wins everywhere.
 std::vector<TunedCall> calls_of(unisono::Collective collective, std::span<const TunedSize> sizes);
 
 struct StreamTrial {

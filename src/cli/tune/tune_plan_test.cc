@@ -10,7 +10,9 @@ namespace {
 using enum ScheduleKind;
 constexpr auto no_limit = std::numeric_limits<uint64_t>::max();
 
-Trial trial(ScheduleKind kind, double us, uint64_t slice = 0) { return {.kind = kind, .slice_bytes = slice, .us = us, .low_us = us * 0.99, .high_us = us * 1.01}; }
+Trial trial(ScheduleKind kind, double us, uint64_t slice = 0) {
+  return {.kind = kind, .slice_bytes = slice, .us = us, .low_us = us * 0.99, .high_us = us * 1.01};
+}
 
 TEST(TunePlan, tries_the_models_choice_first_and_then_all_there_is) {
   const auto times = [](ScheduleKind kind, std::vector<uint32_t> host_groups) {
@@ -18,7 +20,8 @@ TEST(TunePlan, tries_the_models_choice_first_and_then_all_there_is) {
     EXPECT_EQ(trials.front().kind, automatic);
     return std::count_if(trials.begin(), trials.end(), [&](const Trial& each) { return each.kind == kind; });
   };
-  for (const auto kind : {one_shot, two_step, halving_doubling, ring}) EXPECT_EQ(times(kind, {0, 0, 1}), 1) << static_cast<int>(kind);
+  for (const auto kind : {one_shot, two_step, halving_doubling, ring})
+    EXPECT_EQ(times(kind, {0, 0, 1}), 1) << static_cast<int>(kind);
   EXPECT_EQ(times(hierarchical, {0, 0, 1}), 1);
   EXPECT_EQ(times(hierarchical, {0, 0, 0}), 0);
   EXPECT_EQ(times(hierarchical, {0, 1, 2}), 0);
@@ -44,12 +47,15 @@ TEST(TunePlan, the_model_wins_unless_another_is_clearly_quicker) {
 }
 
 TEST(TunePlan, sizes_with_one_winner_become_a_range) {
-  const TunedSize sizes[] = {{1024, trial(automatic, 1)}, {4096, trial(automatic, 1)}, {16384, trial(ring, 1)}, {65536, trial(ring, 1, 65536)}};
+  const TunedSize sizes[] = {
+      {1024, trial(automatic, 1)}, {4096, trial(automatic, 1)}, {16384, trial(ring, 1)}, {65536, trial(ring, 1, 65536)}};
   const auto calls = calls_of(unisono::Collective::all_gather, sizes);
   ASSERT_EQ(calls.size(), 3u);
   EXPECT_EQ(calls[0], (TunedCall{.collective = unisono::Collective::all_gather, .bytes_max = 8192}));
   EXPECT_EQ(calls[1], (TunedCall{.collective = unisono::Collective::all_gather, .bytes_max = 32768, .kind = ring}));
-  EXPECT_EQ(calls[2], (TunedCall{.collective = unisono::Collective::all_gather, .bytes_max = no_limit, .kind = ring, .slice_bytes = 65536}));
+  EXPECT_EQ(
+      calls[2],
+      (TunedCall{.collective = unisono::Collective::all_gather, .bytes_max = no_limit, .kind = ring, .slice_bytes = 65536}));
 }
 
 TEST(TunePlan, where_the_model_wins_everywhere_there_is_nothing_to_say) {

@@ -221,7 +221,9 @@ Status read_body(ByteReader& reader, NeedLayout& body) {
 }
 
 void write_body(ByteWriter& writer, const Late& body) { write_slot(writer, body.slot); }
-Status read_body(ByteReader& reader, Late& body) { return read_slot(reader, body.slot) ? Status() : corrupt_message("late: slot"); }
+Status read_body(ByteReader& reader, Late& body) {
+  return read_slot(reader, body.slot) ? Status() : corrupt_message("late: slot");
+}
 
 void write_body(ByteWriter& writer, const Decline& body) {
   write_group(writer, body.id);

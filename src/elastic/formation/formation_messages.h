@@ -1,7 +1,7 @@
 // What members and coordinators say to each other while groups form: bytes <-> values, bounded, trusting nothing.
 //
-// A member registers for a slot at the slot's coordinator; the coordinator answers with a sign of life, a descriptor, or why there will be no
-// group for it. for_coordinator() says which of the two machines of a process a message belongs to.
+// A member registers for a slot at the slot's coordinator; the coordinator answers with a sign of life, a descriptor, or why
+// there will be no group for it. for_coordinator() says which of the two machines of a process a message belongs to.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@
 namespace unisono {
 
 inline constexpr uint8_t formation_version = 1;
-inline constexpr size_t group_members_max = 256;           // 2·max_group, max_group <= 128
-inline constexpr uint64_t steps_max = 1ull << 53;         // of averaging step and version numbers: a peer that says more is broken
-inline constexpr uint32_t rounds_max = 1u << 20;           // of round and line numbers
-inline constexpr uint32_t group_chunks_max = 1u << 24;     // of one owner
+inline constexpr size_t group_members_max = 256;   // 2·max_group, max_group <= 128
+inline constexpr uint64_t steps_max = 1ull << 53;  // of averaging step and version numbers: a peer that says more is broken
+inline constexpr uint32_t rounds_max = 1u << 20;   // of round and line numbers
+inline constexpr uint32_t group_chunks_max = 1u << 24;  // of one owner
 
 namespace formation {
 
@@ -36,7 +36,7 @@ struct Register {
   ElasticRole role = ElasticRole::peer;
   double bandwidth = -1;  // bytes/s; below 0: not known
   uint64_t schema = 0;
-  uint64_t attempt = 0;  // grows with each quest for a slot and each holder asked; an older one says nothing any more
+  uint64_t attempt = 0;         // grows with each quest for a slot and each holder asked; an older one says nothing any more
   std::vector<PeerId> missing;  // who was waited for in vain in this round of the averaging step before
   friend bool operator==(const Register&, const Register&) = default;
 };
@@ -45,7 +45,7 @@ struct Pending {
   SlotName slot;
   uint64_t attempt = 0;
   uint64_t steps_opened = 0;  // highest opened averaging step + 1, as FormationView has it; the same in all answers
-  uint64_t round_ms = 0;       // how long it may wait for those who are in the round before, given their bandwidths
+  uint64_t round_ms = 0;      // how long it may wait for those who are in the round before, given their bandwidths
   friend bool operator==(const Pending&, const Pending&) = default;
 };
 // From a coordinator, or from a member that was asked for it: this is your group.

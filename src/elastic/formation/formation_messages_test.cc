@@ -16,8 +16,14 @@ using namespace formation;
 const SlotName slot{3, 0xD16E57, 7, 1, 4};
 
 GroupDescriptor group_of(uint32_t members) {
-  GroupDescriptor group{.id = {1, 2}, .slot = slot, .members = {}, .chunk_counts = {}, .schema = 9, .line_complete = true,
-                        .missing = {test::peer_id(90), test::peer_id(91)}, .highest_opened = 8};
+  GroupDescriptor group{.id = {1, 2},
+                        .slot = slot,
+                        .members = {},
+                        .chunk_counts = {},
+                        .schema = 9,
+                        .line_complete = true,
+                        .missing = {test::peer_id(90), test::peer_id(91)},
+                        .highest_opened = 8};
   for (uint32_t i = 0; i < members; ++i) {
     group.members.push_back({test::peer_id(i + 1), i, true, i > 0, i == 1 ? ElasticRole::reducer : ElasticRole::peer, 1e6 + i});
     group.chunk_counts.push_back(10 + i);
@@ -26,8 +32,17 @@ GroupDescriptor group_of(uint32_t members) {
 }
 
 Register registration() {
-  return {.slot = slot, .cell = 12, .position = 3, .weighted = true, .pre = true, .in_layout = true, .role = ElasticRole::client,
-          .bandwidth = 12.5e6, .schema = 77, .attempt = 5, .missing = {test::peer_id(1), test::peer_id(2)}};
+  return {.slot = slot,
+          .cell = 12,
+          .position = 3,
+          .weighted = true,
+          .pre = true,
+          .in_layout = true,
+          .role = ElasticRole::client,
+          .bandwidth = 12.5e6,
+          .schema = 77,
+          .attempt = 5,
+          .missing = {test::peer_id(1), test::peer_id(2)}};
 }
 
 std::vector<FormationMessage> one_of_each() {

@@ -79,7 +79,8 @@ TEST(FormationA23, a_silent_member_costs_gather_timeout_once) {
     line.net->run(start + 5 * second);
     for (uint32_t i = 0; i < 7; ++i) {
       ASSERT_NE(line.group(i), nullptr);
-      EXPECT_LE(line.net->node(i).ended, start + 110 * millisecond) << "nobody waits for one that lags; averaging step " << step;
+      EXPECT_LE(line.net->node(i).ended, start + 110 * millisecond)
+          << "nobody waits for one that lags; averaging step " << step;
     }
     EXPECT_EQ(line.group(0)->members.size(), 7u);
     EXPECT_EQ(line.group(0)->missing, std::vector{silent}) << "and the list is handed on";
@@ -213,7 +214,9 @@ class World {
     options.seed = seed;
     options.loss = random_.chance(0.8) ? 0.25 : 0;
     options.members_talk = true;
-    options.delay = [](Random& random) { return static_cast<Nanos>(1 + random.below(random.chance(0.1) ? 400 : 60)) * millisecond; };
+    options.delay = [](Random& random) {
+      return static_cast<Nanos>(1 + random.below(random.chance(0.1) ? 400 : 60)) * millisecond;
+    };
     times_ = options.times;
     const auto in_layout = static_cast<uint32_t>(2 + random_.below(peers_ - 1));
     const bool two_axes = in_layout >= 6 && in_layout <= 8 && random_.chance(0.7);

@@ -1,5 +1,5 @@
-// For the tests of forming groups: a virtual network of processes that each have a coordinator and a seeker. Delays and losses come
-// from the test; whatever is sent goes through its bytes.
+// For the tests of forming groups: a virtual network of processes that each have a coordinator and a seeker. Delays and losses
+// come from the test; whatever is sent goes through its bytes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/random.h"
-#include "elastic/layout/formation_view_test_support.h"
 #include "elastic/formation/group_coordinator.h"
 #include "elastic/formation/group_seeker.h"
+#include "elastic/layout/formation_view_test_support.h"
 
 namespace unisono::test {
 
@@ -56,12 +56,14 @@ class FormationNet {
         const auto& clients = options_.clients;
         if (std::find(clients.begin(), clients.end(), id) == clients.end()) node->view.reachable.push_back(id);
       }
-      node->coordinator = std::make_unique<GroupCoordinator>(
-          CoordinatorOptions{.self = ids[i], .run = options_.run, .times = options_.times, .chunk_count = 64,
-                       .seed = mix64(options_.seed + i)},
-          node->view);
-      node->seeker = std::make_unique<GroupSeeker>(
-          SeekerOptions{.self = ids[i], .run = options_.run, .times = options_.times}, node->view);
+      node->coordinator = std::make_unique<GroupCoordinator>(CoordinatorOptions{.self = ids[i],
+                                                                                .run = options_.run,
+                                                                                .times = options_.times,
+                                                                                .chunk_count = 64,
+                                                                                .seed = mix64(options_.seed + i)},
+                                                             node->view);
+      node->seeker = std::make_unique<GroupSeeker>(SeekerOptions{.self = ids[i], .run = options_.run, .times = options_.times},
+                                                   node->view);
       index_[ids[i]] = i;
       nodes_.push_back(std::move(node));
     }
@@ -175,15 +177,16 @@ class FormationNet {
     const auto found = index_.find(send.to);
     ASSERT_TRUE(found != index_.end()) << "sent to nobody";
     if (!nodes_[from]->alive || lost(from, found->second)) return;
-    on(found->second, arrival(from, found->second), [this, sender = nodes_[from]->id, bytes = encode(send.message)](Node& node) {
-      const auto message = decode_formation(bytes);
-      ASSERT_TRUE(message.ok()) << message.status().to_string();
-      if (for_coordinator(*message)) {
-        node.coordinator->message(sender, *message, now_);
-      } else {
-        node.seeker->message(sender, *message, now_);
-      }
-    });
+    on(found->second, arrival(from, found->second),
+       [this, sender = nodes_[from]->id, bytes = encode(send.message)](Node& node) {
+         const auto message = decode_formation(bytes);
+         ASSERT_TRUE(message.ok()) << message.status().to_string();
+         if (for_coordinator(*message)) {
+           node.coordinator->message(sender, *message, now_);
+         } else {
+           node.seeker->message(sender, *message, now_);
+         }
+       });
   }
 
   // Signs of life to the group, `times` of them.
@@ -195,7 +198,8 @@ class FormationNet {
         if (!node.groups.contains(id)) node.seeker->unknown_group(id, from, now_);
       });
     }
-    if (times > 1) on(i, now_ + options_.times.stall_timeout / 4, [this, i, group, times](Node&) { talk(i, group, times - 1); });
+    if (times > 1)
+      on(i, now_ + options_.times.stall_timeout / 4, [this, i, group, times](Node&) { talk(i, group, times - 1); });
   }
 
   NetOptions options_;

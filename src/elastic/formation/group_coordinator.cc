@@ -111,7 +111,8 @@ void GroupCoordinator::take(const PeerId& from, const formation::Register& reque
   if (answer_closed(from, request.slot, now)) return;
   const auto* layout = layout_of(from, request.slot);
   if (layout == nullptr) return;
-  const bool stands = may_stand(*layout, from, request.slot.round, {request.cell, request.position, request.slot.line, request.in_layout});
+  const bool stands =
+      may_stand(*layout, from, request.slot.round, {request.cell, request.position, request.slot.line, request.in_layout});
   if (!stands || request.slot.step > steps_opened() + steps_ahead_max) {
     ++counters_.ignored;
     return;
@@ -139,7 +140,8 @@ void GroupCoordinator::take(const PeerId& from, const formation::Register& reque
 // All that are expected, or with keys as many as a group has, have registered or announced themselves.
 bool GroupCoordinator::everybody_is_here(Slot& slot) const {
   if (slot.key_group > 0) return slot.entries.size() >= slot.key_group;
-  return std::ranges::all_of(slot.line, [&](const PeerId& peer) { return view_.gone(peer) || find_entry(slot, peer) != slot.entries.end(); });
+  return std::ranges::all_of(
+      slot.line, [&](const PeerId& peer) { return view_.gone(peer) || find_entry(slot, peer) != slot.entries.end(); });
 }
 
 void GroupCoordinator::tell_announced(const SlotName& name, const Slot& slot) {
@@ -249,7 +251,8 @@ void GroupCoordinator::take(const PeerId&, const formation::LayoutReply& reply, 
   if (view_.find_layout(reply.layout.version, reply.layout.digest) == nullptr) layouts_.push_back(reply.layout);
 }
 
-// The slot's layout, if the slot may be opened and the layout puts the peer into its line; null, and counted, if not: with keys nobody is expected anyway.
+// The slot's layout, if the slot may be opened and the layout puts the peer into its line; null, and counted, if not: with keys
+// nobody is expected anyway.
 const Layout* GroupCoordinator::layout_of_line(const PeerId& from, const SlotName& slot) {
   const auto* layout = view_.find_layout(slot.layout_version, slot.layout_digest);
   if (layout != nullptr && !past(slot.step) && !closed_.contains(slot) && layout->first_step <= slot.step) {

@@ -1,14 +1,17 @@
-// The coordinator in every process: takes registrations for slots whose key names this process (or whoever registers here), and tells the
-// registered who is in their group. A state machine beside the process's own quests; it need not be in the groups that it forms.
+// The coordinator in every process: takes registrations for slots whose key names this process (or whoever registers here), and
+// tells the registered who is in their group. A state machine beside the process's own quests; it need not be in the groups
+// that it forms.
 //
-// It waits for nobody: every answer is made from what has arrived. A group is closed when everybody expected has registered, else
-// gather_timeout after the first REGISTER, else when the pre-registered have had round_timeout. Sooner where others are in a later
-// averaging step already: whoever has not registered by then goes there. Where peers have keys, nobody is expected by name: M are enough, and fewer wait
-// for gather_timeout, as in the published method; of more than M, who had announced themselves, some are told FULL. After take_layouts() the layouts
-// must be in the view before the next message comes: the member registers again right behind its LAYOUT_REPLY.
+// It waits for nobody: every answer is made from what has arrived. A group is closed when everybody expected has registered,
+// else gather_timeout after the first REGISTER, else when the pre-registered have had round_timeout. Sooner where others are in
+// a later averaging step already: whoever has not registered by then goes there. Where peers have keys, nobody is expected by
+// name: M are enough, and fewer wait for gather_timeout, as in the published method; of more than M, who had announced
+// themselves, some are told FULL. After take_layouts() the layouts must be in the view before the next message comes: the
+// member registers again right behind its LAYOUT_REPLY.
 //
-// Bounded: slots_open_max slots, 2·max_group registrations and as many pre-registrations in each, closed_max closed slots for 60 s.
-// At the limit, the oldest closed slot goes, or the oldest that nobody registered for; if there is none, the newcomer is not answered.
+// Bounded: slots_open_max slots, 2·max_group registrations and as many pre-registrations in each, closed_max closed slots for
+// 60 s. At the limit, the oldest closed slot goes, or the oldest that nobody registered for; if there is none, the newcomer is
+// not answered.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +33,11 @@
 namespace unisono {
 
 inline constexpr size_t slots_open_max = 1024;  // a process coordinators for more only if hardly any other peer can be reached
-inline constexpr size_t closed_max = 512;       // of the newest; who asks for an older one is told so by the number of its averaging step
+inline constexpr size_t closed_max =
+    512;  // of the newest; who asks for an older one is told so by the number of its averaging step
 inline constexpr Nanos closed_kept = 60 * second;
-inline constexpr uint64_t steps_behind_max = 2;  // slots of averaging steps further behind the highest opened one are not opened any more
+inline constexpr uint64_t steps_behind_max =
+    2;  // slots of averaging steps further behind the highest opened one are not opened any more
 
 struct CoordinatorOptions {
   PeerId self;
@@ -47,10 +52,12 @@ struct CoordinatorOptions {
 };
 
 struct CoordinatorCounters {
-  uint64_t groups = 0;   // descriptors made
+  uint64_t groups = 0;  // descriptors made
   uint64_t alone = 0;
-  uint64_t ignored = 0;  // messages that make no sense here: another place than the layout gives, unknown slots, no room for a slot
-  uint64_t given_up = 0; // slots without a group: their layout was replaced, their averaging step is past, or there were too many
+  uint64_t ignored =
+      0;  // messages that make no sense here: another place than the layout gives, unknown slots, no room for a slot
+  uint64_t given_up =
+      0;  // slots without a group: their layout was replaced, their averaging step is past, or there were too many
 };
 
 class GroupCoordinator {
@@ -96,8 +103,8 @@ class GroupCoordinator {
     std::set<PeerId> late;       // of the line: said LATE, so they do not lag whatever others say
     Nanos made = 0;
     Nanos first_register = never;
-    Nanos next_sign = never;     // PENDING to the registered
-    Nanos close_at = never;      // as things stand; with nobody registered: when the pre-registrations are over
+    Nanos next_sign = never;  // PENDING to the registered
+    Nanos close_at = never;   // as things stand; with nobody registered: when the pre-registrations are over
   };
   struct Closed {
     Nanos at = 0;
@@ -151,8 +158,8 @@ class GroupCoordinator {
   Random random_;
   Slots open_;
   std::map<SlotName, Closed> closed_;
-  std::deque<std::pair<Nanos, SlotName>> closed_order_;  // when each was closed, oldest first
-  std::map<GroupId, SlotName> repeating_;  // closed slots whose descriptor is not acknowledged by all
+  std::deque<std::pair<Nanos, SlotName>> closed_order_;     // when each was closed, oldest first
+  std::map<GroupId, SlotName> repeating_;                   // closed slots whose descriptor is not acknowledged by all
   std::set<std::pair<uint64_t, uint64_t>> wanted_layouts_;  // version and digest, asked for
   std::vector<FormationSend> sends_;
   std::vector<Layout> layouts_;

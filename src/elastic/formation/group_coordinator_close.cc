@@ -12,8 +12,9 @@ namespace unisono {
 
 namespace {
 
-constexpr Nanos superseded_part = 4;  // of coordinator_timeout: so long a coordinator waits where others are in a later averaging step; who is as late as that comes at about the same time
-constexpr Nanos repeat_part = 4;  // of coordinator_timeout, between signs of life and between descriptors
+constexpr Nanos superseded_part = 4;  // of coordinator_timeout: so long a coordinator waits where others are in a later
+                                      // averaging step; who is as late as that comes at about the same time
+constexpr Nanos repeat_part = 4;      // of coordinator_timeout, between signs of life and between descriptors
 // Descriptors are repeated for so many coordinator_timeouts; whoever is waiting still asks by then.
 constexpr Nanos repeat_timeouts = 2;
 
@@ -32,7 +33,8 @@ bool GroupCoordinator::has_registered(const Slot& slot, const PeerId& peer) {
 }
 
 size_t GroupCoordinator::registered_with_values(const Slot& slot) {
-  return static_cast<size_t>(std::ranges::count_if(slot.entries, [](const Entry& entry) { return entry.registered && entry.role != ElasticRole::reducer; }));
+  return static_cast<size_t>(std::ranges::count_if(
+      slot.entries, [](const Entry& entry) { return entry.registered && entry.role != ElasticRole::reducer; }));
 }
 
 Nanos GroupCoordinator::round_timeout(const Slot& slot) const {
@@ -43,8 +45,8 @@ Nanos GroupCoordinator::round_timeout(const Slot& slot) const {
   return options_.times.round_timeout_for(options_.times.contribute_timeout_for(options_.vector_bytes, slowest));
 }
 
-// In the past if nobody is waited for. The pre-registered are waited for until their round must be over, and no longer than that
-// after gather_timeout: more may come while we wait.
+// In the past if nobody is waited for. The pre-registered are waited for until their round must be over, and no longer than
+// that after gather_timeout: more may come while we wait.
 Nanos GroupCoordinator::when_to_close(const SlotName& name, const Slot& slot) const {
   const auto round = round_timeout(slot);
   Nanos announced_until = 0;
@@ -52,12 +54,16 @@ Nanos GroupCoordinator::when_to_close(const SlotName& name, const Slot& slot) co
     if (!entry.registered) announced_until = std::max(announced_until, entry.since + round);
   }
   if (slot.first_register == never) return announced_until > 0 ? announced_until : never;
-  // Members of a later round may have been held up for a whole gather_timeout in the round before, and announce themselves only then.
+  // Members of a later round may have been held up for a whole gather_timeout in the round before, and announce themselves only
+  // then.
   const auto held_up = name.round > 0 ? options_.times.coordinator_timeout / 2 : 0;
-  const auto gathered = slot.first_register + (superseded(name.step) ? options_.times.coordinator_timeout / superseded_part : options_.times.gather_timeout) + held_up;
+  const auto gathered =
+      slot.first_register +
+      (superseded(name.step) ? options_.times.coordinator_timeout / superseded_part : options_.times.gather_timeout) + held_up;
   Nanos at = announced_until > 0 ? std::min(announced_until, gathered + round) : 0;
   if (slot.key_group > 0) return registered_with_values(slot) >= slot.key_group ? at : std::max(at, gathered);
-  // A member that would be alone waits for those who lag, too: else it would run ahead through one averaging step after the other, and the others' numbers with it.
+  // A member that would be alone waits for those who lag, too: else it would run ahead through one averaging step after the
+  // other, and the others' numbers with it.
   const auto registered = std::ranges::count_if(slot.entries, [](const Entry& entry) { return entry.registered; });
   for (const auto& peer : slot.line) {
     if (has_registered(slot, peer) || view_.gone(peer) || slot.withdrawn.contains(peer)) continue;
@@ -95,8 +101,10 @@ std::vector<PeerId> GroupCoordinator::missing_of(const Slot& slot) const {
 
 // The members are those of the layout that the slot is for.
 bool GroupCoordinator::is_complete(const Slot& slot, const GroupDescriptor& group) {
-  if (slot.key_group == 0) return std::ranges::all_of(slot.line, [&](const PeerId& peer) { return has_registered(slot, peer); });
-  const auto of_layout = std::ranges::count_if(group.members, [](const GroupMember& member) { return member.in_layout && member.role != ElasticRole::reducer; });
+  if (slot.key_group == 0)
+    return std::ranges::all_of(slot.line, [&](const PeerId& peer) { return has_registered(slot, peer); });
+  const auto of_layout = std::ranges::count_if(
+      group.members, [](const GroupMember& member) { return member.in_layout && member.role != ElasticRole::reducer; });
   return of_layout == static_cast<ptrdiff_t>(slot.key_group);
 }
 

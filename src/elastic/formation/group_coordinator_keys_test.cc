@@ -18,7 +18,8 @@ using test::Desk;
 struct KeyDesk : Desk {
   explicit KeyDesk(uint32_t peers = 16) {
     ids = test::peer_ids(24);
-    layout = *make_layout({.run = "run", .version = 1, .grid = GridKind::chunk_keys, .max_group = 4}, {ids.begin(), ids.begin() + peers});
+    layout = *make_layout({.run = "run", .version = 1, .grid = GridKind::chunk_keys, .max_group = 4},
+                          {ids.begin(), ids.begin() + peers});
     view.layouts.clear();
     view.hold(layout);
     view.reachable = ids;
@@ -129,7 +130,8 @@ TEST(GroupCoordinatorKeys, whom_a_group_has_no_room_for_is_left_to_chance) {
       desk.say(i, one);
     }
     for (uint32_t i = 0; i < 6; ++i) desk.come(i, 2, step);
-    for (const auto& [to, full] : desk.got<Full>()) ++times[static_cast<size_t>(std::ranges::find(desk.ids, to) - desk.ids.begin())];
+    for (const auto& [to, full] : desk.got<Full>())
+      ++times[static_cast<size_t>(std::ranges::find(desk.ids, to) - desk.ids.begin())];
   }
   for (const int count : times) EXPECT_NEAR(count, 100, 45);
 }

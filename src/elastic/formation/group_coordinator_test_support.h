@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "elastic/layout/formation_view_test_support.h"
 #include "elastic/formation/group_coordinator.h"
 #include "elastic/formation/group_seeker.h"
+#include "elastic/layout/formation_view_test_support.h"
 
 namespace unisono::test {
 
@@ -18,16 +18,26 @@ struct Desk {
   explicit Desk(std::vector<uint32_t> dims = {4}, uint32_t max_group = 4)
       : ids(peer_ids(8)),
         layout(layout_of({ids.begin(), ids.begin() + 4}, 1, std::move(dims))),
-        coordinator({.self = ids[7], .run = "run", .times = times, .max_group = max_group, .chunk_count = 60, .schema = 5, .seed = 3},
-              view) {
+        coordinator(
+            {.self = ids[7], .run = "run", .times = times, .max_group = max_group, .chunk_count = 60, .schema = 5, .seed = 3},
+            view) {
     view.hold(layout);
     view.reachable = ids;
   }
 
   formation::Register request(uint32_t i, uint64_t step = 0, uint32_t round = 0) const {
     const auto place = seek_request(layout, ids[i], step, round);
-    return {.slot = place.slot, .cell = place.cell, .position = place.position, .weighted = true, .pre = false,
-            .in_layout = place.in_layout, .role = ElasticRole::peer, .bandwidth = 100, .schema = 5, .attempt = 1, .missing = {}};
+    return {.slot = place.slot,
+            .cell = place.cell,
+            .position = place.position,
+            .weighted = true,
+            .pre = false,
+            .in_layout = place.in_layout,
+            .role = ElasticRole::peer,
+            .bandwidth = 100,
+            .schema = 5,
+            .attempt = 1,
+            .missing = {}};
   }
   void say(uint32_t i, const FormationMessage& message) { coordinator.message(ids[i], message, now); }
   void enter(uint32_t i, uint64_t step = 0, std::vector<PeerId> missing = {}) {

@@ -11,12 +11,12 @@ namespace unisono {
 
 namespace {
 
-constexpr uint32_t repeats = 4;               // of REGISTER in a coordinator_timeout, until it is acknowledged
-constexpr size_t recent_max = 32;             // descriptors kept; a group's members speak of it for a round_timeout or two
-constexpr size_t early_declines_max = 256;    // one whole group of the largest size
+constexpr uint32_t repeats = 4;             // of REGISTER in a coordinator_timeout, until it is acknowledged
+constexpr size_t recent_max = 32;           // descriptors kept; a group's members speak of it for a round_timeout or two
+constexpr size_t early_declines_max = 256;  // one whole group of the largest size
 constexpr size_t asked_groups_max = 64;
-// A wake-up this late (in parts of coordinator_timeout) means that this process was stopped: then the coordinator's silence says nothing.
-// Bounded in number, so that a host that is always late still gets somewhere.
+// A wake-up this late (in parts of coordinator_timeout) means that this process was stopped: then the coordinator's silence
+// says nothing. Bounded in number, so that a host that is always late still gets somewhere.
 constexpr uint32_t nap_part = 4;
 constexpr uint32_t naps_max = 4;
 
@@ -59,7 +59,8 @@ void GroupSeeker::stop(Nanos) {
 }
 
 void GroupSeeker::skip(const SlotName& slot) {
-  for (const auto& holder : view_.coordinators(slot_key(options_.run, slot), slot)) sends_.push_back({holder, formation::Withdraw{slot, attempt_}});
+  for (const auto& holder : view_.coordinators(slot_key(options_.run, slot), slot))
+    sends_.push_back({holder, formation::Withdraw{slot, attempt_}});
 }
 
 void GroupSeeker::begin(const SeekRequest& request) {
@@ -83,7 +84,8 @@ void GroupSeeker::ask_holder(Nanos now) {
   }
   if (phase_ == Phase::seeking) {
     std::string who = "no reachable peer keeps it";
-    if (!holders_.empty()) who = "none of its " + std::to_string(holders_.size()) + " coordinators could say who is in the group";
+    if (!holders_.empty())
+      who = "none of its " + std::to_string(holders_.size()) + " coordinators could say who is in the group";
     return end(SeekNoCoordinator{"NO_COORDINATOR: " + to_string(request_.slot) + ": " + who});
   }
   // Nothing is lost by a pre-registration that nobody heard; the quest itself begins anew with the first.
@@ -232,7 +234,8 @@ void GroupSeeker::say_late() {
   const auto* layout = view_.layout_for(slot.step);
   if (layout != nullptr && key_count(*layout) > 0) return;
   if (layout != nullptr) slot = slot_in(*layout, options_.self, slot.step, slot.round);
-  for (const auto& holder : view_.coordinators(slot_key(options_.run, slot), slot)) sends_.push_back({holder, formation::Late{slot}});
+  for (const auto& holder : view_.coordinators(slot_key(options_.run, slot), slot))
+    sends_.push_back({holder, formation::Late{slot}});
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::NeedLayout& need, Nanos now) {
@@ -265,7 +268,8 @@ void GroupSeeker::take(const PeerId& from, const formation::Descriptor& descript
     decline(group);
   }
   // What was declined, or begun and stopped, cannot be taken again, and the slot is closed.
-  if (recent != nullptr && phase_ == Phase::seeking && is_coordinator(from, group.slot)) end(SeekClosed{0, group.highest_opened});
+  if (recent != nullptr && phase_ == Phase::seeking && is_coordinator(from, group.slot))
+    end(SeekClosed{0, group.highest_opened});
 }
 
 void GroupSeeker::accept(const PeerId& from, const GroupDescriptor& group) {

@@ -1,9 +1,10 @@
-// This process's own quest for a group of one round: a state machine. It registers at the slot's coordinator, goes on to the next holder
-// when that one is silent or gone, and ends with a group or with the reason why there is none. One quest at a time.
+// This process's own quest for a group of one round: a state machine. It registers at the slot's coordinator, goes on to the
+// next holder when that one is silent or gone, and ends with a group or with the reason why there is none. One quest at a time.
 //
-// It ends within 3·(coordinator_timeout + gather_timeout + round_timeout) whatever anybody does: a coordinator gets so long (without the 3),
-// and there are at most three. It waits for coordinators only, and coordinators wait for nobody, so there is no cycle of waits.
-// It also keeps the last descriptors for members that never got theirs, and declines those that it cannot take any more.
+// It ends within 3·(coordinator_timeout + gather_timeout + round_timeout) whatever anybody does: a coordinator gets so long
+// (without the 3), and there are at most three. It waits for coordinators only, and coordinators wait for nobody, so there is
+// no cycle of waits. It also keeps the last descriptors for members that never got theirs, and declines those that it cannot
+// take any more.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,7 @@ struct SeekAlone {
 };
 // The group was formed without this process. The coordinator of this round in the next averaging step has been told (LATE).
 struct SeekClosed {
-  uint64_t since_ms = 0;       // how long ago
+  uint64_t since_ms = 0;      // how long ago
   uint64_t steps_opened = 0;  // highest opened averaging step + 1, as the coordinator knows it
 };
 struct SeekFull {
@@ -83,12 +84,14 @@ class GroupSeeker {
   // The view outlives the seeker.
   GroupSeeker(SeekerOptions options, const FormationView& view);
 
-  // Begins a quest; one that is under way for another slot is withdrawn. After pre_register of the same slot it goes on with the
-  // coordinator found there.
+  // Begins a quest; one that is under way for another slot is withdrawn. After pre_register of the same slot it goes on with
+  // the coordinator found there.
   void seek(const SeekRequest& request, Nanos now);
-  // Tells the coordinator of a slot that this process will want it, while the round before runs. Not while a quest is under way.
+  // Tells the coordinator of a slot that this process will want it, while the round before runs. Not while a quest is under
+  // way.
   void pre_register(const SeekRequest& request, Nanos now);
-  // Tells the coordinator of a slot that this process will not come: its group need not wait. Not for the slot of a quest under way.
+  // Tells the coordinator of a slot that this process will not come: its group need not wait. Not for the slot of a quest under
+  // way.
   void skip(const SlotName& slot);
   // Withdraws what is under way; no outcome follows.
   void stop(Nanos now);
@@ -158,11 +161,11 @@ class GroupSeeker {
   uint64_t attempt_ = 0;
   bool acknowledged_ = false;
   uint32_t naps_ = 0;
-  Nanos asked_ = 0;              // the present holder, first
-  Nanos heard_ = 0;              // from it last, or asked_
-  Nanos repeat_ = never;         // when REGISTER goes out again
-  Nanos layout_sent_ = never;    // to the present holder; `never`: not yet
-  Nanos round_timeout_ = 0;      // as the coordinator says, or as reckoned here
+  Nanos asked_ = 0;            // the present holder, first
+  Nanos heard_ = 0;            // from it last, or asked_
+  Nanos repeat_ = never;       // when REGISTER goes out again
+  Nanos layout_sent_ = never;  // to the present holder; `never`: not yet
+  Nanos round_timeout_ = 0;    // as the coordinator says, or as reckoned here
   std::deque<Recent> recent_;
   std::deque<DeclineNews> early_declines_;
   std::map<GroupId, Nanos> asked_groups_;

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "elastic/layout/formation_view_test_support.h"
 #include "elastic/formation/group_seeker.h"
 #include "elastic/formation/line_slot.h"
+#include "elastic/layout/formation_view_test_support.h"
 
 namespace unisono {
 namespace {

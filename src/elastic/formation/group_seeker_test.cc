@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "elastic/layout/formation_view_test_support.h"
 #include "elastic/formation/line_slot.h"
+#include "elastic/layout/formation_view_test_support.h"
 
 namespace unisono {
 namespace {
@@ -168,7 +168,8 @@ TEST(GroupSeeker, a_coordinator_that_gives_signs_for_ever_is_left_in_the_end) {
     quest.pass(100 * millisecond);
   }
   const auto& times = quest.times;
-  EXPECT_LE(quest.now, begun + 3 * (times.coordinator_timeout + times.gather_timeout + times.round_timeout) + 100 * millisecond);
+  EXPECT_LE(quest.now,
+            begun + 3 * (times.coordinator_timeout + times.gather_timeout + times.round_timeout) + 100 * millisecond);
   EXPECT_TRUE(quest.ended<SeekNoCoordinator>().has_value());
 }
 
@@ -331,7 +332,9 @@ TEST(GroupSeeker, says_late_for_the_line_that_a_newer_layout_gives_it) {
 
 TEST(GroupSeeker, says_nothing_of_being_late_where_nobody_is_expected_by_name) {
   Quest quest;
-  const auto newer = make_layout({.run = "run", .version = 2, .first_step = quest.request.slot.step + 1, .grid = GridKind::chunk_keys, .max_group = 4}, quest.ids);
+  const auto newer = make_layout(
+      {.run = "run", .version = 2, .first_step = quest.request.slot.step + 1, .grid = GridKind::chunk_keys, .max_group = 4},
+      quest.ids);
   ASSERT_TRUE(newer.ok());
   quest.view.hold(*newer);
   quest.seeker.seek(quest.request, quest.now);

@@ -1,6 +1,7 @@
-// Where a peer stands in one round of an averaging step: its cell in the grid of a layout, the line along the round's axis and its place in
-// the line; and who else the layout puts there. Pure functions of a layout, the same for a member and for the coordinator of its group.
-// Where peers have keys (elastic/layout/moshpit_key.h), cell and line are the key, which only its holder knows, and the position comes with the group.
+// Where a peer stands in one round of an averaging step: its cell in the grid of a layout, the line along the round's axis and
+// its place in the line; and who else the layout puts there. Pure functions of a layout, the same for a member and for the
+// coordinator of its group. Where peers have keys (elastic/layout/moshpit_key.h), cell and line are the key, which only its
+// holder knows, and the position comes with the group.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,8 @@ std::vector<double> proportional_shares(const ShareRequest& request, const std::
   return shares;
 }
 
-// The optimum: who owns something is loaded alike (xi, the largest traffic over bandwidth), who owns nothing is not loaded more.
+// The optimum: who owns something is loaded alike (xi, the largest traffic over bandwidth), who owns nothing is not loaded
+// more.
 std::vector<double> balanced_shares(const ShareRequest& request, std::vector<double> bandwidths, double contributors) {
   const double slope = contributors - 2;
   double xi = 0;
@@ -74,7 +75,8 @@ std::vector<double> balanced_shares(const ShareRequest& request, std::vector<dou
   std::vector<double> shares;
   for (size_t i = 0; i < bandwidths.size(); ++i) {
     if (bandwidths[i] == 0) shares.push_back(0);
-    else shares.push_back(contributes(request.members[i]) ? (xi * bandwidths[i] - 1) / slope : xi * bandwidths[i] / contributors);
+    else
+      shares.push_back(contributes(request.members[i]) ? (xi * bandwidths[i] - 1) / slope : xi * bandwidths[i] / contributors);
   }
   return shares;
 }
@@ -120,7 +122,8 @@ std::vector<uint32_t> whole_chunks(const std::vector<double>& shares, uint32_t c
 Result<std::vector<uint32_t>> load_shares(const ShareRequest& request) {
   const auto bandwidths = usable_bandwidths(request.members);
   if (std::none_of(bandwidths.begin(), bandwidths.end(), [](double bandwidth) { return bandwidth > 0; }))
-    return Status{Code::unavailable, "NO_REDUCER: none of " + std::to_string(request.members.size()) + " members can own chunks"};
+    return Status{Code::unavailable,
+                  "NO_REDUCER: none of " + std::to_string(request.members.size()) + " members can own chunks"};
   const auto contributors = std::count_if(request.members.begin(), request.members.end(), contributes);
   auto shares = contributors <= 2 ? proportional_shares(request, bandwidths)
                                   : balanced_shares(request, bandwidths, static_cast<double>(contributors));

@@ -1,20 +1,22 @@
 // Who adds up how many chunks of a group's vector: shares that make the most loaded link as fast as it can be.
 //
-// Of n contributors, the one that owns a share w moves V·(1 + (n-2)·w) each way, a reducer V·n·w; the largest traffic/bandwidth is
-// minimised. The optimum of that linear program in closed form: its own derivation, after the balancing of hivemind. A pure function.
+// Of n contributors, the one that owns a share w moves V·(1 + (n-2)·w) each way, a reducer V·n·w; the largest traffic/bandwidth
+// is minimised. The optimum of that linear program in closed form: its own derivation, after the balancing of hivemind. A pure
+// function.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "unisono/status.h"
 #include "elastic/wire/elastic_message.h"
+#include "unisono/status.h"
 
 namespace unisono {
 
 struct ShareMember {
   ElasticRole role = ElasticRole::peer;
-  double bandwidth = -1;  // any unit, the same for all; below 0 or not a finite number: unknown, taken for the mean of those known to be above 0
+  double bandwidth = -1;  // any unit, the same for all; below 0 or not a finite number: unknown, taken for the mean of those
+                          // known to be above 0
 };
 
 struct ShareRequest {

@@ -50,8 +50,10 @@ TEST(LoadShares, give_clients_nothing) {
 
 TEST(LoadShares, take_unknown_bandwidths_for_the_mean_of_the_known) {
   EXPECT_EQ(shares_of(request_of(1000, {-1, .4, .6})), shares_of(request_of(1000, {.5, .4, .6})));
-  EXPECT_EQ(shares_of(request_of(1000, {-1, .4, .6, 0})), shares_of(request_of(1000, {.5, .4, .6, 0}))) << "0 is no measure of a link";
-  for (const double odd : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})
+  EXPECT_EQ(shares_of(request_of(1000, {-1, .4, .6, 0})), shares_of(request_of(1000, {.5, .4, .6, 0})))
+      << "0 is no measure of a link";
+  for (const double odd : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+                           std::numeric_limits<double>::quiet_NaN()})
     EXPECT_EQ(shares_of(request_of(1000, {odd, .4, .6})), shares_of(request_of(1000, {.5, .4, .6}))) << odd;
 }
 
@@ -93,7 +95,9 @@ TEST(LoadShares, below_the_least_number_stay_if_nobody_has_more) {
 }
 
 TEST(LoadShares, say_so_if_nobody_can_own_anything) {
-  const ShareRequest cases[] = {request_of(10, {}), request_of(10, {0, 0, 0}), {.members = {{ElasticRole::client, 5}, {ElasticRole::client, -1}}, .chunk_count = 3}};
+  const ShareRequest cases[] = {request_of(10, {}),
+                                request_of(10, {0, 0, 0}),
+                                {.members = {{ElasticRole::client, 5}, {ElasticRole::client, -1}}, .chunk_count = 3}};
   for (const auto& request : cases) {
     const auto chunks = load_shares(request);
     ASSERT_FALSE(chunks.ok());
@@ -108,8 +112,11 @@ TEST(LoadShares, are_not_fault_event_by_bandwidths_that_are_none) {
   const std::vector<double> odd = {huge, huge, tiny, infinite, -infinite, none, 0, -0.0, 1};
   Random random(11);
   for (int trial = 0; trial < 2000; ++trial) {
-    ShareRequest request{.members = {}, .chunk_count = static_cast<uint32_t>(random.next() >> (32 + random.below(32))), .min_chunks = static_cast<uint32_t>(random.below(4))};
-    for (uint64_t i = random.below(8); i > 0; --i) request.members.push_back({static_cast<ElasticRole>(random.below(3)), odd[random.below(odd.size())]});
+    ShareRequest request{.members = {},
+                         .chunk_count = static_cast<uint32_t>(random.next() >> (32 + random.below(32))),
+                         .min_chunks = static_cast<uint32_t>(random.below(4))};
+    for (uint64_t i = random.below(8); i > 0; --i)
+      request.members.push_back({static_cast<ElasticRole>(random.below(3)), odd[random.below(odd.size())]});
     const auto chunks = load_shares(request);
     if (chunks.ok()) ASSERT_EQ(std::accumulate(chunks->begin(), chunks->end(), uint64_t{0}), request.chunk_count) << trial;
     else ASSERT_EQ(chunks.status().code(), Code::unavailable);
@@ -118,7 +125,8 @@ TEST(LoadShares, are_not_fault_event_by_bandwidths_that_are_none) {
 
 // The largest traffic over bandwidth of those that can own something, with these shares.
 double load_of(const ShareRequest& request, const std::vector<double>& shares) {
-  const auto n = static_cast<double>(std::count_if(request.members.begin(), request.members.end(), [](const ShareMember& m) { return m.role != ElasticRole::reducer; }));
+  const auto n = static_cast<double>(std::count_if(request.members.begin(), request.members.end(),
+                                                   [](const ShareMember& m) { return m.role != ElasticRole::reducer; }));
   double worst = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     const auto& member = request.members[i];
@@ -153,7 +161,8 @@ TEST(LoadShares, are_not_beaten_by_others) {
       auto other = shares;
       const auto moved = shares[from] * random.unit() * random.unit();
       other[from] -= moved, other[to] += moved;
-      ASSERT_GE(load_of(request, other), best * (1 - 1e-5)) << "seed " << seed << ", " << moved << " from " << from << " to " << to;
+      ASSERT_GE(load_of(request, other), best * (1 - 1e-5))
+          << "seed " << seed << ", " << moved << " from " << from << " to " << to;
     }
   }
 }

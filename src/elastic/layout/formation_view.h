@@ -11,8 +11,8 @@
 
 namespace unisono {
 
-// Nobody comes back from a cut so far behind the others: at a hundred averaging steps each second, that is more than a year. Who says that a later one was opened is not
-// followed, or the numbers would be used up for everybody.
+// Nobody comes back from a cut so far behind the others: at a hundred averaging steps each second, that is more than a year.
+// Who says that a later one was opened is not followed, or the numbers would be used up for everybody.
 inline constexpr uint64_t steps_ahead_max = uint64_t{1} << 32;
 
 class FormationView {
@@ -24,8 +24,9 @@ class FormationView {
   virtual const Layout* layout_for(uint64_t step) const = 0;
   // Known to be dead, or to have left. Not: unknown here.
   virtual bool gone(const PeerId& peer) const = 0;
-  // Who may be the coordinator of a slot with this key, best first: the live reachable peers (alive or suspect, not clients, this process included) among those that
-  // the slot's layout names, where it is known and any of them lives. Who has just come is known to some only, and would split a group.
+  // Who may be the coordinator of a slot with this key, best first: the live reachable peers (alive or suspect, not clients,
+  // this process included) among those that the slot's layout names, where it is known and any of them lives. Who has just come
+  // is known to some only, and would split a group.
   virtual std::vector<PeerId> coordinators(std::string_view key, const SlotName& slot) const = 0;
   // The highest averaging step that is known to have been opened by a REGISTER, plus 1; 0: none yet.
   virtual uint64_t steps_opened() const = 0;

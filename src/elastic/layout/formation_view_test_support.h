@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "elastic/layout/formation_view.h"
 #include "elastic/layout/record_holders.h"
-#include "elastic/roster/test_support.h"
+#include "testing/peer_ids.h"
 
 namespace unisono::test {
 

@@ -38,11 +38,13 @@ Status check(const LayoutRequest& request, const std::vector<PeerId>& peers) {
   const auto named = "layout " + std::to_string(request.version) + ": ";
   if (request.version == 0) return {Code::invalid, named + "versions start with 1"};
   if (peers.empty() || peers.size() > roster_peers_max)
-    return {Code::invalid, named + std::to_string(peers.size()) + " peers: 1 to " + std::to_string(roster_peers_max) + " are possible"};
+    return {Code::invalid,
+            named + std::to_string(peers.size()) + " peers: 1 to " + std::to_string(roster_peers_max) + " are possible"};
   if (!all_differ(peers)) return {Code::invalid, named + "a peer is in it twice"};
   const uint32_t group_min = request.grid == GridKind::fitted ? 4 : 2;
   if (request.dims.empty() && request.max_group < group_min)
-    return {Code::invalid, named + "groups of " + std::to_string(request.max_group) + ": at least " + std::to_string(group_min)};
+    return {Code::invalid,
+            named + "groups of " + std::to_string(request.max_group) + ": at least " + std::to_string(group_min)};
   return {};
 }
 
@@ -55,9 +57,11 @@ uint32_t Layout::rank_of(const PeerId& peer) const {
 Result<Layout> make_layout(const LayoutRequest& request, const std::vector<PeerId>& peers) {
   if (const auto status = check(request, peers); !status.ok()) return status;
   const auto count = static_cast<uint32_t>(peers.size());
-  Layout layout{.version = request.version, .first_step = request.first_step, .grid = request.grid, .dims = request.dims, .peers = {}};
+  Layout layout{
+      .version = request.version, .first_step = request.first_step, .grid = request.grid, .dims = request.dims, .peers = {}};
   if (layout.dims.empty())
-    layout.dims = request.grid == GridKind::fitted ? fitted_dims(count, request.max_group) : published_dims(count, request.max_group);
+    layout.dims =
+        request.grid == GridKind::fitted ? fitted_dims(count, request.max_group) : published_dims(count, request.max_group);
   if (const auto grid = MoshpitGrid::make(layout.grid, layout.dims, count); !grid.ok()) return grid.status();
   // Sorted first, so that equal scores come out alike however the roster was ordered.
   auto sorted = peers;
@@ -77,9 +81,7 @@ bool can_be_exact(const Layout& layout) {
   return layout.grid == GridKind::fitted || layout.dims.size() == 1 || cells == layout.peers.size();
 }
 
-bool replaces(const Layout& a, const Layout& b) {
-  return a.version != b.version ? a.version > b.version : a.digest < b.digest;
-}
+bool replaces(const Layout& a, const Layout& b) { return a.version != b.version ? a.version > b.version : a.digest < b.digest; }
 
 void write_layout(ByteWriter& writer, const Layout& layout) {
   write_body(writer, layout);

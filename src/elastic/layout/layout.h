@@ -1,5 +1,5 @@
-// The layout of a run: which peer stands where in the grid from which averaging step on. Made by the first holder of its key, the same
-// bytes everywhere afterwards; two that bear one version are told apart by their digest, and the smaller digest wins.
+// The layout of a run: which peer stands where in the grid from which averaging step on. Made by the first holder of its key,
+// the same bytes everywhere afterwards; two that bear one version are told apart by their digest, and the smaller digest wins.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace unisono {
 inline constexpr uint32_t roster_peers_max = 4096;
 
 struct Layout {
-  uint64_t version = 0;      // 1, 2, …; 0: there is none
+  uint64_t version = 0;     // 1, 2, …; 0: there is none
   uint64_t first_step = 0;  // in effect from this averaging step on
   GridKind grid = GridKind::fitted;
   std::vector<uint32_t> dims;
@@ -46,7 +46,8 @@ bool can_be_exact(const Layout& layout);
 bool replaces(const Layout& a, const Layout& b);
 
 void write_layout(ByteWriter& writer, const Layout& layout);
-// corrupt, naming the field: more than roster_peers_max peers, a peer twice, dims that do not fit, or a digest that is not its own.
+// corrupt, naming the field: more than roster_peers_max peers, a peer twice, dims that do not fit, or a digest that is not its
+// own.
 Status read_layout(ByteReader& reader, Layout& layout);
 
 }  // namespace unisono

@@ -5,7 +5,8 @@
 namespace unisono {
 
 bool LayoutBook::add(std::shared_ptr<const Layout> layout) {
-  const auto at = std::find_if(layouts_.begin(), layouts_.end(), [&](const auto& held) { return held->version >= layout->version; });
+  const auto at =
+      std::find_if(layouts_.begin(), layouts_.end(), [&](const auto& held) { return held->version >= layout->version; });
   if (at != layouts_.end() && (*at)->version == layout->version) {
     if (!replaces(*layout, **at)) return false;
     *at = layout;
@@ -30,7 +31,8 @@ const Layout* LayoutBook::find(uint64_t version, uint64_t digest) const {
 }
 
 const Layout* LayoutBook::in_effect(uint64_t step) const {
-  const auto found = std::find_if(layouts_.rbegin(), layouts_.rend(), [&](const auto& layout) { return layout->first_step <= step; });
+  const auto found =
+      std::find_if(layouts_.rbegin(), layouts_.rend(), [&](const auto& layout) { return layout->first_step <= step; });
   return found == layouts_.rend() ? nullptr : found->get();
 }
 

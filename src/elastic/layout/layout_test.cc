@@ -97,7 +97,9 @@ TEST(Layout, of_the_published_kinds_survives_encoding) {
 
 TEST(Layout, of_the_published_kinds_can_be_exact_only_if_it_is_full) {
   for (const auto kind : {GridKind::published, GridKind::chunk_keys}) {
-    const auto exact = [&](uint32_t peers) { return can_be_exact(*make_layout({.run = "demo", .version = 1, .grid = kind, .max_group = 4}, peers_of(peers))); };
+    const auto exact = [&](uint32_t peers) {
+      return can_be_exact(*make_layout({.run = "demo", .version = 1, .grid = kind, .max_group = 4}, peers_of(peers)));
+    };
     EXPECT_TRUE(exact(16));
     EXPECT_TRUE(exact(64));
     EXPECT_TRUE(exact(3)) << "one group of all";
@@ -169,14 +171,21 @@ TEST(Layout, replaces_an_older_one_and_the_smaller_digest_its_equal) {
 
 TEST(Layout, is_not_made_without_peers) { expect_invalid({.run = "demo", .version = 1}, {}, "0 peers"); }
 TEST(Layout, is_not_made_of_too_many_peers) { expect_invalid({.run = "demo", .version = 1}, peers_of(4097), "4097 peers"); }
-TEST(Layout, is_not_made_with_a_peer_twice) { expect_invalid({.run = "demo", .version = 1}, {{1, 2}, {3, 4}, {1, 2}}, "twice"); }
+TEST(Layout, is_not_made_with_a_peer_twice) {
+  expect_invalid({.run = "demo", .version = 1}, {{1, 2}, {3, 4}, {1, 2}}, "twice");
+}
 TEST(Layout, is_not_made_as_version_0) { expect_invalid({.run = "demo", .version = 0}, peers_of(3), "start with 1"); }
-TEST(Layout, is_not_made_for_groups_of_three) { expect_invalid({.run = "demo", .version = 1, .max_group = 3}, peers_of(9), "groups of 3"); }
-TEST(Layout, is_not_made_with_dims_that_do_not_fit) { expect_invalid({.run = "demo", .version = 1, .dims = {3, 3}}, peers_of(8), "3x3"); }
+TEST(Layout, is_not_made_for_groups_of_three) {
+  expect_invalid({.run = "demo", .version = 1, .max_group = 3}, peers_of(9), "groups of 3");
+}
+TEST(Layout, is_not_made_with_dims_that_do_not_fit) {
+  expect_invalid({.run = "demo", .version = 1, .dims = {3, 3}}, peers_of(8), "3x3");
+}
 
 TEST(LayoutBytes, cut_anywhere_are_refused) {
   const auto whole = bytes_of(layout_of(37));
-  for (size_t size = 0; size < whole.size(); ++size) expect_corrupt(Bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size)), "cut off");
+  for (size_t size = 0; size < whole.size(); ++size)
+    expect_corrupt(Bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size)), "cut off");
 }
 
 TEST(LayoutBytes, with_any_bit_changed_are_refused) {

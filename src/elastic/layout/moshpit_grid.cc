@@ -63,7 +63,8 @@ std::vector<uint32_t> published_dims(uint32_t peers, uint32_t group) {
 
 Result<MoshpitGrid> MoshpitGrid::make(GridKind kind, std::vector<uint32_t> dims, uint32_t peers) {
   if (dims.empty() || dims.size() > grid_axes_max)
-    return Status{Code::invalid, "a grid of " + std::to_string(dims.size()) + " axes: 1 to " + std::to_string(grid_axes_max) + " are possible"};
+    return Status{Code::invalid, "a grid of " + std::to_string(dims.size()) + " axes: 1 to " + std::to_string(grid_axes_max) +
+                                     " are possible"};
   if (peers == 0) return does_not_fit(dims, peers, "nobody to stand in it");
   uint64_t cells = 1;
   for (const auto size : dims) {
@@ -73,13 +74,16 @@ Result<MoshpitGrid> MoshpitGrid::make(GridKind kind, std::vector<uint32_t> dims,
   }
   const auto numbers = std::to_string(cells) + " cells";
   if (kind != GridKind::fitted && cells < peers) return does_not_fit(dims, peers, numbers + " are too few");
-  if (kind == GridKind::chunk_keys && (std::ranges::count(dims, dims.front()) != std::ssize(dims) || dims.front() < key_group_min || dims.front() > key_group_max))
-    return does_not_fit(dims, peers, "keys need axes of one length, " + std::to_string(key_group_min) + " to " + std::to_string(key_group_max));
+  if (kind == GridKind::chunk_keys && (std::ranges::count(dims, dims.front()) != std::ssize(dims) ||
+                                       dims.front() < key_group_min || dims.front() > key_group_max))
+    return does_not_fit(
+        dims, peers, "keys need axes of one length, " + std::to_string(key_group_min) + " to " + std::to_string(key_group_max));
   if (kind == GridKind::fitted) {
     if (cells > peers) return does_not_fit(dims, peers, numbers + " cannot all be filled");
     const auto extras_max = cells / dims.back();
     if (peers - cells > extras_max)
-      return does_not_fit(dims, peers, std::to_string(peers - cells) + " more than the cells, " + std::to_string(extras_max) + " are possible");
+      return does_not_fit(
+          dims, peers, std::to_string(peers - cells) + " more than the cells, " + std::to_string(extras_max) + " are possible");
   }
   return MoshpitGrid(kind, std::move(dims), peers);
 }

@@ -1,9 +1,10 @@
 // Where each peer stands in the grid of a Moshpit All-Reduce, and with whom it averages in each round.
 //
-// `fitted` (Unisono's own rule): dimensions fitted to the number of peers, so that no cell is empty and none holds more than two,
-// and one averaging step (a round along each axis) is exact for every number of peers. `published`: a fixed M^d grid, as in the authors'
-// averaging simulation (yandex-research/moshpit-sgd); cells may be empty, and only N = M^d is exact. `chunk_keys`: as large as that, but where a peer averages
-// follows from its key (elastic/layout/moshpit_key.h), unless there is one axis only. A pure value.
+// `fitted` (Unisono's own rule): dimensions fitted to the number of peers, so that no cell is empty and none holds more than
+// two, and one averaging step (a round along each axis) is exact for every number of peers. `published`: a fixed M^d grid, as
+// in the authors' averaging simulation (yandex-research/moshpit-sgd); cells may be empty, and only N = M^d is exact.
+// `chunk_keys`: as large as that, but where a peer averages follows from its key (elastic/layout/moshpit_key.h), unless there
+// is one axis only. A pure value.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace unisono {
 enum class GridKind : uint8_t { fitted = 0, published = 1, chunk_keys = 2 };
 
 inline constexpr uint32_t grid_cells_max = 1u << 20;
-inline constexpr uint32_t grid_axes_max = 20;  // as many as have two entries each in the largest grid
+inline constexpr uint32_t grid_axes_max = 20;                      // as many as have two entries each in the largest grid
 inline constexpr uint32_t key_group_min = 2, key_group_max = 128;  // M of chunk_keys
 
 // d = smallest with max_group^d >= peers; (m, …, m) with m = floor(peers^(1/d)), then the first, second, … entry raised by one
@@ -28,8 +29,9 @@ std::vector<uint32_t> published_dims(uint32_t peers, uint32_t group);
 
 class MoshpitGrid {
  public:
-  // invalid, naming the numbers: for fitted, product > peers or more extras than m_1…m_(d-1); for the others, product < peers; for chunk_keys, axes that differ
-  // or are not key_group_min … key_group_max long; no axis or more than grid_axes_max, an axis of 0, or a product above grid_cells_max.
+  // invalid, naming the numbers: for fitted, product > peers or more extras than m_1…m_(d-1); for the others, product < peers;
+  // for chunk_keys, axes that differ or are not key_group_min … key_group_max long; no axis or more than grid_axes_max, an axis
+  // of 0, or a product above grid_cells_max.
   static Result<MoshpitGrid> make(GridKind kind, std::vector<uint32_t> dims, uint32_t peers);
 
   GridKind kind() const { return kind_; }
@@ -58,8 +60,8 @@ class MoshpitGrid {
   std::vector<uint32_t> dims_;
   uint32_t cells_ = 0;
   uint32_t peers_ = 0;
-  std::vector<uint32_t> strides_;     // of each axis, in cells
-  std::vector<uint32_t> first_extra_; // by cell: rank of the extra in it, or 0 (rank 0 is never an extra)
+  std::vector<uint32_t> strides_;      // of each axis, in cells
+  std::vector<uint32_t> first_extra_;  // by cell: rank of the extra in it, or 0 (rank 0 is never an extra)
 };
 
 }  // namespace unisono

@@ -45,8 +45,8 @@ TEST(FittedDims, are_the_documented_ones) {
     uint32_t peers;
     Dims dims;
     uint32_t extras;
-  } cases[] = {{5, {5}, 0}, {33, {6, 5}, 3}, {37, {6, 6}, 1}, {64, {8, 8}, 0}, {512, {23, 22}, 6}, {900, {30, 30}, 0},
-               {1023, {32, 31}, 31}, {1024, {32, 32}, 0}, {1025, {10, 10, 10}, 25}};
+  } cases[] = {{5, {5}, 0},        {33, {6, 5}, 3},      {37, {6, 6}, 1},     {64, {8, 8}, 0},         {512, {23, 22}, 6},
+               {900, {30, 30}, 0}, {1023, {32, 31}, 31}, {1024, {32, 32}, 0}, {1025, {10, 10, 10}, 25}};
   for (const auto& one : cases) {
     EXPECT_EQ(fitted_dims(one.peers, 32), one.dims) << one.peers;
     EXPECT_EQ(one.peers - fitted(one.peers, 32).cells(), one.extras);
@@ -94,7 +94,8 @@ TEST(MoshpitGrid, numbers_lines_in_the_order_of_the_other_coordinates) {
       for (uint32_t c = 0; c < 4; ++c) {
         const auto cell = (a * 3 + b) * 4 + c;
         EXPECT_EQ((Dims{grid->position(cell, 0), grid->position(cell, 1), grid->position(cell, 2)}), (Dims{a, b, c}));
-        EXPECT_EQ((Dims{grid->line(cell, 0), grid->line(cell, 1), grid->line(cell, 2)}), (Dims{b * 4 + c, a * 4 + c, a * 3 + b}));
+        EXPECT_EQ((Dims{grid->line(cell, 0), grid->line(cell, 1), grid->line(cell, 2)}),
+                  (Dims{b * 4 + c, a * 4 + c, a * 3 + b}));
       }
     }
   }
@@ -113,8 +114,9 @@ TEST(MoshpitGrid, lists_the_members_of_a_line_by_position_and_then_rank) {
         for (uint32_t rank = 0; rank < peers; ++rank) {
           if (grid.line(grid.cell_of(rank), axis) == line) expected.push_back(rank);
         }
-        std::stable_sort(expected.begin(), expected.end(),
-                         [&](uint32_t a, uint32_t b) { return grid.position(grid.cell_of(a), axis) < grid.position(grid.cell_of(b), axis); });
+        std::stable_sort(expected.begin(), expected.end(), [&](uint32_t a, uint32_t b) {
+          return grid.position(grid.cell_of(a), axis) < grid.position(grid.cell_of(b), axis);
+        });
         ASSERT_EQ(grid.line_members(axis, line), expected) << peers << " peers, axis " << axis << ", line " << line;
         listed += static_cast<uint32_t>(expected.size());
       }
@@ -152,13 +154,19 @@ TEST(MoshpitGrid, refuses_no_axis) { expect_invalid(GridKind::fitted, {}, 5, "0 
 TEST(MoshpitGrid, refuses_more_axes_than_any_grid_needs) { expect_invalid(GridKind::fitted, Dims(21, 1), 1, "21 axes"); }
 TEST(MoshpitGrid, refuses_an_axis_without_cells) { expect_invalid(GridKind::fitted, {4, 0}, 5, "4x0"); }
 TEST(MoshpitGrid, refuses_nobody) { expect_invalid(GridKind::published, {4}, 0, "nobody"); }
-TEST(MoshpitGrid, refuses_more_cells_than_a_large_grid_has) { expect_invalid(GridKind::published, {1024, 1025}, 5, "more than 1048576 cells"); }
-TEST(MoshpitGrid, refuses_more_cells_than_can_be_counted) { expect_invalid(GridKind::published, {1u << 20, 1u << 20, 1u << 24}, 5, "more than 1048576 cells"); }
+TEST(MoshpitGrid, refuses_more_cells_than_a_large_grid_has) {
+  expect_invalid(GridKind::published, {1024, 1025}, 5, "more than 1048576 cells");
+}
+TEST(MoshpitGrid, refuses_more_cells_than_can_be_counted) {
+  expect_invalid(GridKind::published, {1u << 20, 1u << 20, 1u << 24}, 5, "more than 1048576 cells");
+}
 TEST(MoshpitGrid, refuses_a_fitted_grid_with_empty_cells) { expect_invalid(GridKind::fitted, {3, 2}, 5, "6 cells"); }
 TEST(MoshpitGrid, refuses_more_extras_than_have_a_cell_each) { expect_invalid(GridKind::fitted, {2, 3}, 9, "3 more"); }
 TEST(MoshpitGrid, refuses_keys_on_axes_that_differ) { expect_invalid(GridKind::chunk_keys, {3, 2}, 5, "axes of one length"); }
 TEST(MoshpitGrid, refuses_keys_for_groups_of_one) { expect_invalid(GridKind::chunk_keys, {1, 1}, 1, "2 to 128"); }
-TEST(MoshpitGrid, refuses_keys_for_groups_of_more_than_any_has) { expect_invalid(GridKind::chunk_keys, {129, 129}, 5, "2 to 128"); }
+TEST(MoshpitGrid, refuses_keys_for_groups_of_more_than_any_has) {
+  expect_invalid(GridKind::chunk_keys, {129, 129}, 5, "2 to 128");
+}
 TEST(MoshpitGrid, refuses_too_few_keys) { expect_invalid(GridKind::chunk_keys, {2, 2}, 5, "4 cells"); }
 TEST(MoshpitGrid, refuses_a_published_grid_that_is_too_small) { expect_invalid(GridKind::published, {2, 2}, 5, "4 cells"); }
 

@@ -1,8 +1,10 @@
-// The key of a peer under `grid = chunk_keys`, the rule as published: who has the same key is in one group. A key has d-1 digits base M; with each group its
-// oldest digit goes, and the peer's slot in that group comes. Members have different slots, so they are not together again in the d-1 groups that follow.
+// The key of a peer under `grid = chunk_keys`, the rule as published: who has the same key is in one group. A key has d-1
+// digits base M; with each group its oldest digit goes, and the peer's slot in that group comes. Members have different slots,
+// so they are not together again in the d-1 groups that follow.
 //
-// Exact after d rounds for N = M^d, with each key held by M peers at first. Source: the rule is that of hivemind (`averaging/key_manager.py`): slots are drawn without
-// replacement, by the id of the group; keys move when a group is assembled, whatever becomes of its averaging; who found none keeps its key. Values, and pure functions.
+// Exact after d rounds for N = M^d, with each key held by M peers at first. Source: the rule is that of hivemind
+// (`averaging/key_manager.py`): slots are drawn without replacement, by the id of the group; keys move when a group is
+// assembled, whatever becomes of its averaging; who found none keeps its key. Values, and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,8 @@ class MoshpitKey {
  public:
   // Begins anew, unless this is the layout that it is held under.
   void enter(const Layout& layout, const PeerId& self);
-  // A group was assembled, and this is the peer's slot there. It comes from the network: of one that nobody can have, the remainder counts.
+  // A group was assembled, and this is the peer's slot there. It comes from the network: of one that nobody can have, the
+  // remainder counts.
   void move(uint32_t slot);
 
   bool held() const { return count_ > 0; }

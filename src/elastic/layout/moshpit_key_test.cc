@@ -1,4 +1,5 @@
-// Check A33 of docs/design/methods/moshpit.md: with M^d peers the groups that follow from keys are whole, nobody meets anybody twice in d rounds, and d rounds are exact.
+// Check A33 of docs/design/methods/moshpit.md: with M^d peers the groups that follow from keys are whole, nobody meets anybody
+// twice in d rounds, and d rounds are exact.
 #include "elastic/layout/moshpit_key.h"
 
 #include <gtest/gtest.h>
@@ -9,21 +10,23 @@
 #include <set>
 
 #include "base/random.h"
-#include "elastic/layout/formation_view_test_support.h"
 #include "elastic/formation/line_slot.h"
+#include "elastic/layout/formation_view_test_support.h"
 
 namespace unisono {
 namespace {
 
 Layout keyed_layout(uint32_t peers, uint32_t group, uint64_t version = 1) {
-  const auto layout = make_layout({.run = "run", .version = version, .grid = GridKind::chunk_keys, .max_group = group}, test::peer_ids(peers));
+  const auto layout =
+      make_layout({.run = "run", .version = version, .grid = GridKind::chunk_keys, .max_group = group}, test::peer_ids(peers));
   EXPECT_TRUE(layout.ok()) << layout.status().to_string();
   return *layout;
 }
 
 // Peers that all meet, round by round, without faults.
 struct KeyedPeers {
-  KeyedPeers(uint32_t group, uint32_t digits) : layout(keyed_layout(static_cast<uint32_t>(std::lround(std::pow(group, digits))), group)), keys(layout.peers.size()) {
+  KeyedPeers(uint32_t group, uint32_t digits)
+      : layout(keyed_layout(static_cast<uint32_t>(std::lround(std::pow(group, digits))), group)), keys(layout.peers.size()) {
     for (uint32_t rank = 0; rank < keys.size(); ++rank) {
       keys[rank].enter(layout, layout.peers[rank]);
       values.push_back(random.unit());
@@ -72,7 +75,8 @@ TEST(MoshpitKey, a33_a_full_grid_is_exact_after_d_rounds_in_which_nobody_meets_t
         for (const auto& members : peers.meet()) {
           ASSERT_EQ(members.size(), group);
           for (size_t i = 0; i < members.size(); ++i) {
-            for (size_t j = 0; j < i; ++j) ASSERT_TRUE(met.insert({members[j], members[i]}).second) << group << ", round " << round;
+            for (size_t j = 0; j < i; ++j)
+              ASSERT_TRUE(met.insert({members[j], members[i]}).second) << group << ", round " << round;
           }
         }
         if (round == digits) EXPECT_LE(peers.error(), 1e-12) << group;
@@ -141,7 +145,8 @@ TEST(MoshpitKey, no_slot_leads_beyond_the_keys) {
 
 TEST(MoshpitKey, there_is_none_on_other_grids_and_where_all_are_one_group) {
   const auto one_group = keyed_layout(4, 4);
-  const auto published = *make_layout({.run = "run", .version = 2, .grid = GridKind::published, .max_group = 4}, test::peer_ids(37));
+  const auto published =
+      *make_layout({.run = "run", .version = 2, .grid = GridKind::published, .max_group = 4}, test::peer_ids(37));
   MoshpitKey key;
   for (const auto& layout : {test::layout_of(test::peer_ids(37)), one_group, published}) {
     EXPECT_EQ(key_count(layout), 0u);
@@ -188,7 +193,8 @@ TEST(MoshpitKeyPlace, is_the_line_of_the_key_for_peers_of_the_layout_and_others)
 TEST(MoshpitKeyPlace, may_be_any_of_the_keys_and_nothing_else) {
   const auto layout = keyed_layout(37, 4);
   const auto& peer = layout.peers[21];
-  for (uint32_t key = 0; key < 16; ++key) EXPECT_TRUE(may_stand(layout, peer, 0, {.cell = key, .position = 0, .line = key, .in_layout = true}));
+  for (uint32_t key = 0; key < 16; ++key)
+    EXPECT_TRUE(may_stand(layout, peer, 0, {.cell = key, .position = 0, .line = key, .in_layout = true}));
   EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 16, .position = 0, .line = 16, .in_layout = true}));
   EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 5, .position = 0, .line = 6, .in_layout = true}));
   EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 5, .position = 1, .line = 5, .in_layout = true}));

@@ -40,9 +40,13 @@ uint64_t holder_score(std::string_view key, const PeerId& peer) { return mix64(f
 
 std::vector<PeerId> by_score(std::string_view key, std::span<const PeerId> peers) { return best(key, peers, peers.size()); }
 
-std::vector<PeerId> record_holders(std::string_view key, std::span<const PeerId> peers) { return best(key, peers, record_holders_max); }
+std::vector<PeerId> record_holders(std::string_view key, std::span<const PeerId> peers) {
+  return best(key, peers, record_holders_max);
+}
 
-std::string layout_key(std::string_view run, uint64_t version) { return "layout/" + std::string(run) + '/' + std::to_string(version); }
+std::string layout_key(std::string_view run, uint64_t version) {
+  return "layout/" + std::string(run) + '/' + std::to_string(version);
+}
 
 std::string slot_key(std::string_view run, const SlotName& slot) {
   return "seat/" + std::string(run) + '/' + std::to_string(slot.layout_version) + '/' + std::to_string(slot.step) + '/' +
@@ -50,8 +54,8 @@ std::string slot_key(std::string_view run, const SlotName& slot) {
 }
 
 std::string to_string(const SlotName& slot) {
-  return "averaging step " + std::to_string(slot.step) + ", round " + std::to_string(slot.round) + ", line " + std::to_string(slot.line) + " of layout " +
-         std::to_string(slot.layout_version);
+  return "averaging step " + std::to_string(slot.step) + ", round " + std::to_string(slot.round) + ", line " +
+         std::to_string(slot.line) + " of layout " + std::to_string(slot.layout_version);
 }
 
 }  // namespace unisono

@@ -1,4 +1,5 @@
-// What ElasticLinks knows of one peer, or of one address that is being asked who listens there: its link, and what waits for it.
+// What ElasticLinks knows of one peer, or of one address that is being asked who listens there: its link, and what waits for
+// it.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +20,9 @@ namespace unisono {
 // FrameHeader::round of frames between elastic links.
 enum class ElasticFrame : uint16_t {
   message = 0,
-  greeting = 1,  // the payload is a LinkNonce; the first frame in each direction, with a run key only, and without a tag
-  parting = 2,   // the sender sends nothing more over this link
-  beginning = 3, // of the message that the next frame ends
+  greeting = 1,   // the payload is a LinkNonce; the first frame in each direction, with a run key only, and without a tag
+  parting = 2,    // the sender sends nothing more over this link
+  beginning = 3,  // of the message that the next frame ends
 };
 
 enum class LinkPhase : uint8_t { none, connecting, greeting, up };
@@ -42,13 +43,13 @@ struct ElasticConnection {
 
   LinkPhase phase = LinkPhase::none;
   bool wants_link = false;
-  bool dialled = false;                         // the link that is connecting is our dial
-  std::optional<Status> loss;                   // of the link before, to be reported when the attempt to make another has ended
-  std::optional<Status> broken;                 // the link is to be closed: what came is not to be trusted
+  bool dialled = false;          // the link that is connecting is our dial
+  std::optional<Status> loss;    // of the link before, to be reported when the attempt to make another has ended
+  std::optional<Status> broken;  // the link is to be closed: what came is not to be trusted
   bool said_parting = false, heard_parting = false;
-  bool closing = false;                         // forgotten when all is sent and both have parted
-  bool over = false;                            // to be forgotten at once
-  bool due = false;                             // to be looked at by ElasticLinks::act
+  bool closing = false;  // forgotten when all is sent and both have parted
+  bool over = false;     // to be forgotten at once
+  bool due = false;      // to be looked at by ElasticLinks::act
   Nanos last_used = 0;
   Nanos next_redial = 0;  // a loss before then is reported as it is: a way that spoils every link is not tried without end
   Nanos parting_until = never;
@@ -56,7 +57,7 @@ struct ElasticConnection {
 
   LinkNonce nonce{};  // ours
   LinkSeal out, in;
-  SharedBuffer landing;    // of the frame whose bytes are coming; with the beginning of its message, if that came before
+  SharedBuffer landing;  // of the frame whose bytes are coming; with the beginning of its message, if that came before
   SharedBuffer beginning;
 };
 

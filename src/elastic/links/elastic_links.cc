@@ -106,7 +106,8 @@ bool ElasticLinks::send(const PeerId& peer, SharedMessage message, Nanos now) {
   if (connection == nullptr || connection->closing || connection->broken) return false;
   const bool can_dial = connection->dialable && !connection->addresses.empty();
   // A link that is being closed in order takes nothing more, and only a dial brings another.
-  if ((connection->phase == LinkPhase::none || connection->said_parting || connection->heard_parting) && !can_dial) return false;
+  if ((connection->phase == LinkPhase::none || connection->said_parting || connection->heard_parting) && !can_dial)
+    return false;
   if (!enqueue(*connection, std::move(message), now)) return false;
   if (connection->phase == LinkPhase::none) {
     connection->wants_link = true;
@@ -119,7 +120,9 @@ bool ElasticLinks::send(const PeerId& peer, SharedMessage message, Nanos now) {
 
 bool ElasticLinks::send_to_address(const std::string& address, SharedBuffer message, Nanos now) {
   if (!parse_tcp_endpoint(address).ok()) return false;
-  const auto same = [&](const auto& connection) { return connection && connection->id == PeerId{} && connection->address == address && !connection->over; };
+  const auto same = [&](const auto& connection) {
+    return connection && connection->id == PeerId{} && connection->address == address && !connection->over;
+  };
   if (asked_ > 0) {
     const auto asked = std::find_if(connections_.begin(), connections_.end(), same);
     if (asked != connections_.end()) return enqueue(**asked, std::move(message), now);
@@ -171,7 +174,8 @@ void ElasticLinks::close_all() {
 bool ElasticLinks::draining() const {
   if (transport_->draining() || !due_.empty()) return true;
   return std::any_of(connections_.begin(), connections_.end(), [](const auto& connection) {
-    return connection && (connection->waiting_bytes > 0 || connection->closing || connection->said_parting || connection->heard_parting);
+    return connection &&
+           (connection->waiting_bytes > 0 || connection->closing || connection->said_parting || connection->heard_parting);
   });
 }
 
@@ -185,7 +189,8 @@ void ElasticLinks::drop_queue(ElasticConnection& connection) {
 void ElasticLinks::settle(ElasticConnection& connection, size_t bytes) {
   connection.waiting_bytes -= bytes;
   if (connection.closing && connection.waiting_bytes == 0) touch(connection);
-  if (!connection.credit_refused || connection.waiting_bytes >= options_.bulk_bytes || connection.phase != LinkPhase::up) return;
+  if (!connection.credit_refused || connection.waiting_bytes >= options_.bulk_bytes || connection.phase != LinkPhase::up)
+    return;
   connection.credit_refused = false;
   events_.push_back({.kind = Event::Kind::credit, .peer = connection.id, .address = {}, .why = {}});
 }
@@ -247,7 +252,8 @@ void ElasticLinks::dial(ElasticConnection& connection, Nanos now) {
   request.give_up_if_refused = true;
   request.deadline = now + (connection.loss ? std::min(options_.dial_timeout, redial_patience) : options_.dial_timeout);
   if (connection.loss) {
-    // Only there it was for certain: at other addresses of its own somebody else may be found, seen from here, and say nothing of it.
+    // Only there it was for certain: at other addresses of its own somebody else may be found, seen from here, and say nothing
+    // of it.
     const auto there = transport_->remote(connection.index);
     const auto elsewhere = [&](const std::string& address) { return !parse_tcp_endpoint(address)->same_host(there); };
     std::erase_if(request.endpoints, elsewhere);
@@ -270,7 +276,8 @@ void ElasticLinks::look_at_clocks(Nanos now) {
       next_clock_ = std::min(next_clock_, connection->greeting_until);
     }
     if (now >= connection->parting_until) {
-      if (!(connection->said_parting && connection->heard_parting)) connection->broken = Status(Code::peer_lost, label(*connection) + ": does not agree to end the link");
+      if (!(connection->said_parting && connection->heard_parting))
+        connection->broken = Status(Code::peer_lost, label(*connection) + ": does not agree to end the link");
       touch(*connection);
     } else {
       next_clock_ = std::min(next_clock_, connection->parting_until);
@@ -293,7 +300,8 @@ void ElasticLinks::close_idle_links(Nanos now) {
     if (parting || !connection->dialable || connection->waiting_bytes > 0) continue;
     if (now - connection->last_used >= options_.idle_close) idle.push_back(connection.get());
   }
-  std::sort(idle.begin(), idle.end(), [](const auto* a, const auto* b) { return std::pair(a->last_used, a->index) < std::pair(b->last_used, b->index); });
+  std::sort(idle.begin(), idle.end(),
+            [](const auto* a, const auto* b) { return std::pair(a->last_used, a->index) < std::pair(b->last_used, b->index); });
   for (size_t i = 0; i < idle.size() && staying > options_.links_kept_max + i; ++i) {
     ++counters_.links_idled;
     say_parting(*idle[i], now);

@@ -1,9 +1,10 @@
 // The links of one process of an elastic run: messages to and from peers that come and go, over TCP, by PeerId or by address.
 //
-// A link is made when something is sent (or the other side makes it), and both sides may make it at once. Messages of one pair arrive whole, once
-// and in order, or `lost` says that everything sent before it may be gone; what is sent afterwards goes over a new link. Links that end in order
-// (close(), idle ones) lose nothing and are not reported. With a run key every message is authenticated (elastic/links/run_key.h).
-// Not thread-safe: one thread makes all calls; upcalls come from poll() only, and may call everything but poll().
+// A link is made when something is sent (or the other side makes it), and both sides may make it at once. Messages of one pair
+// arrive whole, once and in order, or `lost` says that everything sent before it may be gone; what is sent afterwards goes over
+// a new link. Links that end in order (close(), idle ones) lose nothing and are not reported. With a run key every message is
+// authenticated (elastic/links/run_key.h). Not thread-safe: one thread makes all calls; upcalls come from poll() only, and may
+// call everything but poll().
 #pragma once
 
 #include <cstddef>
@@ -27,16 +28,18 @@ namespace unisono {
 struct LinksOptions {
   PeerId self{};
   std::string run_id{};
-  std::string run_key{};    // a secret that all peers know; empty: none, and nothing is authenticated
-  std::string interface{};  // as TcpOptions
-  uint16_t port = 0;        // 0: the kernel chooses
-  // What may wait for one peer. A member that owns all chunks of a round may have to send a whole result at once, and 16 million elements are
-  // 64 MiB. A peer for whom more piles up is too slow to take part.
+  std::string run_key{};     // a secret that all peers know; empty: none, and nothing is authenticated
+  std::string interface {};  // as TcpOptions
+  uint16_t port = 0;         // 0: the kernel chooses
+  // What may wait for one peer. A member that owns all chunks of a round may have to send a whole result at once, and 16
+  // million elements are 64 MiB. A peer for whom more piles up is too slow to take part.
   size_t queue_bytes_max = 64u << 20;
-  // credit(): so much keeps 10 Gbit/s busy for 3 ms, longer than a poll is away, and no control message waits longer behind it on 1 Gbit/s than 34 ms.
+  // credit(): so much keeps 10 Gbit/s busy for 3 ms, longer than a poll is away, and no control message waits longer behind it
+  // on 1 Gbit/s than 34 ms.
   size_t bulk_bytes = 4u << 20;
   Nanos dial_timeout = 5 * second;
-  // While there are more than links_kept_max links, those that carried nothing for so long are closed: 4096 peers would need as many descriptors.
+  // While there are more than links_kept_max links, those that carried nothing for so long are closed: 4096 peers would need as
+  // many descriptors.
   Nanos idle_close = 60 * second;
   size_t links_kept_max = 256;
   // Peers that are known or linked: twice the largest roster, for peers that died or left and others that came instead.
@@ -47,18 +50,19 @@ class ElasticSink {
  public:
   virtual ~ElasticSink() = default;
   virtual void received(const PeerId& from, SharedBuffer message) = 0;
-  // All that was sent to this peer before now may not have arrived, and what waited for it is dropped. refused: nobody listens there any more, or
-  // another process does, so this one is dead. Said after an attempt to make a new link, which may have brought one.
+  // All that was sent to this peer before now may not have arrived, and what waited for it is dropped. refused: nobody listens
+  // there any more, or another process does, so this one is dead. Said after an attempt to make a new link, which may have
+  // brought one.
   virtual void lost(const PeerId& peer, const Status& why, bool refused) = 0;
-  // What was sent to this address has not arrived. invalid: another run, run key or version is there: there is no point in trying
-  // again. unavailable: no answer, or this process itself listens there.
+  // What was sent to this address has not arrived. invalid: another run, run key or version is there: there is no point in
+  // trying again. unavailable: no answer, or this process itself listens there.
   virtual void address_failed(const std::string& address, const Status& why) = 0;
   // room(peer) had been false and now is true.
   virtual void credit(const PeerId& peer) = 0;
 };
 
 struct ElasticLinkCounters {
-  uint64_t sent_messages = 0, sent_bytes = 0;          // handed to the transport; without headers
+  uint64_t sent_messages = 0, sent_bytes = 0;  // handed to the transport; without headers
   uint64_t received_messages = 0, received_bytes = 0;
   uint64_t refused_messages = 0;     // a wrong tag or number, or no elastic message: ends the link
   uint64_t refused_connections = 0;  // other runs, other run keys, unauthenticated peers
@@ -86,10 +90,11 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   std::vector<std::string> endpoints() const { return transport_->endpoints(); }
   uint16_t port() const { return transport_->port(); }
 
-  // What is known of a peer, as often as it changes. Not dialable: a client, who makes its links itself. Addresses that are none are left out.
+  // What is known of a peer, as often as it changes. Not dialable: a client, who makes its links itself. Addresses that are
+  // none are left out.
   void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable);
-  // Queues a message, and makes a link if there is none. False, and nothing is sent: too much waits already, the message is too long, or the peer
-  // has no link and cannot be dialled.
+  // Queues a message, and makes a link if there is none. False, and nothing is sent: too much waits already, the message is too
+  // long, or the peer has no link and cannot be dialled.
   [[nodiscard]] bool send(const PeerId& peer, SharedMessage message, Nanos now);
   // To whoever listens there. False: no address, too many at a time, or a message as above.
   [[nodiscard]] bool send_to_address(const std::string& address, SharedBuffer message, Nanos now);

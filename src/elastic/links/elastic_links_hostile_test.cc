@@ -8,8 +8,8 @@ namespace {
 
 using conformance::hello_from;
 using conformance::same;
-using conformance::Unauthenticated;
 using conformance::test_seed;
+using conformance::Unauthenticated;
 
 class ElasticHostile : public Crowd {
  protected:
@@ -31,7 +31,8 @@ class ElasticHostile : public Crowd {
     };
     for (uint64_t i = 1; i <= 3; ++i) {
       const auto whole = message_of(100 * i, i);
-      if (in_pieces) EXPECT_TRUE(links(0).send(id(1), SharedMessage(whole.slice(0, 64), whole.slice(64, whole.size() - 64)), now));
+      if (in_pieces)
+        EXPECT_TRUE(links(0).send(id(1), SharedMessage(whole.slice(0, 64), whole.slice(64, whole.size() - 64)), now));
       else say(0, 1, whole);
     }
     ASSERT_TRUE(within(1 * second, [&] { return !ears(1).losses.empty(); }));
@@ -67,7 +68,9 @@ TEST_F(ElasticHostile, runs_with_other_keys_or_none_refuse_each_other_by_name) {
       ASSERT_TRUE(links(i).send_to_address(address(j), message_of(10, 1), now));
     }
   }
-  ASSERT_TRUE(within(1 * second, [&] { return ears(0).failures.size() == 2 && ears(1).failures.size() == 2 && ears(2).failures.size() == 2; }));
+  ASSERT_TRUE(within(1 * second, [&] {
+    return ears(0).failures.size() == 2 && ears(1).failures.size() == 2 && ears(2).failures.size() == 2;
+  }));
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(links(i).counters().refused_connections, 2u);
     EXPECT_TRUE(ears(i).messages.empty());
@@ -98,7 +101,8 @@ TEST_F(ElasticHostile, a_repeated_message_is_refused) {
 }
 
 TEST_F(ElasticHostile, a_missing_message_is_noticed_with_the_next) {
-  expect_refusal(0, [count = 0](Bytes frame) mutable { return ++count == 1 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; });
+  expect_refusal(0,
+                 [count = 0](Bytes frame) mutable { return ++count == 1 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; });
 }
 
 TEST_F(ElasticHostile, messages_in_another_order_are_refused) {
@@ -126,35 +130,50 @@ TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_drain) {
 
 // Frames of a message of two pieces: its beginning, which has 64 bytes, and its end.
 TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_changed_is_refused) {
-  expect_refusal(1, [count = 0](Bytes frame) mutable {
-    if (++count == 4) frame.back() ^= std::byte{1};
-    return Proxy::Frames{std::move(frame)};
-  }, true);
+  expect_refusal(
+      1,
+      [count = 0](Bytes frame) mutable {
+        if (++count == 4) frame.back() ^= std::byte{1};
+        return Proxy::Frames{std::move(frame)};
+      },
+      true);
 }
 
 TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_cut_is_refused) {
-  expect_refusal(1, [count = 0](Bytes frame) mutable {
-    if (++count != 4) return Proxy::Frames{std::move(frame)};
-    auto header = header_of(frame);
-    header.payload_bytes -= 8;
-    frame.resize(frame.size() - 8);
-    return Proxy::Frames{with(std::move(frame), header)};
-  }, true);
+  expect_refusal(
+      1,
+      [count = 0](Bytes frame) mutable {
+        if (++count != 4) return Proxy::Frames{std::move(frame)};
+        auto header = header_of(frame);
+        header.payload_bytes -= 8;
+        frame.resize(frame.size() - 8);
+        return Proxy::Frames{with(std::move(frame), header)};
+      },
+      true);
 }
 
 TEST_F(ElasticHostile, a_message_of_two_pieces_whose_beginning_was_changed_is_refused) {
-  expect_refusal(1, [count = 0](Bytes frame) mutable {
-    if (++count == 3) frame.back() ^= std::byte{1};
-    return Proxy::Frames{std::move(frame)};
-  }, true);
+  expect_refusal(
+      1,
+      [count = 0](Bytes frame) mutable {
+        if (++count == 3) frame.back() ^= std::byte{1};
+        return Proxy::Frames{std::move(frame)};
+      },
+      true);
 }
 
 TEST_F(ElasticHostile, an_end_without_its_beginning_is_no_message) {
-  expect_refusal(1, [count = 0](Bytes frame) mutable { return ++count == 3 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; }, true);
+  expect_refusal(
+      1, [count = 0](Bytes frame) mutable { return ++count == 3 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; }, true);
 }
 
 TEST_F(ElasticHostile, a_beginning_cannot_be_given_the_end_of_another_message) {
-  expect_refusal(0, [count = 0](Bytes frame) mutable { return ++count == 2 || count == 3 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; }, true);
+  expect_refusal(
+      0,
+      [count = 0](Bytes frame) mutable {
+        return ++count == 2 || count == 3 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)};
+      },
+      true);
 }
 
 TEST_F(ElasticHostile, messages_of_an_earlier_link_are_refused_on_a_new_one) {
@@ -214,9 +233,13 @@ TEST_F(Intruder, who_knows_the_key_of_the_job_only_cannot_say_anything) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::message, 10)}, "run key");
 }
 
-TEST_F(Intruder, a_message_before_the_greeting_is_refused) { expect_refused("secret", {frame(ElasticFrame::message, 10)}, "before the greeting"); }
+TEST_F(Intruder, a_message_before_the_greeting_is_refused) {
+  expect_refused("secret", {frame(ElasticFrame::message, 10)}, "before the greeting");
+}
 
-TEST_F(Intruder, a_greeting_of_another_length_is_refused) { expect_refused("secret", {frame(ElasticFrame::greeting, 31)}, "greeting"); }
+TEST_F(Intruder, a_greeting_of_another_length_is_refused) {
+  expect_refused("secret", {frame(ElasticFrame::greeting, 31)}, "greeting");
+}
 
 TEST_F(Intruder, no_memory_is_given_before_the_greeting) {
   auto& victim = add({.run_key = "secret"});
@@ -250,7 +273,9 @@ TEST_F(Intruder, a_drain_without_a_tag_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::parting)}, "run key");
 }
 
-TEST_F(Intruder, a_greeting_where_there_is_no_key_is_refused) { expect_refused("", {frame(ElasticFrame::greeting, 32)}, "greeting"); }
+TEST_F(Intruder, a_greeting_where_there_is_no_key_is_refused) {
+  expect_refused("", {frame(ElasticFrame::greeting, 32)}, "greeting");
+}
 
 TEST_F(Intruder, a_tag_where_there_is_no_key_is_refused) {
   auto tagged = frame(ElasticFrame::message, 10);
@@ -267,12 +292,20 @@ TEST_F(Intruder, a_drain_with_a_payload_is_refused) { expect_refused("", {frame(
 TEST_F(Intruder, a_beginning_that_another_frame_follows_than_its_end_is_refused) {
   expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::beginning, 10)}, "without its end");
 }
-TEST_F(Intruder, a_beginning_before_a_parting_is_refused) { expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::parting)}, "without its end"); }
-TEST_F(Intruder, a_beginning_before_an_end_of_nothing_is_refused) { expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::message)}, "without its end"); }
+TEST_F(Intruder, a_beginning_before_a_parting_is_refused) {
+  expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::parting)}, "without its end");
+}
+TEST_F(Intruder, a_beginning_before_an_end_of_nothing_is_refused) {
+  expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::message)}, "without its end");
+}
 TEST_F(Intruder, a_beginning_of_nothing_is_refused) { expect_refused("", {frame(ElasticFrame::beginning)}, "too many bytes"); }
-TEST_F(Intruder, a_long_beginning_is_refused) { expect_refused("", {frame(ElasticFrame::beginning, beginning_bytes_max + 1)}, "too many bytes"); }
+TEST_F(Intruder, a_long_beginning_is_refused) {
+  expect_refused("", {frame(ElasticFrame::beginning, beginning_bytes_max + 1)}, "too many bytes");
+}
 
-TEST_F(Intruder, an_unknown_frame_of_a_link_is_refused) { expect_refused("", {frame(static_cast<ElasticFrame>(4))}, "no frame of an elastic run"); }
+TEST_F(Intruder, an_unknown_frame_of_a_link_is_refused) {
+  expect_refused("", {frame(static_cast<ElasticFrame>(4))}, "no frame of an elastic run");
+}
 
 TEST_F(Intruder, a_frame_of_another_kind_is_refused) {
   auto other = frame(ElasticFrame::message, 1000);

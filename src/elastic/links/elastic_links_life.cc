@@ -9,11 +9,13 @@ namespace {
 
 // A frame of an elastic link has nothing in the fields that only groups know.
 bool is_plain(const FrameHeader& header) {
-  return header.kind == FrameKind::elastic && header.codec == 0 && header.epoch == 0 && header.group == 0 && header.sender == 0 && header.contributors == 0 &&
-         header.descriptor == 0;
+  return header.kind == FrameKind::elastic && header.codec == 0 && header.epoch == 0 && header.group == 0 &&
+         header.sender == 0 && header.contributors == 0 && header.descriptor == 0;
 }
 
-bool has_tag(const FrameHeader& header) { return header.operation != 0 || header.chunk != 0 || header.slice != 0 || header.amount != 0; }
+bool has_tag(const FrameHeader& header) {
+  return header.operation != 0 || header.chunk != 0 || header.slice != 0 || header.amount != 0;
+}
 
 void write_tag(const MessageTag& tag, FrameHeader& header) {
   header.chunk = static_cast<uint32_t>(tag.low);
@@ -69,8 +71,10 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
     asked->credit_refused = known->credit_refused;
     asked->loss = std::move(known->loss);
     if (known->known) asked->addresses = known->addresses;
-    for (const auto& message : known->queue) asked->waiting_bytes += message.size() + overhead_bytes;  // what is in flight stays the other's
-    asked->queue.insert(asked->queue.begin(), std::make_move_iterator(known->queue.begin()), std::make_move_iterator(known->queue.end()));
+    for (const auto& message : known->queue)
+      asked->waiting_bytes += message.size() + overhead_bytes;  // what is in flight stays the other's
+    asked->queue.insert(asked->queue.begin(), std::make_move_iterator(known->queue.begin()),
+                        std::make_move_iterator(known->queue.end()));
     known->queue.clear();
     known->id = PeerId{};
     known->known = false;
@@ -111,7 +115,8 @@ void ElasticLinks::came_up(ElasticConnection& connection) {
 // Sending -----------------------------------------------------------------------------------------------------------
 
 void ElasticLinks::pump(ElasticConnection& connection) {
-  while (connection.phase == LinkPhase::up && !connection.queue.empty() && !connection.said_parting && !connection.broken && transport_->credit(connection.index) > 0) {
+  while (connection.phase == LinkPhase::up && !connection.queue.empty() && !connection.said_parting && !connection.broken &&
+         transport_->credit(connection.index) > 0) {
     auto message = std::move(connection.queue.front());
     connection.queue.pop_front();
     ++counters_.sent_messages;
@@ -175,7 +180,8 @@ void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const Vie
   if (connection == nullptr || connection->broken) return;
   auto payload = std::exchange(connection->landing, {});
   if (connection->phase == LinkPhase::connecting) made(*connection);
-  if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::beginning)) return refuse(*connection, "no frame of an elastic run");
+  if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::beginning))
+    return refuse(*connection, "no frame of an elastic run");
   landed(*connection, header, std::move(payload));
 }
 
@@ -184,7 +190,8 @@ void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& head
   const size_t begun = std::exchange(connection.beginning, {}).size();
   if (kind == ElasticFrame::greeting) {
     LinkEnd self{options_.self, connection.nonce}, other{connection.id, {}};
-    if (connection.phase != LinkPhase::greeting || payload.size() != other.nonce.size()) return refuse(connection, "a greeting that is none");
+    if (connection.phase != LinkPhase::greeting || payload.size() != other.nonce.size())
+      return refuse(connection, "a greeting that is none");
     std::memcpy(other.nonce.data(), payload.data(), payload.size());
     connection.out = key_.seal(self, other);
     connection.in = key_.seal(other, self);
@@ -192,14 +199,17 @@ void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& head
   }
   if (connection.phase != LinkPhase::up) return refuse(connection, "a message before the greeting");
   if (connection.heard_parting) return refuse(connection, "a message after the parting");
-  if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun)) return refuse(connection, "a beginning without its end");
+  if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun))
+    return refuse(connection, "a beginning without its end");
   if (key_.authenticates()) {
-    if (!connection.in.open(header.round, header.operation, read_tag(header), payload.view().subspan(begun))) return refuse(connection, "a message that is not the next one of who knows the run key");
+    if (!connection.in.open(header.round, header.operation, read_tag(header), payload.view().subspan(begun)))
+      return refuse(connection, "a message that is not the next one of who knows the run key");
   } else if (has_tag(header)) {
     return refuse(connection, "a message with a tag, in a run without a key");
   }
   if (kind == ElasticFrame::beginning) {
-    if (payload.size() == 0 || payload.size() > beginning_bytes_max) return refuse(connection, "a beginning of no or too many bytes");
+    if (payload.size() == 0 || payload.size() > beginning_bytes_max)
+      return refuse(connection, "a beginning of no or too many bytes");
     connection.beginning = std::move(payload);
     return;
   }
@@ -262,7 +272,8 @@ void ElasticLinks::ended(ElasticConnection& connection, const Status& why) {
   const bool can_dial = connection.dialable && !connection.addresses.empty();
   if (why.ok()) {
     if (!connection.queue.empty() && can_dial) connection.wants_link = true;
-    else if (!connection.queue.empty()) failed(connection, Status(Code::peer_lost, label(connection) + ": has ended the link, and cannot be dialled"), false);
+    else if (!connection.queue.empty())
+      failed(connection, Status(Code::peer_lost, label(connection) + ": has ended the link, and cannot be dialled"), false);
     else if (!connection.known) connection.over = true;
     return touch(connection);
   }
@@ -280,13 +291,16 @@ void ElasticLinks::failed(ElasticConnection& connection, const Status& why, bool
   connection.credit_refused = connection.wants_link = connection.dialled = false;
   if (!connection.address.empty()) {
     const bool no_use = why.code() == Code::invalid;
-    events_.push_back({.kind = Event::Kind::address_failed, .peer = {}, .address = std::exchange(connection.address, {}),
+    events_.push_back({.kind = Event::Kind::address_failed,
+                       .peer = {},
+                       .address = std::exchange(connection.address, {}),
                        .why = Status(no_use ? Code::invalid : Code::unavailable, why.message())});
   }
   if (connection.id != PeerId{} && !connection.closing) {
     auto text = why.message();
     if (connection.loss) text = connection.loss->message() + "; then " + text;
-    events_.push_back({.kind = Event::Kind::lost, .peer = connection.id, .address = {}, .why = Status(why.code(), text), .refused = refused});
+    events_.push_back(
+        {.kind = Event::Kind::lost, .peer = connection.id, .address = {}, .why = Status(why.code(), text), .refused = refused});
   }
   connection.loss.reset();
   connection.over = connection.over || !connection.known;

@@ -27,7 +27,8 @@ TEST_F(ElasticLinksTest, messages_of_all_sizes_arrive_whole_and_in_order_with_an
     ASSERT_TRUE(hears(0, 1));
     for (size_t i = 0; i < std::size(sizes); ++i) {
       EXPECT_EQ(ears(1).messages[i].first, id(0));
-      EXPECT_TRUE(same(ears(1).messages[i].second.view(), pattern(sizes[i], sizes[i] + test_seed()))) << sizes[i] << ", seed " << test_seed();
+      EXPECT_TRUE(same(ears(1).messages[i].second.view(), pattern(sizes[i], sizes[i] + test_seed())))
+          << sizes[i] << ", seed " << test_seed();
     }
     EXPECT_FALSE(links(0).send(id(1), SharedBuffer::make(ElasticLinks::message_bytes_max + 1), now));
     EXPECT_TRUE(losses_none());
@@ -51,7 +52,8 @@ TEST_F(ElasticLinksTest, a_message_in_two_pieces_arrives_as_one) {
     EXPECT_TRUE(links(0).send(id(1), SharedMessage(whole.slice(0, 64), whole.slice(64, 1)), now));
     ASSERT_TRUE(hears(1, 2 * std::size(cuts) + 1));
     for (size_t i = 0; i < std::size(cuts); ++i) {
-      EXPECT_TRUE(same(ears(1).messages[2 * i].second.view(), pattern(whole.size(), test_seed()))) << cuts[i] << ", seed " << test_seed();
+      EXPECT_TRUE(same(ears(1).messages[2 * i].second.view(), pattern(whole.size(), test_seed())))
+          << cuts[i] << ", seed " << test_seed();
       EXPECT_TRUE(same(ears(1).messages[2 * i + 1].second.view(), pattern(10, cuts[i]))) << cuts[i];
     }
     EXPECT_EQ(ears(1).messages.back().second.size(), 65u);
@@ -109,7 +111,8 @@ TEST_F(ElasticLinksTest, an_address_that_is_no_use_says_why) {
   add(), add(), add({.run_id = "another"});
   const auto nobody = address(1);
   kill(1);
-  for (const auto& there : {nobody, address(0), address(2)}) ASSERT_TRUE(links(0).send_to_address(there, message_of(10, 1), now));
+  for (const auto& there : {nobody, address(0), address(2)})
+    ASSERT_TRUE(links(0).send_to_address(there, message_of(10, 1), now));
   EXPECT_FALSE(links(0).send_to_address("tcp://nonsense", message_of(10, 1), now));
   ASSERT_TRUE(within(300 * millisecond, [&] { return ears(0).failures.size() == 3; }));
   std::map<std::string, Status> failures(ears(0).failures.begin(), ears(0).failures.end());

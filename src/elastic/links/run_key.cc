@@ -16,7 +16,8 @@ constexpr unsigned long long argon_passes = 2;
 constexpr size_t argon_bytes = 64u << 20;
 
 using Key = std::array<std::byte, 32>;
-static_assert(crypto_aead_chacha20poly1305_ietf_KEYBYTES == std::tuple_size_v<Key> && crypto_aead_chacha20poly1305_ietf_ABYTES == sizeof(MessageTag));
+static_assert(crypto_aead_chacha20poly1305_ietf_KEYBYTES == std::tuple_size_v<Key> &&
+              crypto_aead_chacha20poly1305_ietf_ABYTES == sizeof(MessageTag));
 static_assert(crypto_aead_chacha20poly1305_ietf_NPUBBYTES == sizeof(uint32_t) + sizeof(uint64_t));
 
 const unsigned char* raw(const void* data) { return static_cast<const unsigned char*>(data); }
@@ -49,8 +50,8 @@ MessageTag LinkSeal::tag(uint32_t kind, uint64_t number, ByteView message) const
   std::memcpy(nonce + sizeof kind, &number, sizeof number);
   MessageTag tag;
   unsigned char no_text = 0;
-  crypto_aead_chacha20poly1305_ietf_encrypt_detached(&no_text, reinterpret_cast<unsigned char*>(&tag), nullptr, nullptr, 0, raw(message.data()), message.size(),
-                                                     nullptr, nonce, raw(key_.data()));
+  crypto_aead_chacha20poly1305_ietf_encrypt_detached(&no_text, reinterpret_cast<unsigned char*>(&tag), nullptr, nullptr, 0,
+                                                     raw(message.data()), message.size(), nullptr, nonce, raw(key_.data()));
   return tag;
 }
 
@@ -66,7 +67,8 @@ bool LinkSeal::open(uint32_t kind, uint64_t number, const MessageTag& shown, Byt
 
 Result<RunKey> RunKey::make(const std::string& run_id, const std::string& secret) {
   if (secret.size() > secret_bytes_max) {
-    return Status(Code::invalid, "run key: " + std::to_string(secret.size()) + " bytes; up to " + std::to_string(secret_bytes_max) + " are possible");
+    return Status(Code::invalid, "run key: " + std::to_string(secret.size()) + " bytes; up to " +
+                                     std::to_string(secret_bytes_max) + " are possible");
   }
   if (sodium_init() < 0) return Status(Code::unavailable, "run key: libsodium finds no random device");
   RunKey key;
@@ -80,9 +82,10 @@ Result<RunKey> RunKey::make(const std::string& run_id, const std::string& secret
     JobKey job;
     Key master;
   } derived;
-  if (crypto_pwhash(reinterpret_cast<unsigned char*>(&derived), sizeof derived, secret.data(), secret.size(), raw(salt.data()), argon_passes, argon_bytes,
-                    crypto_pwhash_ALG_ARGON2ID13) != 0) {
-    return Status(Code::unavailable, "run key: Argon2id needs " + std::to_string(argon_bytes >> 20) + " MiB, which are not there");
+  if (crypto_pwhash(reinterpret_cast<unsigned char*>(&derived), sizeof derived, secret.data(), secret.size(), raw(salt.data()),
+                    argon_passes, argon_bytes, crypto_pwhash_ALG_ARGON2ID13) != 0) {
+    return Status(Code::unavailable,
+                  "run key: Argon2id needs " + std::to_string(argon_bytes >> 20) + " MiB, which are not there");
   }
   key.job_ = derived.job;
   key.master_ = derived.master;

@@ -1,9 +1,10 @@
 // The secret of a run and what follows from it: the key that connections show, and the tags that messages carry.
 //
-// Without a secret the job key is BLAKE2b-128 of the run id, which keeps apart runs and not people. With one, 48 bytes come from Argon2id (two
-// passes over 64 MiB; salt: BLAKE2b-128 of the run id): 16 are the job key, which goes over the wire in the clear, and 32 stay here. From these
-// and both sides' random nonces each direction of each link gets a key of its own, so that a message fits into one place of one link only.
-// Authenticity, no secrecy: what is sent can be read. Of what an owner of the key does, nothing protects.
+// Without a secret the job key is BLAKE2b-128 of the run id, which keeps apart runs and not people. With one, 48 bytes come
+// from Argon2id (two passes over 64 MiB; salt: BLAKE2b-128 of the run id): 16 are the job key, which goes over the wire in the
+// clear, and 32 stay here. From these and both sides' random nonces each direction of each link gets a key of its own, so that
+// a message fits into one place of one link only. Authenticity, no secrecy: what is sent can be read. Of what an owner of the
+// key does, nothing protects.
 #pragma once
 
 #include <array>
@@ -25,8 +26,9 @@ struct MessageTag {
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
 };
 
-// One direction of one link: message number n has the tag of ChaCha20-Poly1305 (RFC 8439) with `u32 kind, u64 n` as nonce, no text, and the
-// message as additional data. Whoever receives takes n = 0, 1, 2, … only: nothing is missing, repeated or out of order.
+// One direction of one link: message number n has the tag of ChaCha20-Poly1305 (RFC 8439) with `u32 kind, u64 n` as nonce, no
+// text, and the message as additional data. Whoever receives takes n = 0, 1, 2, … only: nothing is missing, repeated or out of
+// order.
 class LinkSeal {
  public:
   LinkSeal() = default;

@@ -22,8 +22,10 @@ std::string join_names(const std::vector<std::string>& names) {
 
 std::string round_text(const RoundSummary& round) {
   std::string text = "round " + std::to_string(round.round) + ": " + round.outcome;
-  if (round.group > 0) text += ", group of " + std::to_string(round.group) + ", " + number(round.contributors_mean) + " contributed";
-  const std::pair<uint64_t, const char*> counts[] = {{round.kept_local, "kept"}, {round.voided, "void"}, {round.undecided, "undecided"}, {round.lost, "lost"}};
+  if (round.group > 0)
+    text += ", group of " + std::to_string(round.group) + ", " + number(round.contributors_mean) + " contributed";
+  const std::pair<uint64_t, const char*> counts[] = {
+      {round.kept_local, "kept"}, {round.voided, "void"}, {round.undecided, "undecided"}, {round.lost, "lost"}};
   for (const auto& [count, name] : counts) {
     if (count > 0) text += ", " + std::to_string(count) + " chunks " + name;
   }
@@ -34,7 +36,8 @@ std::string round_text(const RoundSummary& round) {
 }  // namespace
 
 std::string AveragingReport::to_string() const {
-  std::string text = "averaging step " + std::to_string(step) + (exact ? ", exact" : ", not exact") + ", " + std::to_string(peers) + " peers, layout " + std::to_string(layout);
+  std::string text = "averaging step " + std::to_string(step) + (exact ? ", exact" : ", not exact") + ", " +
+                     std::to_string(peers) + " peers, layout " + std::to_string(layout);
   for (size_t axis = 0; axis < dims.size(); ++axis) text += (axis == 0 ? " (" : "x") + std::to_string(dims[axis]);
   if (!dims.empty()) text += ")";
   text += ", " + number(seconds * 1e3) + " ms";

@@ -21,8 +21,8 @@ void add_note(std::string& note, const std::string& text) {
 std::string inexact_text(const Layout& layout) {
   std::string size;
   for (const auto axis : layout.dims) size += (size.empty() ? "" : "x") + std::to_string(axis);
-  return "the grid " + std::string(layout.grid == GridKind::published ? "published" : "chunk_keys") + " is exact only if full: " +
-         std::to_string(layout.peers.size()) + " peers are not as many as " + size;
+  return "the grid " + std::string(layout.grid == GridKind::published ? "published" : "chunk_keys") +
+         " is exact only if full: " + std::to_string(layout.peers.size()) + " peers are not as many as " + size;
 }
 
 }  // namespace
@@ -33,7 +33,9 @@ Status MoshpitPeer::begin_step(StepInput input, Nanos now) {
   if (!joined()) return {Code::unavailable, "this peer has not joined the run yet"};
   if (auto status = check_step_weight(input.weight); !status.ok()) return status;
   const auto expected = settings_.role == ElasticRole::reducer ? 0 : settings_.elements;
-  if (input.values.size() != expected * sizeof(float)) return {Code::invalid, std::to_string(input.values.size() / sizeof(float)) + " values were given for an averaging step over " + std::to_string(expected)};
+  if (input.values.size() != expected * sizeof(float))
+    return {Code::invalid, std::to_string(input.values.size() / sizeof(float)) +
+                               " values were given for an averaging step over " + std::to_string(expected)};
   step_ = std::make_unique<MoshpitAveraging>();
   if (settings_.role != ElasticRole::reducer) step_->values = ChunkValues(table_, input.values);
   if (!input.keep_contributed) input.values = {};
@@ -41,7 +43,8 @@ Status MoshpitPeer::begin_step(StepInput input, Nanos now) {
   if (settings_.role != ElasticRole::reducer) {
     step_->states.resize(table_.chunks());
     if (next_step_ == 0 && state_.newcomer()) newcomer_.assign(table_.chunks(), true);
-    for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) step_->states[chunk].weight = newcomer_[chunk] ? 0 : step_->input.weight;
+    for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk)
+      step_->states[chunk].weight = newcomer_[chunk] ? 0 : step_->input.weight;
   }
   const auto opened = keeper_.steps_opened();
   // Who has just come would be too late for the averaging step that others are in.
@@ -49,7 +52,8 @@ Status MoshpitPeer::begin_step(StepInput input, Nanos now) {
   step_->number = std::max(next_step_, opened == 0 ? 0 : step_->awaits_others ? opened : opened - 1);
   step_->skipped_from = next_step_;
   step_->began = step_->phase_began = now;
-  step_->choosing_patience = step_->awaits_others ? settings_.times.round_timeout : std::max(settings_.times.gather_timeout, settings_.times.gossip_period * 4);
+  step_->choosing_patience = step_->awaits_others ? settings_.times.round_timeout
+                                                  : std::max(settings_.times.gather_timeout, settings_.times.gossip_period * 4);
   act(now);
   return {};
 }
@@ -86,7 +90,8 @@ const Layout* MoshpitPeer::layout_to_take(bool patience_over) {
   const auto* layout = keeper_.layout_for(step.number);
   const auto* newest = keeper_.newest_layout();
   if (layout != nullptr || newest == nullptr || !patience_over) return layout;
-  // Only a layout for later averaging steps is known here: who knows the one before it opens them soon. If nobody does, this peer begins.
+  // Only a layout for later averaging steps is known here: who knows the one before it opens them soon. If nobody does, this
+  // peer begins.
   step.number = newest->first_step;
   return newest;
 }
@@ -143,7 +148,8 @@ void MoshpitPeer::skip_steps() {
   for (uint64_t number = first; number < step.number; ++number) {
     const auto* layout = keeper_.layout_for(number);
     // With keys nobody is waited for by name.
-    if (layout == nullptr || key_count(*layout) > 0 || std::ranges::find(layout->peers, settings_.self) == layout->peers.end()) continue;
+    if (layout == nullptr || key_count(*layout) > 0 || std::ranges::find(layout->peers, settings_.self) == layout->peers.end())
+      continue;
     const auto rounds = settings_.rounds == 0 ? static_cast<uint32_t>(layout->dims.size()) : settings_.rounds;
     for (uint32_t round = 0; round < rounds; ++round) seeker_.skip(slot_in(*layout, settings_.self, number, round));
   }
@@ -175,7 +181,8 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
     if (settings_.role != ElasticRole::reducer) key_.move(group->members[group->rank_of(settings_.self)].position);
     step.phase = MoshpitAveraging::Phase::averaging;
     // Where nobody has any weight all came late to a run whose members are gone: their values count from now on.
-    if (std::ranges::none_of(group->members, [](const GroupMember& member) { return member.weighted; })) newcomer_.assign(table_.chunks(), false);
+    if (std::ranges::none_of(group->members, [](const GroupMember& member) { return member.weighted; }))
+      newcomer_.assign(table_.chunks(), false);
     if (!begin_round(*group, now)) return pass_round("void", now);
     if (step.round + 1 < step.rounds && !step.cancelled) seeker_.pre_register(request_for(step.round + 1), now);
   } else if (const auto* alone = std::get_if<SeekAlone>(&outcome)) {
@@ -195,8 +202,9 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
   }
 }
 
-// The group was formed without this peer. From the first round it goes on to the next averaging step, which it can make whole; but it does not open that one, or
-// those who are still in this averaging step, or have not begun it, would be too late in their turn.
+// The group was formed without this peer. From the first round it goes on to the next averaging step, which it can make whole;
+// but it does not open that one, or those who are still in this averaging step, or have not begun it, would be too late in
+// their turn.
 void MoshpitPeer::take_outcome(const SeekClosed&, Nanos now) {
   auto& step = *step_;
   const auto opened = keeper_.steps_opened();  // with what the coordinator said
@@ -252,10 +260,12 @@ void MoshpitPeer::end_step(Nanos now) {
   const bool alone = step.layout.version != 0 && step.rounds == 0;
   // What a newcomer wanted to give is not in.
   const bool held_back = step.input.weight > 0 && std::ranges::find(newcomer_, true) != newcomer_.end();
-  if (step.layout.version != 0 && !can_be_exact(step.layout) && !std::exchange(told_inexact_, true)) add_note(report.note, inexact_text(step.layout));
-  report.exact = alone || (!held_back && can_be_exact(step.layout) && step.round > 0 && step.round >= step.layout.dims.size() &&
-                           std::ranges::all_of(report.rounds, [](const RoundSummary& round) { return round.outcome == "averaged"; }) &&
-                           std::ranges::all_of(step.states, [](const ChunkState& state) { return state.full; }));
+  if (step.layout.version != 0 && !can_be_exact(step.layout) && !std::exchange(told_inexact_, true))
+    add_note(report.note, inexact_text(step.layout));
+  report.exact =
+      alone || (!held_back && can_be_exact(step.layout) && step.round > 0 && step.round >= step.layout.dims.size() &&
+                std::ranges::all_of(report.rounds, [](const RoundSummary& round) { return round.outcome == "averaged"; }) &&
+                std::ranges::all_of(step.states, [](const ChunkState& state) { return state.full; }));
   done.replaced.assign(step.states.size(), false);
   for (size_t chunk = 0; chunk < step.states.size(); ++chunk) {
     const bool gave_nothing = newcomer_[chunk] || step.input.weight == 0;
@@ -266,7 +276,9 @@ void MoshpitPeer::end_step(Nanos now) {
     next_step_ = step.number + 1;
     ++steps_done_;
     exact_averaging_steps_ += report.exact ? 1 : 0;
-    if (const auto advice = advice_.after(report.peers, report.dims, step.members_expected, step.members_absent); !advice.empty()) add_note(report.note, advice);
+    if (const auto advice = advice_.after(report.peers, report.dims, step.members_expected, step.members_absent);
+        !advice.empty())
+      add_note(report.note, advice);
     state_.keep(static_cast<int64_t>(step.number), step.values, keeper_, now);
   }
   done.contributed = std::move(step.input.values);

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "elastic/round/moshpit_round.h"
 #include "elastic/layout/layout.h"
 #include "elastic/peer/moshpit_settings.h"
+#include "elastic/round/moshpit_round.h"
 
 namespace unisono {
 
@@ -22,10 +22,10 @@ struct MoshpitAveraging {
   Phase phase = Phase::choosing;
   Nanos began = 0;
   Nanos phase_began = 0;
-  double gather_s = 0;             // of the round under way
-  bool awaits_others = false;      // it came too late for the averaging step that others are in, and waits until they open this one
-  uint64_t skipped_from = 0;       // this averaging step and later ones before `number` have not been left out yet
-  uint32_t stale = 0;              // times that a coordinator knew a newer layout
+  double gather_s = 0;         // of the round under way
+  bool awaits_others = false;  // it came too late for the averaging step that others are in, and waits until they open this one
+  uint64_t skipped_from = 0;   // this averaging step and later ones before `number` have not been left out yet
+  uint32_t stale = 0;          // times that a coordinator knew a newer layout
   uint64_t members_expected = 0, members_absent = 0;  // in the groups so far
   bool cancelled = false;
   AveragingReport report;

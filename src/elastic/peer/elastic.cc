@@ -20,7 +20,8 @@ Result<AveragingReport> ElasticWork::wait(Milliseconds timeout) {
   std::unique_lock lock(call_->mutex);
   const auto over = [&] { return call_->done; };
   if (timeout.count() == 0) call_->ended.wait(lock, over);
-  else if (!call_->ended.wait_for(lock, timeout, over)) return Status(Code::late, "the averaging step is not done after " + std::to_string(timeout.count()) + " ms");
+  else if (!call_->ended.wait_for(lock, timeout, over))
+    return Status(Code::late, "the averaging step is not done after " + std::to_string(timeout.count()) + " ms");
   if (call_->taken) return Status(Code::invalid, "the result of this averaging step has been taken already");
   return call_->take();
 }
@@ -51,7 +52,9 @@ Result<AveragingReport> Elastic::average(std::span<const std::span<float>> tenso
   return ElasticWork(std::move(*call)).wait();
 }
 
-Result<AveragingReport> Elastic::average(std::span<float> tensor, double weight) { return average(std::span<const std::span<float>>(&tensor, 1), weight); }
+Result<AveragingReport> Elastic::average(std::span<float> tensor, double weight) {
+  return average(std::span<const std::span<float>>(&tensor, 1), weight);
+}
 
 Result<ElasticWork> Elastic::average_async(std::vector<std::span<float>> tensors, double weight) {
   auto call = run_->begin(std::move(tensors), weight, true);
@@ -59,11 +62,15 @@ Result<ElasticWork> Elastic::average_async(std::vector<std::span<float>> tensors
   return ElasticWork(std::move(*call));
 }
 
-Status Elastic::set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs) { return run_->set_blobs(std::move(blobs)); }
+Status Elastic::set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs) {
+  return run_->set_blobs(std::move(blobs));
+}
 
 Status Elastic::offer_values(std::span<const std::span<float>> tensors) { return run_->offer(tensors); }
 
-Result<Group> Elastic::group(Milliseconds timeout, const Options& options) { return run_->group(timeout.count() * millisecond, options); }
+Result<Group> Elastic::group(Milliseconds timeout, const Options& options) {
+  return run_->group(timeout.count() * millisecond, options);
+}
 
 ElasticStatus Elastic::status() const { return run_->status(); }
 

@@ -1,11 +1,12 @@
-// How the result of an averaging step comes into tensors that their owner went on changing meanwhile, where chunks and tensors do not end together.
+// How the result of an averaging step comes into tensors that their owner went on changing meanwhile, where chunks and tensors
+// do not end together.
 #include <gtest/gtest.h>
 
 #include <span>
 #include <vector>
 
-#include "elastic/round/chunk_table.h"
 #include "elastic/peer/elastic_run.h"
+#include "elastic/round/chunk_table.h"
 
 namespace unisono::internal {
 namespace {
@@ -19,7 +20,8 @@ float mean(size_t i) { return static_cast<float>(2 * i + 1); }
 // In tensors of such sizes, after an averaging step that began with `given`; every third element was moved by 0.5 since.
 std::vector<float> taken(const std::vector<size_t>& sizes, const std::vector<bool>& replaced) {
   std::vector<float> before(elements), means(elements), values(elements);
-  for (size_t i = 0; i < elements; ++i) before[i] = given(i), means[i] = mean(i), values[i] = given(i) + (i % 3 == 0 ? 0.5F : 0.0F);
+  for (size_t i = 0; i < elements; ++i)
+    before[i] = given(i), means[i] = mean(i), values[i] = given(i) + (i % 3 == 0 ? 0.5F : 0.0F);
   ElasticCall call;
   call.overlaps = call.done = true;
   call.step.values = ChunkValues(table, SharedBuffer::copy(std::as_bytes(std::span(means))));
@@ -35,7 +37,8 @@ std::vector<float> taken(const std::vector<size_t>& sizes, const std::vector<boo
 TEST(ElasticCall, steps_that_were_taken_meanwhile_are_added_to_the_mean) {
   for (const auto& sizes : {std::vector<size_t>{1000}, {1, 255, 300, 0, 444}, {257, 511, 1, 1, 230}}) {
     const auto values = taken(sizes, std::vector<bool>(table.chunks(), false));
-    for (size_t i = 0; i < elements; ++i) ASSERT_EQ(values[i], mean(i) + (i % 3 == 0 ? 0.5F : 0.0F)) << i << " of tensors " << sizes.size();
+    for (size_t i = 0; i < elements; ++i)
+      ASSERT_EQ(values[i], mean(i) + (i % 3 == 0 ? 0.5F : 0.0F)) << i << " of tensors " << sizes.size();
   }
 }
 
@@ -43,7 +46,8 @@ TEST(ElasticCall, chunks_of_a_newcomer_are_the_mean_whatever_it_did_meanwhile) {
   std::vector<bool> replaced(table.chunks(), false);
   replaced[1] = true;
   const auto values = taken({100, 500, 400}, replaced);
-  for (size_t i = 0; i < elements; ++i) ASSERT_EQ(values[i], mean(i) + (i % 3 == 0 && i / table.chunk_elements() != 1 ? 0.5F : 0.0F)) << i;
+  for (size_t i = 0; i < elements; ++i)
+    ASSERT_EQ(values[i], mean(i) + (i % 3 == 0 && i / table.chunk_elements() != 1 ? 0.5F : 0.0F)) << i;
 }
 
 }  // namespace

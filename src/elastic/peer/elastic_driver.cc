@@ -15,7 +15,9 @@ namespace unisono {
 class ElasticDriver::Port final : public ElasticPort {
  public:
   explicit Port(ElasticLinks& links) : links_(links) {}
-  void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable) override { links_.know(peer, addresses, dialable); }
+  void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable) override {
+    links_.know(peer, addresses, dialable);
+  }
   void send(const PeerId& to, SharedMessage message) override {
     if (!links_.send(to, std::move(message), now)) undeliverable.push_back(to);
   }
@@ -44,11 +46,24 @@ std::string own_name(const ElasticOptions& options) {
 }
 
 MoshpitSettings settings_of(const ElasticOptions& options, const PeerId& self) {
-  return {.self = self, .run_id = options.run_id, .name = own_name(options), .found = options.found, .role = static_cast<ElasticRole>(options.role),
-          .times = elastic_times(options), .elements = total_elements(options), .schema = schema_hash(options), .max_group = options.max_group,
-          .rounds = options.rounds, .min_peers = options.min_peers, .min_chunks = options.min_chunks, .max_peers = options.max_peers,
-          .grid = static_cast<GridKind>(options.grid), .commit = static_cast<CommitRule>(options.commit), .contribute = options.contribute,
-          .result = options.result, .seed = mix64(self.low ^ mix64(self.high))};
+  return {.self = self,
+          .run_id = options.run_id,
+          .name = own_name(options),
+          .found = options.found,
+          .role = static_cast<ElasticRole>(options.role),
+          .times = elastic_times(options),
+          .elements = total_elements(options),
+          .schema = schema_hash(options),
+          .max_group = options.max_group,
+          .rounds = options.rounds,
+          .min_peers = options.min_peers,
+          .min_chunks = options.min_chunks,
+          .max_peers = options.max_peers,
+          .grid = static_cast<GridKind>(options.grid),
+          .commit = static_cast<CommitRule>(options.commit),
+          .contribute = options.contribute,
+          .result = options.result,
+          .seed = mix64(self.low ^ mix64(self.high))};
 }
 
 std::vector<TcpAddress> addresses_of(const std::vector<std::string>& endpoints) {
@@ -61,8 +76,14 @@ std::vector<TcpAddress> addresses_of(const std::vector<std::string>& endpoints) 
 
 }  // namespace
 
-ElasticDriver::ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links, std::unique_ptr<SeedFinder> finder)
-    : options_(options), settings_(settings), links_(std::move(links)), port_(std::make_unique<Port>(*links_)), finder_(std::move(finder)), random_(mix64(settings.seed)) {
+ElasticDriver::ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings,
+                             std::unique_ptr<ElasticLinks> links, std::unique_ptr<SeedFinder> finder)
+    : options_(options),
+      settings_(settings),
+      links_(std::move(links)),
+      port_(std::make_unique<Port>(*links_)),
+      finder_(std::move(finder)),
+      random_(mix64(settings.seed)) {
   settings_.addresses = links_->endpoints();
 }
 
@@ -72,10 +93,15 @@ Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions&
   if (auto status = check_elastic_options(options); !status.ok()) return status;
   const auto self = random_peer_id();
   if (!self.ok()) return self.status();
-  auto links = ElasticLinks::make({.self = *self, .run_id = options.run_id, .run_key = options.run_key, .interface = options.interface, .port = options.port});
+  auto links = ElasticLinks::make({.self = *self,
+                                   .run_id = options.run_id,
+                                   .run_key = options.run_key,
+                                   .interface = options.interface,
+                                   .port = options.port});
   if (!links.ok()) return links.status();
   const auto patience = std::max<Nanos>(options.join_timeout.count(), 1) * millisecond;
-  SeedFinderOptions seeds{.seeds = options.seeds, .dht = {.run_id = options.run_id, .seed = mix64(self->high ^ mix64(self->low))}};
+  SeedFinderOptions seeds{.seeds = options.seeds,
+                          .dht = {.run_id = options.run_id, .seed = mix64(self->high ^ mix64(self->low))}};
   // Half of it, so that an error says what became of it.
   seeds.dht_wait = std::min(seeds.dht_wait, std::max(patience / 2, millisecond));
   if (options.role != ElasticOptions::Role::client) seeds.dht.addresses = (*links)->endpoints();
@@ -83,7 +109,8 @@ Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions&
   auto finder = std::make_unique<SeedFinder>(std::move(seeds));
   const auto begin = monotonic_now();
   if (auto status = finder->start(patience); !status.ok()) return status;
-  std::unique_ptr<ElasticDriver> driver(new ElasticDriver(options, settings_of(options, *self), std::move(*links), std::move(finder)));
+  std::unique_ptr<ElasticDriver> driver(
+      new ElasticDriver(options, settings_of(options, *self), std::move(*links), std::move(finder)));
   driver->patience_ = std::max(patience - (monotonic_now() - begin), millisecond);
   return driver;
 }
@@ -144,7 +171,8 @@ void ElasticDriver::watch_joining(Nanos now) {
   finder_->look_again();  // names and files may say more by then
 }
 
-// Names, files and tables may say other things than when this process joined, and what is left of a run that was cut in two can be found by them alone.
+// Names, files and tables may say other things than when this process joined, and what is left of a run that was cut in two can
+// be found by them alone.
 void ElasticDriver::watch_seeds(Nanos now) {
   if (retry_at_ == never && finder_->version() != seeds_version_) {
     std::string failures;
@@ -152,7 +180,8 @@ void ElasticDriver::watch_seeds(Nanos now) {
   }
   if (now < look_at_) return;
   look_at_ = now + settings_.times.heal_period;
-  if (peer_->keeper().join_state() == JoinState::joined && random_.below(peer_->keeper().roster().present().size()) < lookers) finder_->look_again();
+  if (peer_->keeper().join_state() == JoinState::joined && random_.below(peer_->keeper().roster().present().size()) < lookers)
+    finder_->look_again();
 }
 
 bool ElasticDriver::poll(Nanos now) {
@@ -161,7 +190,10 @@ bool ElasticDriver::poll(Nanos now) {
   if (now >= peer_->next_deadline()) peer_->woke(now), acted = true;
   for (const auto& peer : std::exchange(port_->undeliverable, {})) {
     acted = true;
-    peer_->link_lost(peer, {Code::unavailable, "what was to be sent to it cannot be: too much waits for it already, or it cannot be dialled"}, false, now);
+    peer_->link_lost(
+        peer,
+        {Code::unavailable, "what was to be sent to it cannot be: too much waits for it already, or it cannot be dialled"},
+        false, now);
   }
   for (const auto& address : std::exchange(port_->failed_addresses, {})) {
     acted = true;
@@ -188,7 +220,8 @@ ElasticStatus ElasticDriver::status(Nanos now) const {
   status.sent_bytes = counters.sent_bytes;
   status.received_bytes = counters.received_bytes;
   status.refused += counters.refused_connections + counters.refused_messages;
-  if (const auto refusal = links_->last_refusal(); !refusal.empty()) status.last_refusal += (status.last_refusal.empty() ? "" : "; ") + refusal;
+  if (const auto refusal = links_->last_refusal(); !refusal.empty())
+    status.last_refusal += (status.last_refusal.empty() ? "" : "; ") + refusal;
   status.endpoints = links_->endpoints();
   for (const auto& id : peer_->keeper().roster().present()) status.links += links_->linked(id) ? 1 : 0;
   return status;

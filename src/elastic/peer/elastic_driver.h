@@ -1,6 +1,7 @@
 // A MoshpitPeer and its links, put together for real time. Not thread-safe: one thread makes all calls and tells the time.
 //
-// It also goes on trying to join while no seed answers: others may still be about to start. Seeds are looked up again for each attempt, and later for healing.
+// It also goes on trying to join while no seed answers: others may still be about to start. Seeds are looked up again for each
+// attempt, and later for healing.
 #pragma once
 
 #include <memory>
@@ -8,11 +9,11 @@
 #include <vector>
 
 #include "base/random.h"
-#include "net/bandwidth_meter.h"
 #include "elastic/links/elastic_links.h"
 #include "elastic/peer/elastic_port.h"
 #include "elastic/peer/moshpit_peer.h"
 #include "elastic/seeds/seed_finder.h"
+#include "net/bandwidth_meter.h"
 #include "unisono/elastic.h"
 
 namespace unisono {
@@ -22,7 +23,8 @@ class ElasticDriver final : private ElasticSink {
   static constexpr Nanos retry_join = 250 * millisecond;
   // Who joins, and waits for a look-up that is under way, looks so often whether it is over.
   static constexpr Nanos look_period = 10 * millisecond;
-  // In a heal_period about so many of all peers look their seeds up again: one on each side of a cut would do, and name servers and tables are shared with others.
+  // In a heal_period about so many of all peers look their seeds up again: one on each side of a cut would do, and name servers
+  // and tables are shared with others.
   static constexpr uint64_t lookers = 32;
 
   // Checks the options, looks up the seeds, listens. Errors as Elastic::join.
@@ -55,7 +57,8 @@ class ElasticDriver final : private ElasticSink {
   // What the peer says goes to the links.
   class Port;
 
-  ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links, std::unique_ptr<SeedFinder> finder);
+  ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links,
+                std::unique_ptr<SeedFinder> finder);
   void make_peer();
   void watch_joining(Nanos now);
   void watch_seeds(Nanos now);

@@ -7,10 +7,10 @@
 #include <fstream>
 #include <set>
 
-#include "testing/temporary_folder.h"
 #include "elastic/seeds/seed_test_support.h"
 #include "net/socket_address.h"
 #include "net/tcp_socket.h"
+#include "testing/temporary_folder.h"
 
 namespace unisono {
 
@@ -69,7 +69,9 @@ TEST(ElasticDriver, a_seed_where_nobody_listens_yet_is_asked_again_until_somebod
   late.port = port.number();
   const auto founder = make_driver(late);
   ASSERT_NE(founder, nullptr);
-  EXPECT_TRUE(comes_true([&] { return clock.poll({founder.get(), joiner.get()}) && joiner->peer().joined(); })) << joiner->failure().to_string();
+  EXPECT_TRUE(comes_true([&] {
+    return clock.poll({founder.get(), joiner.get()}) && joiner->peer().joined();
+  })) << joiner->failure().to_string();
   EXPECT_TRUE(joiner->failure().ok()) << joiner->failure().to_string();
 }
 
@@ -112,11 +114,13 @@ TEST(ElasticDriver, the_answer_of_another_run_ends_joining_at_once) {
   EXPECT_EQ(joiner->failure().code(), Code::invalid);
   EXPECT_TRUE(joiner->failure().message().starts_with("RUN_ID_MISMATCH")) << joiner->failure().to_string();
   EXPECT_EQ(joiner->next_attempt(), never);
-  for (const auto until = clock.now + 2 * ElasticDriver::retry_join; clock.now < until;) clock.poll({founder.get(), joiner.get()});
+  for (const auto until = clock.now + 2 * ElasticDriver::retry_join; clock.now < until;)
+    clock.poll({founder.get(), joiner.get()});
   EXPECT_EQ(joiner->next_attempt(), never);
   EXPECT_FALSE(joiner->failure().ok()) << "nothing was begun again";
   EXPECT_TRUE(comes_true([&] { return clock.poll({founder.get()}) && founder->status(clock.now).refused > 0; }));
-  EXPECT_TRUE(contains(founder->status(clock.now).last_refusal, "the last from 127.0.0.1:")) << founder->status(clock.now).last_refusal;
+  EXPECT_TRUE(contains(founder->status(clock.now).last_refusal, "the last from 127.0.0.1:"))
+      << founder->status(clock.now).last_refusal;
 }
 
 TEST(ElasticDriver, a_wrong_run_key_is_counted_and_named) {
@@ -150,12 +154,17 @@ TEST(ElasticDriver, seeds_are_looked_up_again_for_each_attempt) {
   const auto joiner = make_driver(options);
   ASSERT_TRUE(founder != nullptr && joiner != nullptr);
   Clock clock;
-  const auto asked = [&](const QuietPort& port) { return clock.poll({founder.get(), joiner.get()}) && contains(joiner->failure().message(), port.seed()); };
+  const auto asked = [&](const QuietPort& port) {
+    return clock.poll({founder.get(), joiner.get()}) && contains(joiner->failure().message(), port.seed());
+  };
   ASSERT_TRUE(comes_true([&] { return asked(one); }));
   std::ofstream(path) << another.seed() << '\n';
-  ASSERT_TRUE(comes_true([&] { return asked(another) && !contains(joiner->failure().message(), one.seed()); })) << joiner->failure().to_string();
+  ASSERT_TRUE(comes_true([&] { return asked(another) && !contains(joiner->failure().message(), one.seed()); }))
+      << joiner->failure().to_string();
   std::ofstream(path) << founder->status(0).endpoints.front() << '\n';
-  EXPECT_TRUE(comes_true([&] { return clock.poll({founder.get(), joiner.get()}) && joiner->peer().joined(); })) << joiner->failure().to_string();
+  EXPECT_TRUE(comes_true([&] {
+    return clock.poll({founder.get(), joiner.get()}) && joiner->peer().joined();
+  })) << joiner->failure().to_string();
 }
 
 }  // namespace unisono

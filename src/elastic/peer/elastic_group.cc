@@ -59,7 +59,8 @@ Options group_options(const ElasticGroupPlace& place, const std::string& run_id,
   options.rank = static_cast<int32_t>(place.rank);
   options.world_size = static_cast<int32_t>(place.layout.peers.size());
   options.rendezvous = "tcp://" + place.rendezvous.substr(group_address_begin.size());
-  options.job = run_id + '/' + std::to_string(place.layout.version) + '/' + std::to_string(place.layout.digest) + '/' + std::to_string(place.step);
+  options.job = run_id + '/' + std::to_string(place.layout.version) + '/' + std::to_string(place.layout.digest) + '/' +
+                std::to_string(place.step);
   return options;
 }
 

@@ -1,7 +1,8 @@
 // Ordinary groups from an elastic run: the peers that a layout names, in its order, with the collectives that any group has.
 //
-// They meet at a rendezvous that the layout's first peer serves from a thread of its own once it is asked for a group, and whose address its roster entry
-// tells. Peers that call after the same averaging step mean the same group; who does not come is named by the rendezvous.
+// They meet at a rendezvous that the layout's first peer serves from a thread of its own once it is asked for a group, and
+// whose address its roster entry tells. Peers that call after the same averaging step mean the same group; who does not come is
+// named by the rendezvous.
 #pragma once
 
 #include <atomic>
@@ -37,8 +38,8 @@ class ElasticRendezvous {
 struct ElasticGroupPlace {
   Layout layout;
   uint32_t rank = 0;
-  int64_t step = -1;        // the last one that it finished
-  std::string rendezvous;    // empty: not told yet
+  int64_t step = -1;       // the last one that it finished
+  std::string rendezvous;  // empty: not told yet
 };
 
 // "tcp://[::1]:4040" -> "::1"

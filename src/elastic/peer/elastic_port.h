@@ -1,4 +1,5 @@
-// What one peer of an elastic run may ask of whoever carries its messages: elastic/links/elastic_links in real time, sim/elastic/elastic_cluster in virtual time.
+// What one peer of an elastic run may ask of whoever carries its messages: elastic/links/elastic_links in real time,
+// sim/elastic/elastic_cluster in virtual time.
 #pragma once
 
 #include <string>

@@ -42,7 +42,8 @@ void add_step(std::span<float> tensor, std::span<const float> mean, std::span<co
 
 }  // namespace
 
-// Where nobody has touched a value meanwhile it becomes the mean, to the bit: the same on all peers. Where somebody has, his step is added to it.
+// Where nobody has touched a value meanwhile it becomes the mean, to the bit: the same on all peers. Where somebody has, his
+// step is added to it.
 Result<AveragingReport> ElasticCall::take() {
   taken = true;
   if (!status.ok()) return status;
@@ -191,7 +192,8 @@ void ElasticRun::sleep(Nanos now, Nanos at_most_until) {
   }
   driver_->disarm();
   uint64_t count = 0;
-  if ((fds[0].revents & POLLIN) != 0) [[maybe_unused]] const auto got = ::read(wake_fd_, &count, sizeof(count));
+  if ((fds[0].revents & POLLIN) != 0) [[maybe_unused]]
+    const auto got = ::read(wake_fd_, &count, sizeof(count));
 }
 
 bool ElasticRun::ready(Nanos timeout) {
@@ -202,10 +204,12 @@ bool ElasticRun::ready(Nanos timeout) {
 Status ElasticRun::check_tensors(std::span<const std::span<float>> tensors) const {
   if (options_.role == ElasticOptions::Role::reducer && tensors.empty()) return {};
   if (tensors.size() != options_.tensor_elements.size())
-    return {Code::invalid, std::to_string(tensors.size()) + " tensors were given, and the run averages " + std::to_string(options_.tensor_elements.size())};
+    return {Code::invalid, std::to_string(tensors.size()) + " tensors were given, and the run averages " +
+                               std::to_string(options_.tensor_elements.size())};
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].size() != options_.tensor_elements[i])
-      return {Code::invalid, "tensor " + std::to_string(i) + " has " + std::to_string(tensors[i].size()) + " elements, and the run averages " + std::to_string(options_.tensor_elements[i])};
+      return {Code::invalid, "tensor " + std::to_string(i) + " has " + std::to_string(tensors[i].size()) +
+                                 " elements, and the run averages " + std::to_string(options_.tensor_elements[i])};
   }
   return {};
 }
@@ -230,8 +234,9 @@ Result<std::shared_ptr<ElasticCall>> ElasticRun::begin(std::vector<std::span<flo
   call->overlaps = overlaps;
   call->run = weak_from_this();
   const bool taken = command([this, call, values, weight, overlaps](Nanos now) {
-    auto status = call_ != nullptr ? Status(Code::invalid, "another averaging step is under way at this peer")
-                                   : driver_->peer().begin_step({.values = values, .weight = weight, .keep_contributed = overlaps}, now);
+    auto status = call_ != nullptr
+                      ? Status(Code::invalid, "another averaging step is under way at this peer")
+                      : driver_->peer().begin_step({.values = values, .weight = weight, .keep_contributed = overlaps}, now);
     if (status.ok()) {
       call_ = call;
       return;
@@ -253,12 +258,14 @@ Status ElasticRun::set_blobs(std::vector<NamedBlob> blobs) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < blobs.size(); ++i) {
     bytes += blobs[i].second.size();
-    if (blobs[i].first.size() > state_blob_name_bytes_max) return {Code::invalid, "a blob's name has " + std::to_string(blobs[i].first.size()) + " bytes: up to 255 are possible"};
+    if (blobs[i].first.size() > state_blob_name_bytes_max)
+      return {Code::invalid, "a blob's name has " + std::to_string(blobs[i].first.size()) + " bytes: up to 255 are possible"};
     for (size_t j = 0; j < i; ++j) {
       if (blobs[i].first == blobs[j].first) return {Code::invalid, "two blobs are called " + blobs[i].first};
     }
   }
-  if (blobs.size() > blobs_max || bytes > blob_bytes_max) return {Code::invalid, "up to 64 blobs of 1 GiB together are possible"};
+  if (blobs.size() > blobs_max || bytes > blob_bytes_max)
+    return {Code::invalid, "up to 64 blobs of 1 GiB together are possible"};
   auto shared = std::make_shared<std::vector<NamedBlob>>(std::move(blobs));
   return command([this, shared](Nanos) { driver_->peer().set_blobs(std::move(*shared)); }) ? Status() : not_here();
 }
@@ -266,7 +273,8 @@ Status ElasticRun::set_blobs(std::vector<NamedBlob> blobs) {
 Status ElasticRun::offer(std::span<const std::span<float>> tensors) {
   if (auto status = check_tensors(tensors); !status.ok()) return status;
   auto values = joined(tensors);
-  return command([this, values = std::move(values)](Nanos now) { driver_->peer().offer_values(values, now); }) ? Status() : not_here();
+  return command([this, values = std::move(values)](Nanos now) { driver_->peer().offer_values(values, now); }) ? Status()
+                                                                                                               : not_here();
 }
 
 template <typename Answer>
@@ -311,7 +319,9 @@ Result<Group> ElasticRun::group(Nanos timeout, const Options& options) {
       if (!address.ok()) return address.status();
       (void)command([this, address = *address](Nanos now) { driver_->peer().tell_address(address, now); });
     }
-    if (monotonic_now() >= until) return Status(Code::late, "the first peer of layout " + std::to_string((*place)->layout.version) + " has not told where the group meets: it did not call group()");
+    if (monotonic_now() >= until)
+      return Status(Code::late, "the first peer of layout " + std::to_string((*place)->layout.version) +
+                                    " has not told where the group meets: it did not call group()");
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return ended_; });
   }

@@ -1,7 +1,7 @@
 // One process of an elastic run as its user has it: an ElasticDriver in a thread of its own, called unisono-elastic.
 //
-// Callers hand in commands and wait for what the thread publishes; they never touch the driver. The thread sleeps in the kernel until something
-// arrives, a deadline passes or a command comes.
+// Callers hand in commands and wait for what the thread publishes; they never touch the driver. The thread sleeps in the kernel
+// until something arrives, a deadline passes or a command comes.
 #pragma once
 
 #include <condition_variable>
@@ -77,8 +77,8 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
   const ElasticOptions options_;
   const std::unique_ptr<ElasticDriver> driver_;  // the thread's, while it runs
   const int wake_fd_;
-  ElasticState state_;                           // set before join() returns
-  std::shared_ptr<ElasticCall> call_;            // under way; the thread's
+  ElasticState state_;                 // set before join() returns
+  std::shared_ptr<ElasticCall> call_;  // under way; the thread's
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -98,7 +98,8 @@ TEST(ElasticRun, peers_average_exactly_and_to_the_bit) {
       EXPECT_TRUE(report->exact) << report->to_string();
     }
   });
-  for (size_t index = 0; index < count; ++index) EXPECT_EQ(std::memcmp(values[index].data(), values[0].data(), elements * sizeof(float)), 0) << index;
+  for (size_t index = 0; index < count; ++index)
+    EXPECT_EQ(std::memcmp(values[index].data(), values[0].data(), elements * sizeof(float)), 0) << index;
   for (size_t i = 0; i < elements; ++i) ASSERT_NEAR(values[0][i], 25 + static_cast<float>(i % 7), 1e-4);
 }
 

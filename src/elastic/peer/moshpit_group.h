@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
-#include "elastic/round/moshpit_round.h"
 #include "elastic/formation/group_descriptor.h"
 #include "elastic/peer/elastic_port.h"
+#include "elastic/round/moshpit_round.h"
 
 namespace unisono {
 
@@ -14,7 +14,9 @@ class MoshpitGroup final : public RoundPort {
  public:
   MoshpitGroup(GroupDescriptor descriptor, ElasticPort& port) : descriptor_(std::move(descriptor)), port_(port) {}
 
-  void send(uint32_t rank, SharedMessage message, bool) override { port_.send(descriptor_.members[rank].id, std::move(message)); }
+  void send(uint32_t rank, SharedMessage message, bool) override {
+    port_.send(descriptor_.members[rank].id, std::move(message));
+  }
   bool credit(uint32_t rank) const override { return port_.credit(descriptor_.members[rank].id); }
 
   const GroupDescriptor& descriptor() const { return descriptor_; }

@@ -1,17 +1,19 @@
-// The groups of a peer: the one whose round is under way, those that are over here but may still be asked, and messages that came before their group.
+// The groups of a peer: the one whose round is under way, those that are over here but may still be asked, and messages that
+// came before their group.
 #include <algorithm>
 #include <utility>
 
-#include "elastic/round/round_messages.h"
+#include "elastic/peer/averaging_step.h"
 #include "elastic/peer/moshpit_group.h"
 #include "elastic/peer/moshpit_peer.h"
-#include "elastic/peer/averaging_step.h"
+#include "elastic/round/round_messages.h"
 
 namespace unisono {
 
 namespace {
 
-// What a member must send at least: its values to the owners, and to each other member that has a vector the results of the chunks that it owns.
+// What a member must send at least: its values to the owners, and to each other member that has a vector the results of the
+// chunks that it owns.
 uint64_t model_bytes(const GroupDescriptor& group, uint32_t self, const ChunkTable& table) {
   uint64_t chunks = 0, own = group.chunk_counts[self];
   for (const auto count : group.chunk_counts) chunks += count;
@@ -21,7 +23,8 @@ uint64_t model_bytes(const GroupDescriptor& group, uint32_t self, const ChunkTab
   uint64_t takers = 0;
   for (const auto& member : group.members) takers += member.role != ElasticRole::reducer ? 1 : 0;
   const auto given = gives ? bytes * static_cast<double>(chunks - own) / static_cast<double>(chunks) : 0;
-  return static_cast<uint64_t>(given + bytes * static_cast<double>(own) / static_cast<double>(chunks) * static_cast<double>(takers - (gives ? 1 : 0)));
+  return static_cast<uint64_t>(given + bytes * static_cast<double>(own) / static_cast<double>(chunks) *
+                                           static_cast<double>(takers - (gives ? 1 : 0)));
 }
 
 }  // namespace
@@ -38,12 +41,13 @@ void MoshpitPeer::hear_round(const PeerId& from, SharedBuffer message, Nanos now
     return;
   }
   const auto rank = group->descriptor().rank_of(from);
-  if (rank >= group->descriptor().members.size()) return refuse(from, {Code::corrupt, "a message of a group that it is not in"});
+  if (rank >= group->descriptor().members.size())
+    return refuse(from, {Code::corrupt, "a message of a group that it is not in"});
   group->round().message(rank, message, now);
 }
 
-// A member that took the descriptor earlier may send before it is here. Its messages are not repeated, so they are kept; but not for ever, and no more
-// than all members of one group can send to one of them: what it owns, from each, and heads.
+// A member that took the descriptor earlier may send before it is here. Its messages are not repeated, so they are kept; but
+// not for ever, and no more than all members of one group can send to one of them: what it owns, from each, and heads.
 void MoshpitPeer::hold_early(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now) {
   const size_t limit = 2 * (settings_.elements * sizeof(float) + (size_t{1} << 20));
   seeker_.unknown_group(id, from, now);
@@ -80,17 +84,25 @@ void MoshpitPeer::drop_groups(Nanos now) {
 
 bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
   auto& step = *step_;
-  RoundRequest request{.id = descriptor.id, .self = descriptor.rank_of(settings_.self), .members = {}, .chunk_counts = descriptor.chunk_counts, .table = table_,
-                       .times = settings_.times, .commit = settings_.commit,
+  RoundRequest request{.id = descriptor.id,
+                       .self = descriptor.rank_of(settings_.self),
+                       .members = {},
+                       .chunk_counts = descriptor.chunk_counts,
+                       .table = table_,
+                       .times = settings_.times,
+                       .commit = settings_.commit,
                        .contribute_codec = wire_codec(settings_.contribute, DType::f32, DType::f32, false),
                        .result_codec = wire_codec(settings_.result, DType::f32, DType::f32, false),
-                       .line_complete = descriptor.line_complete, .values = settings_.role == ElasticRole::reducer ? nullptr : &step.values, .states = step.states};
+                       .line_complete = descriptor.line_complete,
+                       .values = settings_.role == ElasticRole::reducer ? nullptr : &step.values,
+                       .states = step.states};
   double slowest = 0;
   for (const auto& member : descriptor.members) {
     request.members.push_back({.position = member.position, .role = member.role, .in_layout = member.in_layout});
     if (member.bandwidth > 0 && (slowest == 0 || member.bandwidth < slowest)) slowest = member.bandwidth;
   }
-  request.contribute_timeout = settings_.times.contribute_timeout_for(static_cast<double>(settings_.elements) * sizeof(float), slowest);
+  request.contribute_timeout =
+      settings_.times.contribute_timeout_for(static_cast<double>(settings_.elements) * sizeof(float), slowest);
   request.round_timeout = settings_.times.round_timeout_for(request.contribute_timeout);
   auto group = std::make_unique<MoshpitGroup>(descriptor, port_);
   if (const auto status = group->open(std::move(request)); !status.ok()) {
@@ -98,7 +110,8 @@ bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
     return false;
   }
   group_ = std::move(group);
-  if (settings_.watch != nullptr) settings_.watch->began({.self = settings_.self, .group = descriptor, .values = step.values, .states = step.states});
+  if (settings_.watch != nullptr)
+    settings_.watch->began({.self = settings_.self, .group = descriptor, .values = step.values, .states = step.states});
   group_->round().start(now);
   for (uint32_t rank = 0; rank < descriptor.members.size(); ++rank) {
     if (keeper_.gone(descriptor.members[rank].id)) group_->round().member_gone(rank, MemberLoss::dead, now);
@@ -117,7 +130,9 @@ bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
 bool MoshpitPeer::act_groups(Nanos now) {
   if (group_ == nullptr || !group_->round().ended()) return false;
   if (settings_.watch != nullptr && step_ != nullptr) {
-    settings_.watch->ended({.self = settings_.self, .group = group_->descriptor(), .values = step_->values, .states = step_->states}, group_->round());
+    settings_.watch->ended(
+        {.self = settings_.self, .group = group_->descriptor(), .values = step_->values, .states = step_->states},
+        group_->round());
   }
   for (auto& one : groups_) one->round().release_results();
   auto summary = summary_of(*group_);
@@ -142,15 +157,30 @@ void MoshpitPeer::member_gone(const PeerId& peer, MemberLoss why, Nanos now) {
 
 RoundSummary MoshpitPeer::summary_of(const MoshpitGroup& group) const {
   const auto& report = group.round().report();
-  RoundSummary summary{.round = group.descriptor().slot.round, .group = static_cast<uint32_t>(group.descriptor().members.size()),
-                       .contributors_min = report.contributors_min, .contributors_max = report.contributors_max,
-                       .contributors_mean = report.contributors_mean, .committed = report.committed, .kept_local = report.kept_local,
-                       .voided = report.voided, .undecided = report.undecided, .lost = report.lost, .contribute_s = seconds_of(report.contribute),
-                       .result_s = seconds_of(report.result), .verdict_s = seconds_of(report.verdict), .sent_bytes = report.sent_bytes,
-                       .received_bytes = report.received_bytes, .model_bytes = model_bytes(group.descriptor(), group.descriptor().rank_of(settings_.self), table_),
-                       .variance = report.variance, .total_weight = report.total_weight};
-  summary.outcome = !report.problem.empty() ? report.problem : report.undecided > 0 ? "undecided" : report.committed + report.kept_local == 0 && table_.chunks() > 0 ? "void" : "averaged";
-  for (const auto& absent : report.absent) summary.absent.push_back(label_of(group.descriptor().members[absent.rank].id) + " (" + absent.reason + ')');
+  RoundSummary summary{.round = group.descriptor().slot.round,
+                       .group = static_cast<uint32_t>(group.descriptor().members.size()),
+                       .contributors_min = report.contributors_min,
+                       .contributors_max = report.contributors_max,
+                       .contributors_mean = report.contributors_mean,
+                       .committed = report.committed,
+                       .kept_local = report.kept_local,
+                       .voided = report.voided,
+                       .undecided = report.undecided,
+                       .lost = report.lost,
+                       .contribute_s = seconds_of(report.contribute),
+                       .result_s = seconds_of(report.result),
+                       .verdict_s = seconds_of(report.verdict),
+                       .sent_bytes = report.sent_bytes,
+                       .received_bytes = report.received_bytes,
+                       .model_bytes = model_bytes(group.descriptor(), group.descriptor().rank_of(settings_.self), table_),
+                       .variance = report.variance,
+                       .total_weight = report.total_weight};
+  summary.outcome = !report.problem.empty()                                            ? report.problem
+                    : report.undecided > 0                                             ? "undecided"
+                    : report.committed + report.kept_local == 0 && table_.chunks() > 0 ? "void"
+                                                                                       : "averaged";
+  for (const auto& absent : report.absent)
+    summary.absent.push_back(label_of(group.descriptor().members[absent.rank].id) + " (" + absent.reason + ')');
   for (const auto& peer : group.descriptor().missing) summary.absent.push_back(label_of(peer) + " (did not register)");
   return summary;
 }

@@ -3,16 +3,24 @@
 #include <algorithm>
 #include <utility>
 
-#include "elastic/peer/moshpit_group.h"
 #include "elastic/peer/averaging_step.h"
+#include "elastic/peer/moshpit_group.h"
 
 namespace unisono {
 
 namespace {
 
 KeeperOptions keeper_options(const MoshpitSettings& settings) {
-  return {.run_id = settings.run_id, .times = settings.times, .seeds = settings.seeds, .found = settings.found, .min_peers = settings.min_peers,
-          .max_peers = settings.max_peers, .grid = settings.grid, .max_group = settings.max_group, .dims = settings.dims, .seed = settings.seed};
+  return {.run_id = settings.run_id,
+          .times = settings.times,
+          .seeds = settings.seeds,
+          .found = settings.found,
+          .min_peers = settings.min_peers,
+          .max_peers = settings.max_peers,
+          .grid = settings.grid,
+          .max_group = settings.max_group,
+          .dims = settings.dims,
+          .seed = settings.seed};
 }
 
 PeerEntry own_entry(const MoshpitSettings& settings) {
@@ -28,17 +36,29 @@ PeerEntry own_entry(const MoshpitSettings& settings) {
 double vector_bytes(const MoshpitSettings& settings) { return static_cast<double>(settings.elements) * sizeof(float); }
 
 CoordinatorOptions coordinator_options(const MoshpitSettings& settings, const ChunkTable& table) {
-  return {.self = settings.self, .run = settings.run_id, .times = settings.times, .max_group = settings.max_group, .chunk_count = table.chunks(),
-          .min_chunks = settings.min_chunks, .schema = settings.schema, .seed = mix64(settings.seed + 1), .vector_bytes = vector_bytes(settings)};
+  return {.self = settings.self,
+          .run = settings.run_id,
+          .times = settings.times,
+          .max_group = settings.max_group,
+          .chunk_count = table.chunks(),
+          .min_chunks = settings.min_chunks,
+          .schema = settings.schema,
+          .seed = mix64(settings.seed + 1),
+          .vector_bytes = vector_bytes(settings)};
 }
 
 }  // namespace
 
 MoshpitPeer::MoshpitPeer(const MoshpitSettings& settings, ElasticPort& port)
-    : settings_(settings), port_(port), table_(settings.elements, settings.max_group), keeper_(keeper_options(settings), own_entry(settings)),
+    : settings_(settings),
+      port_(port),
+      table_(settings.elements, settings.max_group),
+      keeper_(keeper_options(settings), own_entry(settings)),
       coordinator_(coordinator_options(settings, table_), keeper_),
-      seeker_({.self = settings.self, .run = settings.run_id, .times = settings.times, .vector_bytes = vector_bytes(settings)}, keeper_),
-      state_(settings, table_), newcomer_(table_.chunks(), false) {}
+      seeker_({.self = settings.self, .run = settings.run_id, .times = settings.times, .vector_bytes = vector_bytes(settings)},
+              keeper_),
+      state_(settings, table_),
+      newcomer_(table_.chunks(), false) {}
 
 MoshpitPeer::~MoshpitPeer() = default;
 
@@ -125,7 +145,8 @@ void MoshpitPeer::woke(Nanos now) {
 
 Nanos MoshpitPeer::next_deadline() const {
   if (left_) return never;
-  auto next = std::min({keeper_.next_deadline(), coordinator_.next_deadline(), seeker_.next_deadline(), state_.next_deadline(), drop_at_});
+  auto next = std::min(
+      {keeper_.next_deadline(), coordinator_.next_deadline(), seeker_.next_deadline(), state_.next_deadline(), drop_at_});
   if (group_ != nullptr) next = std::min(next, group_->round().next_deadline());
   if (group_ != nullptr) next = std::min(next, leave_by_);
   if (step_ != nullptr) next = std::min(next, step_->choosing_until());
@@ -232,10 +253,17 @@ void MoshpitPeer::leave(Nanos now) {
 Result<ElasticGroupPlace> MoshpitPeer::group_place() const {
   const auto* layout = keeper_.newest_layout();
   if (layout == nullptr) return Status(Code::unavailable, "there is no layout yet");
-  ElasticGroupPlace place{.layout = *layout, .rank = layout->rank_of(settings_.self), .step = static_cast<int64_t>(next_step_) - 1, .rendezvous = {}};
-  if (place.rank == layout->peers.size()) return Status(Code::unavailable, "layout " + std::to_string(layout->version) + " does not name this process: a later one will");
+  ElasticGroupPlace place{.layout = *layout,
+                          .rank = layout->rank_of(settings_.self),
+                          .step = static_cast<int64_t>(next_step_) - 1,
+                          .rendezvous = {}};
+  if (place.rank == layout->peers.size())
+    return Status(Code::unavailable,
+                  "layout " + std::to_string(layout->version) + " does not name this process: a later one will");
   const auto* first = keeper_.roster().find(layout->peers.front());
-  if (first == nullptr || is_gone(first->status)) return Status(Code::unavailable, "the first peer of layout " + std::to_string(layout->version) + " is gone: a later layout will begin with another one");
+  if (first == nullptr || is_gone(first->status))
+    return Status(Code::unavailable, "the first peer of layout " + std::to_string(layout->version) +
+                                         " is gone: a later layout will begin with another one");
   for (const auto& address : first->facts.addresses) {
     if (address.starts_with(group_address_begin)) place.rendezvous = address;
   }
@@ -257,11 +285,20 @@ size_t MoshpitPeer::held_bytes() const {
 
 ElasticStatus MoshpitPeer::status(Nanos now) const {
   ElasticStatus status;
-  status.phase = left_ ? "ended" : leave_by_ != never ? "leaving" : step_ != nullptr ? "averaging" : state_.loading() ? "loading" : joined() ? "idle" : "joining";
+  status.phase = left_                ? "ended"
+                 : leave_by_ != never ? "leaving"
+                 : step_ != nullptr   ? "averaging"
+                 : state_.loading()   ? "loading"
+                 : joined()           ? "idle"
+                                      : "joining";
   for (const auto& claim : keeper_.roster().claims(now)) {
     const auto& facts = claim.entry.facts;
-    status.peers.push_back({.name = facts.name, .status = name(claim.entry.status), .address = facts.addresses.empty() ? "" : facts.addresses.front(),
-                            .role = name(facts.role), .bytes_per_second = std::max(0.0, facts.bandwidth), .finished_step = facts.finished_step,
+    status.peers.push_back({.name = facts.name,
+                            .status = name(claim.entry.status),
+                            .address = facts.addresses.empty() ? "" : facts.addresses.front(),
+                            .role = name(facts.role),
+                            .bytes_per_second = std::max(0.0, facts.bandwidth),
+                            .finished_step = facts.finished_step,
                             .self = claim.entry.id == settings_.self});
   }
   if (const auto* layout = keeper_.newest_layout()) status.layout = layout->version, status.dims = layout->dims;

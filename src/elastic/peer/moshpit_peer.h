@@ -1,8 +1,10 @@
-// One peer of an elastic run, whole: roster, coordinator, quest for groups, rounds, state for joiners. A state machine that elastic/peer/elastic_run drives in real
-// time and sim/elastic/elastic_cluster in virtual time; everything it says goes through an ElasticPort.
+// One peer of an elastic run, whole: roster, coordinator, quest for groups, rounds, state for joiners. A state machine that
+// elastic/peer/elastic_run drives in real time and sim/elastic/elastic_cluster in virtual time; everything it says goes through
+// an ElasticPort.
 //
-// One averaging step at a time: begin_step() takes the values, take_step() gives them back, averaged as far as it went. Between and during averaging steps it answers
-// others: as coordinator, as member of rounds that are over here, as donor. Whatever arrives is decoded by the part that it is for; what makes no sense is counted.
+// One averaging step at a time: begin_step() takes the values, take_step() gives them back, averaged as far as it went. Between
+// and during averaging steps it answers others: as coordinator, as member of rounds that are over here, as donor. Whatever
+// arrives is decoded by the part that it is for; what makes no sense is counted.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +17,17 @@
 
 #include "base/clock.h"
 #include "base/shared_buffer.h"
-#include "elastic/round/chunk_table.h"
-#include "elastic/round/moshpit_round.h"
-#include "elastic/roster/flat_advice.h"
 #include "elastic/formation/group_coordinator.h"
 #include "elastic/formation/group_seeker.h"
 #include "elastic/layout/moshpit_key.h"
-#include "elastic/roster/roster_keeper.h"
 #include "elastic/peer/elastic_group.h"
 #include "elastic/peer/elastic_port.h"
 #include "elastic/peer/moshpit_settings.h"
 #include "elastic/peer/moshpit_state.h"
+#include "elastic/roster/flat_advice.h"
+#include "elastic/roster/roster_keeper.h"
+#include "elastic/round/chunk_table.h"
+#include "elastic/round/moshpit_round.h"
 #include "unisono/elastic.h"
 
 namespace unisono {
@@ -58,8 +60,9 @@ class MoshpitPeer {
   // Once, after joined().
   std::optional<ElasticState> take_state() { return state_.take_loaded(); }
 
-  // Averaging steps. -------------------------------------------------------------------------------------------------------------
-  // values: `elements` fp32 (reducers: none). invalid while one is under way; unavailable after leave().
+  // Averaging steps.
+  // ------------------------------------------------------------------------------------------------------------- values:
+  // `elements` fp32 (reducers: none). invalid while one is under way; unavailable after leave().
   Status begin_step(StepInput input, Nanos now);
   // Ends the averaging step that is under way after the round that has begun, or at once if none has.
   void cancel_step(Nanos now);
@@ -76,7 +79,8 @@ class MoshpitPeer {
   void set_seeds(const std::vector<std::string>& addresses, Nanos now);
   void offer_values(const SharedBuffer& values, Nanos now);
 
-  // No new averaging step; the round that has begun may end within the grace, else the group is told that it goes on without this peer.
+  // No new averaging step; the round that has begun may end within the grace, else the group is told that it goes on without
+  // this peer.
   void leave(Nanos now);
   bool left() const { return left_; }
 
@@ -143,9 +147,9 @@ class MoshpitPeer {
   MoshpitState state_;
   std::deque<FormationSend> own_mail_;  // to this process itself
 
-  std::unique_ptr<MoshpitGroup> group_;             // whose round is under way
+  std::unique_ptr<MoshpitGroup> group_;               // whose round is under way
   std::deque<std::unique_ptr<MoshpitGroup>> groups_;  // over here, newest last
-  std::deque<GroupId> forgotten_;                   // over everywhere, as far as this process cares: their messages are dropped
+  std::deque<GroupId> forgotten_;  // over everywhere, as far as this process cares: their messages are dropped
   std::map<GroupId, Early> early_;
   size_t early_bytes_ = 0;
   Nanos drop_at_ = never;
@@ -156,7 +160,7 @@ class MoshpitPeer {
   std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, of the last averaging step that had it
   MoshpitKey key_;                                   // of the last averaging step's layout, if it has keys
   bool told_inexact_ = false;
-  std::vector<bool> newcomer_;                       // by chunk: takes the mean and gives nothing until it has been committed once
+  std::vector<bool> newcomer_;  // by chunk: takes the mean and gives nothing until it has been committed once
   uint64_t steps_done_ = 0, exact_averaging_steps_ = 0;
   FlatAdvice advice_;
 

@@ -17,8 +17,14 @@ std::vector<size_t> chunk_bytes_of(const ChunkTable& table) {
 }  // namespace
 
 MoshpitState::MoshpitState(const MoshpitSettings& settings, const ChunkTable& table)
-    : self_(settings.self), role_(settings.role), schema_(settings.schema), times_(settings.times), table_(table), chunk_bytes_(chunk_bytes_of(table)),
-      copy_(settings.schema, chunk_bytes_), donor_({.schema = settings.schema, .times = settings.times}, copy_) {}
+    : self_(settings.self),
+      role_(settings.role),
+      schema_(settings.schema),
+      times_(settings.times),
+      table_(table),
+      chunk_bytes_(chunk_bytes_of(table)),
+      copy_(settings.schema, chunk_bytes_),
+      donor_({.schema = settings.schema, .times = settings.times}, copy_) {}
 
 void MoshpitState::set_blobs(std::vector<NamedBlob> blobs) {
   blobs_.emplace();
@@ -50,13 +56,16 @@ void MoshpitState::woke(Nanos now) {
   if (loader_ != nullptr) loader_->woke(now);
 }
 
-Nanos MoshpitState::next_deadline() const { return std::min(donor_.next_deadline(), loader_ == nullptr ? never : loader_->next_deadline()); }
+Nanos MoshpitState::next_deadline() const {
+  return std::min(donor_.next_deadline(), loader_ == nullptr ? never : loader_->next_deadline());
+}
 
 std::vector<StateSource> MoshpitState::sources(const RosterKeeper& keeper) const {
   std::vector<StateSource> found;
   for (const auto& id : keeper.roster().keepers()) {
     const auto* entry = keeper.roster().find(id);
-    if (id != self_ && entry->facts.state_digest != 0) found.push_back({id, entry->facts.state_digest, entry->facts.finished_step});
+    if (id != self_ && entry->facts.state_digest != 0)
+      found.push_back({id, entry->facts.state_digest, entry->facts.finished_step});
   }
   return found;
 }
@@ -66,12 +75,14 @@ void MoshpitState::begin_loading(RosterKeeper& keeper, Nanos now) {
   const auto donors = sources(keeper);
   if (role_ == ElasticRole::reducer || donors.empty()) {
     loaded_ = ElasticState{};
-    if (role_ != ElasticRole::reducer) loaded_->note = newcomer_ ? "nobody has finished an averaging step yet" : "the run begins";
+    if (role_ != ElasticRole::reducer)
+      loaded_->note = newcomer_ ? "nobody has finished an averaging step yet" : "the run begins";
     return settle(keeper, now);
   }
   stage_ = Stage::loading;
   loading_since_ = now;
-  loader_ = std::make_unique<StateLoader>(StateLoaderOptions{.self = self_, .schema = schema_, .chunk_bytes = chunk_bytes_, .times = times_}, donors, now);
+  loader_ = std::make_unique<StateLoader>(
+      StateLoaderOptions{.self = self_, .schema = schema_, .chunk_bytes = chunk_bytes_, .times = times_}, donors, now);
 }
 
 void MoshpitState::settle(RosterKeeper& keeper, Nanos now) {
@@ -88,7 +99,8 @@ void MoshpitState::end_loading(Result<LoadedState> outcome, RosterKeeper& keeper
     loaded_->loaded = true;
     loaded_->step = outcome->step;
     loaded_->values.resize(outcome->values.size() / sizeof(float));
-    if (!loaded_->values.empty()) std::memcpy(loaded_->values.data(), outcome->values.data(), loaded_->values.size() * sizeof(float));
+    if (!loaded_->values.empty())
+      std::memcpy(loaded_->values.data(), outcome->values.data(), loaded_->values.size() * sizeof(float));
     for (auto& blob : outcome->blobs) loaded_->blobs.emplace_back(std::move(blob.name), std::move(blob.bytes));
     loaded_->mixed = outcome->mixed;
     loaded_->donors = outcome->donors;

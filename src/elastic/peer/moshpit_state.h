@@ -1,17 +1,18 @@
 // What a peer of an elastic run has for joiners, and what it loads itself when it joins.
 //
-// From the moment that the roster is known until settled(), the state comes from others, if anybody has one. After each averaging step the values are kept
-// for joiners; nobody changes their memory, so neither averaging nor the user's tensors wait for whoever loads.
+// From the moment that the roster is known until settled(), the state comes from others, if anybody has one. After each
+// averaging step the values are kept for joiners; nobody changes their memory, so neither averaging nor the user's tensors wait
+// for whoever loads.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "elastic/round/chunk_values.h"
-#include "elastic/roster/roster_keeper.h"
 #include "elastic/peer/elastic_port.h"
 #include "elastic/peer/moshpit_settings.h"
+#include "elastic/roster/roster_keeper.h"
+#include "elastic/round/chunk_values.h"
 #include "elastic/state/state_copy.h"
 #include "elastic/state/state_donor.h"
 #include "elastic/state/state_loader.h"

@@ -13,7 +13,7 @@
 
 #include "base/random.h"
 #include "elastic/roster/roster_keeper.h"
-#include "elastic/roster/test_support.h"
+#include "testing/peer_ids.h"
 
 namespace unisono::test {
 
@@ -102,8 +102,8 @@ class KeeperNetwork {
   double loss = 0;
   Nanos delay_min = 1 * millisecond;
   Nanos delay_max = 20 * millisecond;
-  bool reports_refusals = true;                            // of addresses where nobody lives
-  std::function<bool(uint64_t, uint64_t)> cut;             // between hosts
+  bool reports_refusals = true;                 // of addresses where nobody lives
+  std::function<bool(uint64_t, uint64_t)> cut;  // between hosts
   std::function<Nanos(uint64_t)> offset_of;
   std::function<void(Nanos, uint64_t, uint64_t, const RosterMessage&)> trace;
   std::map<uint64_t, Node> nodes;
@@ -148,7 +148,8 @@ class KeeperNetwork {
       if (home != homes.end() && nodes.at(home->second).id == one.to) to = home->second;
     }
     auto& last = arrivals[{from, to}];  // what goes the same way does not overtake
-    const Nanos when = last = std::max(last, now + delay_min + static_cast<Nanos>(random.below(static_cast<uint64_t>(delay_max - delay_min + 1))));
+    const Nanos when = last =
+        std::max(last, now + delay_min + static_cast<Nanos>(random.below(static_cast<uint64_t>(delay_max - delay_min + 1))));
     const bool lost = random.chance(loss);
     if (trace) trace(now, from, to, one.message);
     if (to == 0 || !nodes.at(to).up) {

@@ -23,11 +23,14 @@ std::string FlatAdvice::after(uint32_t peers, std::span<const uint32_t> dims, ui
     seen_.pop_front();
   }
   if (seen_.size() < steps || sum_.expected == 0 || dims.size() < 2 || peers < 2) return {};
-  const double rate = static_cast<double>(sum_.absent) / static_cast<double>(sum_.expected), limit = flat_break_even(peers, dims);
+  const double rate = static_cast<double>(sum_.absent) / static_cast<double>(sum_.expected),
+               limit = flat_break_even(peers, dims);
   if (rate >= limit) return {};
   said_ = true;
   char text[256];
-  std::snprintf(text, sizeof text, "for your information, once: in the last %zu averaging steps %.3g %% of the members of groups were absent; below %.3g %% one flat all-reduce of all %u sends fewer bytes",
+  std::snprintf(text, sizeof text,
+                "for your information, once: in the last %zu averaging steps %.3g %% of the members of groups were absent; "
+                "below %.3g %% one flat all-reduce of all %u sends fewer bytes",
                 steps, 100 * rate, 100 * limit, peers);
   return text;
 }

@@ -37,7 +37,10 @@ TEST(FlatAdvice, is_given_once_after_a_hundred_steps) {
   FlatAdvice advice;
   EXPECT_EQ(after_steps(advice, FlatAdvice::steps - 1, 0), "");
   const auto said = after_steps(advice, 1, 0);
-  EXPECT_NE(said.find("in the last 100 averaging steps 0 % of the members of groups were absent; below 2.89 % one flat all-reduce of all 16 sends fewer bytes"), std::string::npos) << said;
+  EXPECT_NE(said.find("in the last 100 averaging steps 0 % of the members of groups were absent; below 2.89 % one flat "
+                      "all-reduce of all 16 sends fewer bytes"),
+            std::string::npos)
+      << said;
   EXPECT_EQ(after_steps(advice, 2 * FlatAdvice::steps, 0), "");
 }
 
@@ -49,7 +52,8 @@ TEST(FlatAdvice, is_not_given_where_absences_make_the_grid_cheaper) {
 TEST(FlatAdvice, is_about_the_last_hundred_steps) {
   FlatAdvice advice;
   after_steps(advice, 1000, 4);
-  const auto still = static_cast<size_t>(FlatAdvice::steps * (1 - 2 * flat_break_even(16, square)));  // 4 of 8 are absent in each that is left
+  const auto still =
+      static_cast<size_t>(FlatAdvice::steps * (1 - 2 * flat_break_even(16, square)));  // 4 of 8 are absent in each that is left
   EXPECT_EQ(after_steps(advice, still, 0), "");
   EXPECT_NE(after_steps(advice, FlatAdvice::steps - still, 0), "");
 }

@@ -1,6 +1,7 @@
 // Which entries of the roster are still to be told around: each is sent a limited number of times, with whatever message goes
-// out, and then everybody has it but for a small chance (healing takes care of that). At most one gossip item per peer. Those of
-// who is there go before those of who finished which averaging step, and of each kind the ones that were sent least: news is not held up by what most have heard. Each call costs O(1) per gossip item, on average.
+// out, and then everybody has it but for a small chance (healing takes care of that). At most one gossip item per peer. Those
+// of who is there go before those of who finished which averaging step, and of each kind the ones that were sent least: news is
+// not held up by what most have heard. Each call costs O(1) per gossip item, on average.
 #pragma once
 
 #include <array>

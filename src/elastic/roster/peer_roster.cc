@@ -57,7 +57,8 @@ const char* name(PeerStatus status) {
 }
 
 std::string label(const PeerEntry& entry) {
-  return entry.facts.name + " (" + (entry.facts.addresses.empty() ? std::string("no address") : entry.facts.addresses.front()) + ')';
+  return entry.facts.name + " (" + (entry.facts.addresses.empty() ? std::string("no address") : entry.facts.addresses.front()) +
+         ')';
 }
 
 Status check_entry(const PeerEntry& entry) {
@@ -65,12 +66,15 @@ Status check_entry(const PeerEntry& entry) {
   if (entry.id == PeerId{}) return {Code::invalid, "a peer whose id is zero"};
   if (entry.incarnation > incarnation_max) return {Code::invalid, "incarnation " + std::to_string(entry.incarnation)};
   if (facts.name.size() > peer_name_bytes_max)
-    return {Code::invalid, "a name of " + std::to_string(facts.name.size()) + " bytes: at most " + std::to_string(peer_name_bytes_max)};
+    return {Code::invalid,
+            "a name of " + std::to_string(facts.name.size()) + " bytes: at most " + std::to_string(peer_name_bytes_max)};
   if (facts.addresses.size() > peer_addresses_max)
-    return {Code::invalid, std::to_string(facts.addresses.size()) + " addresses: at most " + std::to_string(peer_addresses_max)};
+    return {Code::invalid,
+            std::to_string(facts.addresses.size()) + " addresses: at most " + std::to_string(peer_addresses_max)};
   for (const auto& address : facts.addresses) {
     if (address.empty() || address.size() > peer_address_bytes_max)
-      return {Code::invalid, "an address of " + std::to_string(address.size()) + " bytes: 1 to " + std::to_string(peer_address_bytes_max)};
+      return {Code::invalid,
+              "an address of " + std::to_string(address.size()) + " bytes: 1 to " + std::to_string(peer_address_bytes_max)};
   }
   if (!std::isfinite(facts.bandwidth)) return {Code::invalid, "a bandwidth that is no number"};
   if (!possible(facts.registered_step) || !possible(facts.finished_step) || facts.layout_version > step_number_max)
@@ -147,7 +151,10 @@ MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
   }
   enter(record);
   drop_surplus();
-  return {newer ? Effect::status : newer_facts ? Effect::facts : Effect::none, before, newer ? theirs.status : before, newer_facts};
+  return {newer         ? Effect::status
+          : newer_facts ? Effect::facts
+                        : Effect::none,
+          before, newer ? theirs.status : before, newer_facts};
 }
 
 void PeerRoster::enter(Record& record) {
@@ -240,9 +247,11 @@ bool PeerRoster::gone(const PeerId& id) const {
 }
 
 PeerClaim PeerRoster::claim_of(const Record& record, bool brief, Nanos now) {
-  PeerClaim claim{.entry = {record.entry.id, record.entry.incarnation, record.entry.status, {}}, .proven = record.proven, .brief = brief};
+  PeerClaim claim{
+      .entry = {record.entry.id, record.entry.incarnation, record.entry.status, {}}, .proven = record.proven, .brief = brief};
   if (!brief) claim.entry.facts = record.entry.facts;
-  if (is_gone(record.entry.status)) claim.gone_ms = static_cast<uint32_t>(std::max<Nanos>(now - record.gone_at, 0) / millisecond);
+  if (is_gone(record.entry.status))
+    claim.gone_ms = static_cast<uint32_t>(std::max<Nanos>(now - record.gone_at, 0) / millisecond);
   return claim;
 }
 

@@ -19,8 +19,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "elastic/roster/peer_slots.h"
-#include "unisono/status.h"
 #include "elastic/wire/elastic_message.h"
+#include "unisono/status.h"
 #include "wire/peer_id.h"
 
 namespace unisono {
@@ -45,11 +45,11 @@ struct PeerFacts {
   std::vector<std::string> addresses;  // where it listens, "tcp://host:port"; none: cannot be reached
   ElasticRole role = ElasticRole::peer;
   uint64_t schema_hash = 0;
-  double bandwidth = -1;           // bytes/s, measured; below 0: not known
-  int64_t registered_step = -1;   // the last one; -1: none yet
+  double bandwidth = -1;         // bytes/s, measured; below 0: not known
+  int64_t registered_step = -1;  // the last one; -1: none yet
   int64_t finished_step = -1;
-  uint64_t layout_version = 0;     // the newest that it holds; 0: none
-  uint64_t state_digest = 0;       // of what it can give to joiners, after finished_step
+  uint64_t layout_version = 0;  // the newest that it holds; 0: none
+  uint64_t state_digest = 0;    // of what it can give to joiners, after finished_step
   friend bool operator==(const PeerFacts&, const PeerFacts&) = default;
   friend std::partial_ordering operator<=>(const PeerFacts&, const PeerFacts&) = default;
 };
@@ -90,7 +90,7 @@ struct MergeOutcome {
   Effect effect = Effect::none;
   PeerStatus before = PeerStatus::joining;  // if it was known
   PeerStatus now = PeerStatus::joining;
-  bool newer_facts = false;                 // with a status, too
+  bool newer_facts = false;  // with a status, too
   bool changed() const { return effect == Effect::facts || effect == Effect::status || effect == Effect::added; }
 };
 
@@ -107,10 +107,10 @@ class PeerRoster {
   // Null: unknown. Good until the next merge.
   const PeerEntry* find(const PeerId& id) const;
   bool gone(const PeerId& id) const;
-  bool is_keeper(const PeerId& id) const;  // in keepers()
+  bool is_keeper(const PeerId& id) const;                 // in keepers()
   PeerClaim claim_of(const PeerId& id, Nanos now) const;  // the peer must be known
   PeerClaim brief_claim_of(const PeerId& id, Nanos now) const;
-  std::vector<PeerClaim> claims(Nanos now) const;         // of all, by id
+  std::vector<PeerClaim> claims(Nanos now) const;  // of all, by id
   // Of those whose part of the sum is another one; of all if there are no parts.
   std::vector<PeerClaim> claims_beside(const std::vector<uint64_t>& parts, Nanos now) const;
 

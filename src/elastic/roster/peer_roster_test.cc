@@ -53,7 +53,8 @@ TEST(PeerRoster, facts_follow_their_owners_counter_and_not_the_incarnation) {
 }
 
 PeerClaim random_claim(Random& random) {
-  auto claim = peer_claim(1 + random.below(6), static_cast<PeerStatus>(random.below(5)), static_cast<uint32_t>(random.below(4)));
+  auto claim =
+      peer_claim(1 + random.below(6), static_cast<PeerStatus>(random.below(5)), static_cast<uint32_t>(random.below(4)));
   claim.entry.facts.counter = random.below(4);
   claim.entry.facts.bandwidth = static_cast<double>(random.below(3));  // two of one counter: then the larger facts win
   claim.entry.facts.role = static_cast<ElasticRole>(random.below(3));
@@ -122,7 +123,9 @@ TEST(PeerRoster, claims_beside_the_parts_of_another_are_those_that_may_differ) {
   EXPECT_EQ(std::accumulate(parts.begin(), parts.end(), uint64_t{0}), mine.sum());
   const auto claims = other.claims_beside(parts, 0);
   EXPECT_LT(claims.size(), 40u);
-  const auto has = [&](uint64_t number) { return std::ranges::any_of(claims, [&](const PeerClaim& claim) { return claim.entry.id == peer_id(number); }); };
+  const auto has = [&](uint64_t number) {
+    return std::ranges::any_of(claims, [&](const PeerClaim& claim) { return claim.entry.id == peer_id(number); });
+  };
   EXPECT_TRUE(has(77));
   EXPECT_TRUE(has(500));
   for (const auto& claim : claims) (void)mine.merge(claim, 0);

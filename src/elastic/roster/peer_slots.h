@@ -1,5 +1,6 @@
-// A table from peers to numbers whose look-up touches one line of memory as a rule: of a large run it is asked for each entry of each message, and each
-// time it has long left the caches. Open addressing, linear probing; at most half of the places are taken.
+// A table from peers to numbers whose look-up touches one line of memory as a rule: of a large run it is asked for each entry
+// of each message, and each time it has long left the caches. Open addressing, linear probing; at most half of the places are
+// taken.
 #pragma once
 
 #include <cstddef>

@@ -42,9 +42,7 @@ TEST(PeerTimers, says_which_is_the_earliest_whatever_is_set_erased_and_put_off) 
         timers.erase(id);
         expected.erase(id);
         break;
-      default:
-        timers.set(id, now);
-        expected[id] = now;
+      default: timers.set(id, now); expected[id] = now;
     }
     Nanos next = never;
     for (const auto& [one, at] : expected) {

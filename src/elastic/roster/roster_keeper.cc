@@ -8,11 +8,11 @@ namespace unisono {
 
 namespace {
 
-constexpr size_t drains_max = 64;      // processes that are told at once that this one leaves
+constexpr size_t drains_max = 64;  // processes that are told at once that this one leaves
 constexpr uint32_t max_group_min = 4;
 constexpr size_t seeds_at_once = 32;
-constexpr size_t seeds_named_max = 16;    // in an error
-constexpr size_t seeds_kept_max = 2048;   // a joiner's, where they change while it is joining
+constexpr size_t seeds_named_max = 16;   // in an error
+constexpr size_t seeds_kept_max = 2048;  // a joiner's, where they change while it is joining
 
 }  // namespace
 
@@ -29,13 +29,15 @@ RosterKeeper::RosterKeeper(KeeperOptions options, PeerEntry self)
 
 Status RosterKeeper::check_options() const {
   if (options_.run_id.empty() || options_.run_id.size() > run_id_bytes_max)
-    return {Code::invalid, "the run's id has " + std::to_string(options_.run_id.size()) + " bytes: 1 to " + std::to_string(run_id_bytes_max)};
+    return {Code::invalid,
+            "the run's id has " + std::to_string(options_.run_id.size()) + " bytes: 1 to " + std::to_string(run_id_bytes_max)};
   if (options_.max_peers < 1 || options_.max_peers > roster_peers_max)
     return {Code::invalid, "max_peers is " + std::to_string(options_.max_peers) + ": 1 to " + std::to_string(roster_peers_max)};
   if (options_.min_peers < 1 || options_.min_peers > options_.max_peers)
     return {Code::invalid, "min_peers is " + std::to_string(options_.min_peers) + ": 1 to max_peers"};
   if (options_.max_group < max_group_min)
-    return {Code::invalid, "max_group is " + std::to_string(options_.max_group) + ": at least " + std::to_string(max_group_min)};
+    return {Code::invalid,
+            "max_group is " + std::to_string(options_.max_group) + ": at least " + std::to_string(max_group_min)};
   if (auto status = options_.times.check(); !status.ok()) return status;
   return check_entry(first_entry_);
 }
@@ -62,8 +64,8 @@ Status RosterKeeper::start(Nanos now) {
   return {};
 }
 
-// To a few seeds at a time, for a file may name all that ever were there: who fails makes room at once, who says nothing after a probe_period. The turn is of who was
-// not asked yet, then of who was asked longest ago.
+// To a few seeds at a time, for a file may name all that ever were there: who fails makes room at once, who says nothing after
+// a probe_period. The turn is of who was not asked yet, then of who was asked longest ago.
 void RosterKeeper::say_hello(Nanos now) {
   hello_at_ = now + options_.times.probe_period;
   std::vector<std::pair<Nanos, const std::string*>> due;
@@ -111,7 +113,8 @@ void RosterKeeper::give_up_joining() {
   }
   if (named > seeds_named_max) list += " and " + std::to_string(named - seeds_named_max) + " more";
   if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return seed.second.other_run; }))
-    return fail(Code::invalid, "RUN_ID_MISMATCH: no seed answers for run \"" + options_.run_id + "\", with its run key if it has one" + list);
+    return fail(Code::invalid,
+                "RUN_ID_MISMATCH: no seed answers for run \"" + options_.run_id + "\", with its run key if it has one" + list);
   fail(Code::unavailable, "NO_SEED: none of " + std::to_string(seeds_.size()) + " seeds answers" + list);
 }
 
@@ -174,7 +177,8 @@ bool RosterKeeper::admit(const PeerId& from, const RosterHello& hello, const Ros
   if (message.claims.empty() || message.claims.front().entry.id != from || state_ != JoinState::joined) return false;
   const auto& entry = message.claims.front().entry;
   if (entry.facts.schema_hash != self_entry().facts.schema_hash)
-    return refuse(RefusalReason::schema, "the tensors of " + label(self_entry()) + " have another schema than those of " + label(entry));
+    return refuse(RefusalReason::schema,
+                  "the tensors of " + label(self_entry()) + " have another schema than those of " + label(entry));
   const auto* known = roster_.find(from);
   if (roster_.full() && (known == nullptr || is_gone(known->status))) {
     ++counters_.full;
@@ -251,7 +255,8 @@ void RosterKeeper::woke(Nanos now) {
   PeerId due;
   while (probe_ends_.take_due(now, due)) probe_expired(due, now);
   while (suspects_.take_due(now, due)) {
-    judge(due, PeerStatus::dead, false, "suspect for " + std::to_string(options_.times.suspect_time / millisecond) + " ms, and nothing came from it", now);
+    judge(due, PeerStatus::dead, false,
+          "suspect for " + std::to_string(options_.times.suspect_time / millisecond) + " ms, and nothing came from it", now);
   }
   if (probe_at_ <= now) probe_one(now);
   if (heal_at_ <= now) heal(now);
@@ -262,11 +267,13 @@ void RosterKeeper::woke(Nanos now) {
 
 Nanos RosterKeeper::next_deadline() const {
   if (!running()) return never;
-  return std::min({join_until_, hello_at_, probe_ends_.next(), suspects_.next(), probe_at_, heal_at_, layout_at_, seek_at_, gossip_at_, roster_.next_forget()});
+  return std::min({join_until_, hello_at_, probe_ends_.next(), suspects_.next(), probe_at_, heal_at_, layout_at_, seek_at_,
+                   gossip_at_, roster_.next_forget()});
 }
 
 void RosterKeeper::set_alive(Nanos now) {
-  if (state_ == JoinState::joined && self_entry().status == PeerStatus::joining) judge(self_, PeerStatus::alive, false, "its state is loaded", now);
+  if (state_ == JoinState::joined && self_entry().status == PeerStatus::joining)
+    judge(self_, PeerStatus::alive, false, "its state is loaded", now);
 }
 
 void RosterKeeper::leave(Nanos now) {
@@ -291,7 +298,9 @@ void RosterKeeper::set_bandwidth(double bytes_per_second, Nanos now) {
 void RosterKeeper::add_address(const std::string& address, Nanos now) {
   if (!running() || address.size() > peer_address_bytes_max) return;
   auto facts = self_entry().facts;
-  if (facts.addresses.size() >= peer_addresses_max || std::find(facts.addresses.begin(), facts.addresses.end(), address) != facts.addresses.end()) return;
+  if (facts.addresses.size() >= peer_addresses_max ||
+      std::find(facts.addresses.begin(), facts.addresses.end(), address) != facts.addresses.end())
+    return;
   facts.addresses.push_back(address);
   change_facts(facts, now);
   spread(self_, GossipKind::standing, now);

@@ -1,12 +1,12 @@
 // Keeps the roster of an elastic run in one process: joins it, notices who vanishes, spreads what changes, unites with who was
 // cut off, and holds the layouts. A state machine: messages and losses in, messages and news out, time as an argument.
 //
-// Failure detection is SWIM's (Das, Gupta, Motivala 2002): a random peer is probed per period; silence makes it suspect, lasting
-// silence dead; it contradicts by raising its incarnation. Changes ride on what is sent anyway, so a period costs O(1) messages
-// whatever the number of peers; whole rosters are sent only to who joins or was apart.
-// Somebody else's word that a peer died of silence is taken as a suspicion first: after a cut, each side believes the other dead,
-// and nobody shall lose the neighbours that answer. It is the same as that word coming later, so merging stays what it is.
-// Feed messages that have arrived before woke(): a process that was stopped should hear the news before it judges others.
+// Failure detection is SWIM's (Das, Gupta, Motivala 2002): a random peer is probed per period; silence makes it suspect,
+// lasting silence dead; it contradicts by raising its incarnation. Changes ride on what is sent anyway, so a period costs O(1)
+// messages whatever the number of peers; whole rosters are sent only to who joins or was apart. Somebody else's word that a
+// peer died of silence is taken as a suspicion first: after a cut, each side believes the other dead, and nobody shall lose the
+// neighbours that answer. It is the same as that word coming later, so merging stays what it is. Feed messages that have
+// arrived before woke(): a process that was stopped should hear the news before it judges others.
 #pragma once
 
 #include <array>
@@ -21,12 +21,12 @@
 #include "base/random.h"
 #include "elastic/layout/formation_view.h"
 #include "elastic/layout/layout_book.h"
+#include "elastic/layout/record_holders.h"
+#include "elastic/roster/gossip_queue.h"
 #include "elastic/roster/peer_roster.h"
 #include "elastic/roster/peer_timers.h"
-#include "elastic/layout/record_holders.h"
-#include "elastic/roster/roster_suspicions.h"
 #include "elastic/roster/roster_keeper_values.h"
-#include "elastic/roster/gossip_queue.h"
+#include "elastic/roster/roster_suspicions.h"
 
 namespace unisono {
 
@@ -62,7 +62,8 @@ class RosterKeeper final : public FormationView {
   // Why it failed: the message begins with NO_SEED, RUN_ID_MISMATCH, SCHEMA_MISMATCH or ROSTER_FULL.
   const Status& join_status() const { return join_status_; }
 
-  void set_seeds(const std::vector<std::string>& addresses, Nanos now);  // where they are now: a joiner asks these, too, healing these instead. None: no change
+  void set_seeds(const std::vector<std::string>& addresses,
+                 Nanos now);  // where they are now: a joiner asks these, too, healing these instead. None: no change
   // The state is loaded: joining becomes alive. Before the end of joining it has no effect.
   void set_alive(Nanos now);
   // Told to up to 64 others at once; afterwards this process is silent.
@@ -184,22 +185,22 @@ class RosterKeeper final : public FormationView {
   std::map<std::string, Seed> seeds_;
   Nanos join_until_ = never, hello_at_ = never;
 
-  GossipQueue gossip_items_;  // told with all that is known of the peer
+  GossipQueue gossip_items_;     // told with all that is known of the peer
   RosterSuspicions suspicions_;  // told in brief, and soon
-  uint32_t notes_left_ = 0;  // how many messages shall go out for what every message says: steps_opened, the layout
+  uint32_t notes_left_ = 0;      // how many messages shall go out for what every message says: steps_opened, the layout
   Nanos gossip_at_ = never;
   Nanos gossiped_at_ = 0;
   Nanos told_all_at_ = 0;  // the last gossip that told facts, too
   Nanos heal_at_ = never;
-  Nanos unauthenticated_at_ = 0;            // not before then is an unauthenticated peer asked who it is
+  Nanos unauthenticated_at_ = 0;     // not before then is an unauthenticated peer asked who it is
   std::map<PeerId, Nanos> clients_;  // when each was heard last, here: they can be sent to only while they keep a link
 
   Nanos probe_at_ = never;
   uint32_t sequence_ = 0;
   std::map<PeerId, Probe> probes_;  // those that run, at most one per peer
   PeerTimers probe_ends_;
-  PeerTimers suspects_;                // when each is dead
-  PeerTimers suspected_;               // since when
+  PeerTimers suspects_;   // when each is dead
+  PeerTimers suspected_;  // since when
   uint32_t naps_ = 0;
 
   LayoutBook layouts_;
@@ -209,13 +210,13 @@ class RosterKeeper final : public FormationView {
     std::vector<PeerId> peers;
   };
   mutable NamedKeepers named_keepers_;
-  bool unsettled_ = false;          // who is there has changed since this process last compared its roster with that of another
-  std::vector<PeerId> newcomers_;   // of the newest one, beside the one before it
+  bool unsettled_ = false;         // who is there has changed since this process last compared its roster with that of another
+  std::vector<PeerId> newcomers_;  // of the newest one, beside the one before it
   bool layout_news_ = false;
   uint64_t heard_version_ = 0;  // the newest that somebody was heard to hold
   Nanos heard_at_ = 0;
   PeerId heard_from_;
-  Nanos pull_until_ = 0;        // an answer is awaited so long
+  Nanos pull_until_ = 0;  // an answer is awaited so long
   Nanos adopted_at_ = 0;
   Nanos wanted_since_ = never;  // the newest layout does not name the members any more
   Nanos layout_at_ = never;     // look again
@@ -224,7 +225,7 @@ class RosterKeeper final : public FormationView {
   Nanos looked_at_ = 0;
 
   uint64_t steps_opened_ = 0;
-  Nanos opened_at_ = 0;        // when the last one was heard of
+  Nanos opened_at_ = 0;       // when the last one was heard of
   double step_interval_ = 0;  // between them, smoothed
   std::vector<RosterSend> sends_;
   std::vector<RosterNews> news_;

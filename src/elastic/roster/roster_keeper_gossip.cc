@@ -14,19 +14,20 @@ namespace {
 constexpr size_t gossip_targets = 2;
 constexpr size_t news_per_gossip = 32;  // of who is there, at least, and else as many as are told once in a few times
 constexpr size_t gossips_per_queue = 8;
-constexpr size_t facts_per_gossip = 4;  // who finished which averaging step is told as there is room: nothing waits for it
+constexpr size_t facts_per_gossip = 4;      // who finished which averaging step is told as there is room: nothing waits for it
 constexpr size_t facts_passed_on_max = 64;  // in a run of more peers, each tells its own only
-// How often a doubt is told: so many more times than it takes until about everybody has it, and no fewer than it takes among a few whose messages are lost at times.
-// Of 1000 processes without losses one would miss one in a thousand doubts.
+// How often a doubt is told: so many more times than it takes until about everybody has it, and no fewer than it takes among a
+// few whose messages are lost at times. Of 1000 processes without losses one would miss one in a thousand doubts.
 constexpr uint32_t suspicions_told_over = 3;
 constexpr uint32_t suspicions_told_min = 11;
-constexpr size_t crowd = 64;            // where so many wait to be told of, comparing rosters afterwards is cheaper than telling each of all
+constexpr size_t crowd =
+    64;  // where so many wait to be told of, comparing rosters afterwards is cheaper than telling each of all
 constexpr uint32_t told_of_crowd = 4;
 constexpr size_t few_suspicions = 8;
 constexpr size_t few_suspicions_of_crowd = 2;  // where each is heard by so many that telling them soon keeps everybody busy
-constexpr Nanos urgent_parts_of_many = 2;  // where more are told of, they are told together
-constexpr Nanos urgent_parts = 5;    // what matters waits a fifth of gossip_period at most
-constexpr Nanos client_periods = 10; // a client that was not heard for so many probe periods has no link to here any more
+constexpr Nanos urgent_parts_of_many = 2;      // where more are told of, they are told together
+constexpr Nanos urgent_parts = 5;              // what matters waits a fifth of gossip_period at most
+constexpr Nanos client_periods = 10;  // a client that was not heard for so many probe periods has no link to here any more
 
 using Effect = MergeOutcome::Effect;
 
@@ -178,7 +179,8 @@ void RosterKeeper::gossip(Nanos now) {
 }
 
 void RosterKeeper::compare_with_one(Nanos now) {
-  for (const auto& to : some(roster_.reachable(), 1, self_, now)) sends_.push_back({.to = to, .address = {}, .message = hello(now)});
+  for (const auto& to : some(roster_.reachable(), 1, self_, now))
+    sends_.push_back({.to = to, .address = {}, .message = hello(now)});
 }
 
 RosterMessage RosterKeeper::hello(Nanos now) const {
@@ -216,11 +218,15 @@ RosterMessage RosterKeeper::make_message(RosterBody body) const {
   return message;
 }
 
-void RosterKeeper::send(const PeerId& to, RosterBody body) { sends_.push_back({.to = to, .address = {}, .message = make_message(std::move(body))}); }
+void RosterKeeper::send(const PeerId& to, RosterBody body) {
+  sends_.push_back({.to = to, .address = {}, .message = make_message(std::move(body))});
+}
 
 void RosterKeeper::send_news(const PeerId& to, RosterBody body, bool facts, Nanos now) {
   auto message = make_message(std::move(body));
-  const auto share = [](size_t waiting) { return std::min(waiting, std::clamp(waiting / gossips_per_queue, news_per_gossip, roster_claims_max)); };
+  const auto share = [](size_t waiting) {
+    return std::min(waiting, std::clamp(waiting / gossips_per_queue, news_per_gossip, roster_claims_max));
+  };
   const auto entries = std::max(share(gossip_items_.standing()), facts ? facts_per_gossip : 0);
   message.claims.reserve(std::min(share(suspicions_.size()) + entries, roster_claims_max));
   suspicions_.take(share(suspicions_.size()), message.claims, now);
@@ -245,8 +251,11 @@ void RosterKeeper::send_roster(const PeerId& to, bool welcome, const std::vector
     const auto end = std::min(at + roster_claims_max, claims.size());
     auto message = make_message(RosterGossip{.answer = true});
     const bool last = end == claims.size();
-    if (welcome) message.body = RosterWelcome{.sum = roster_.sum(), .last = last, .parts = last ? roster_.parts() : std::vector<uint64_t>()};
-    message.claims.assign(std::make_move_iterator(claims.begin() + static_cast<ptrdiff_t>(at)), std::make_move_iterator(claims.begin() + static_cast<ptrdiff_t>(end)));
+    if (welcome)
+      message.body =
+          RosterWelcome{.sum = roster_.sum(), .last = last, .parts = last ? roster_.parts() : std::vector<uint64_t>()};
+    message.claims.assign(std::make_move_iterator(claims.begin() + static_cast<ptrdiff_t>(at)),
+                          std::make_move_iterator(claims.begin() + static_cast<ptrdiff_t>(end)));
     sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
   }
 }
@@ -262,9 +271,11 @@ bool RosterKeeper::can_reach(const PeerId& id, Nanos now) const {
 // At most `count` that can be reached, chosen at random.
 std::vector<PeerId> RosterKeeper::some(const std::vector<PeerId>& among, size_t count, const PeerId& except, Nanos now) {
   std::vector<PeerId> chosen;
-  const bool all_reachable = &among == &roster_.reachable();  // no look at each then: in a large run that costs more than the choice
+  const bool all_reachable =
+      &among == &roster_.reachable();  // no look at each then: in a large run that costs more than the choice
   const auto wanted = [&](const PeerId& id) {
-    return id != except && (all_reachable ? id != self_ : can_reach(id, now)) && std::find(chosen.begin(), chosen.end(), id) == chosen.end();
+    return id != except && (all_reachable ? id != self_ : can_reach(id, now)) &&
+           std::find(chosen.begin(), chosen.end(), id) == chosen.end();
   };
   if (among.size() <= 2 * count) {
     // So few that each is looked at, from a random place on.

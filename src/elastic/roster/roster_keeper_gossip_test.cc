@@ -49,7 +49,9 @@ TEST(RosterKeeperGossip, a_hello_with_a_sum_in_parts_is_answered_with_what_diffe
 TEST(RosterKeeperGossip, a_hello_of_one_that_knows_more_is_answered_though_there_is_nothing_to_tell) {
   auto keeper = founder(8);
   const auto known = keeper.roster().claims(1);
-  const auto here = [&](size_t part) { return std::ranges::any_of(known, [&](const PeerClaim& claim) { return claim.entry.id.low % 2 == part; }); };
+  const auto here = [&](size_t part) {
+    return std::ranges::any_of(known, [&](const PeerClaim& claim) { return claim.entry.id.low % 2 == part; });
+  };
   ASSERT_TRUE(here(0) && here(1));
   auto parts = keeper.roster().parts();
   ASSERT_EQ(parts.size(), 2u);
@@ -96,12 +98,14 @@ TEST(RosterKeeperGossip, what_matters_is_told_early_and_alone) {
   EXPECT_EQ(facts, 0u);
   const Nanos later = now + 2 * times.gossip_period;
   while (keeper.next_deadline() <= later) keeper.woke(keeper.next_deadline());
-  for (const auto& one : sends_of<RosterGossip>(keeper)) facts += about(one, peer_id(1)) != nullptr && about(one, peer_id(1))->entry.facts.finished_step == 7;
+  for (const auto& one : sends_of<RosterGossip>(keeper))
+    facts += about(one, peer_id(1)) != nullptr && about(one, peer_id(1))->entry.facts.finished_step == 7;
   EXPECT_GE(facts, 2u) << "with the regular one";
 }
 
 size_t comparisons(const std::vector<RosterSend>& sends) {
-  return static_cast<size_t>(std::ranges::count_if(sends, [](const RosterSend& one) { return std::holds_alternative<RosterHello>(one.message.body); }));
+  return static_cast<size_t>(std::ranges::count_if(
+      sends, [](const RosterSend& one) { return std::holds_alternative<RosterHello>(one.message.body); }));
 }
 
 TEST(RosterKeeperGossip, compares_rosters_after_somebody_came_or_went_and_not_for_every_suspicion) {
@@ -166,7 +170,11 @@ TEST(RosterKeeperGossip, where_many_are_in_suspicion_they_are_told_of_together) 
     size_t sent = 0;
     const Nanos end = now + second;
     for (uint64_t i = 0; now < end; ++i, now += times.gossip_period / 20) {
-      keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {peer_claim(3 + i % suspicions, i / suspicions % 2 == 0 ? PeerStatus::suspect : PeerStatus::alive, static_cast<uint32_t>(1 + (i / suspicions + 1) / 2))}), now);
+      keeper.message(peer_id(2),
+                     from_run(RosterGossip{.answer = true},
+                              {peer_claim(3 + i % suspicions, i / suspicions % 2 == 0 ? PeerStatus::suspect : PeerStatus::alive,
+                                          static_cast<uint32_t>(1 + (i / suspicions + 1) / 2))}),
+                     now);
       run(keeper, now);
       sent += sends_of<RosterGossip>(keeper).size();
     }
@@ -200,7 +208,8 @@ size_t times_facts_told(RosterKeeper& keeper, uint64_t number, Nanos end) {
   size_t told = 0;
   while (keeper.next_deadline() <= end) {
     keeper.woke(keeper.next_deadline());
-    for (const auto& one : sends_of<RosterGossip>(keeper)) told += about(one, peer_id(number)) != nullptr && !about(one, peer_id(number))->brief;
+    for (const auto& one : sends_of<RosterGossip>(keeper))
+      told += about(one, peer_id(number)) != nullptr && !about(one, peer_id(number))->brief;
   }
   return told;
 }
@@ -211,7 +220,8 @@ TEST(RosterKeeperGossip, in_a_large_run_each_tells_its_own_facts_only) {
     Nanos now = 20 * times.gossip_period;  // until the newcomers are told
     for (Nanos at = 0; at < now; at += times.probe_timeout / 4) {
       run(keeper, at);
-      for (const auto& one : sends_of<RosterProbe>(keeper)) keeper.message(one.to, from_run(RosterAck{peer_id(1), one.to, std::get<RosterProbe>(one.message.body).sequence}), at);
+      for (const auto& one : sends_of<RosterProbe>(keeper))
+        keeper.message(one.to, from_run(RosterAck{peer_id(1), one.to, std::get<RosterProbe>(one.message.body).sequence}), at);
     }
     ASSERT_EQ(keeper.counters().suspicions, 0u);
     auto claim = peer_claim(9);

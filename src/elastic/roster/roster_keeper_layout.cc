@@ -15,14 +15,17 @@ constexpr size_t told_by_others = 3;
 constexpr double steps_behind_max = 64;
 constexpr uint32_t seeks_max = 8;  // then they are gone and forgotten
 
-// Who says more is not followed, or the numbers would be used up for everybody: nobody comes back from a cut so far behind, and no run that somebody joins is so old.
+// Who says more is not followed, or the numbers would be used up for everybody: nobody comes back from a cut so far behind, and
+// no run that somebody joins is so old.
 constexpr uint64_t layouts_ahead_max = uint64_t{1} << 24;  // at one each second, half a year
 constexpr uint64_t layouts_joined_max = uint64_t{1} << 40;
 constexpr uint64_t steps_joined_max = uint64_t{1} << 48;
 
-// Nobody waits for those whom the layout leaves out, so where they are half of all, hardly an averaging step is exact. At most one layout for each time that the members double.
+// Nobody waits for those whom the layout leaves out, so where they are half of all, hardly an averaging step is exact. At most
+// one layout for each time that the members double.
 bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
-  const auto named = std::ranges::count_if(layout.peers, [&](const PeerId& id) { return std::ranges::binary_search(members, id); });
+  const auto named =
+      std::ranges::count_if(layout.peers, [&](const PeerId& id) { return std::ranges::binary_search(members, id); });
   return 2 * static_cast<size_t>(named) <= members.size();
 }
 
@@ -31,7 +34,9 @@ bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
 void RosterKeeper::note_opened(uint64_t step, Nanos now) { take_steps_opened(std::min(step, step_number_max - 1) + 1, now); }
 
 void RosterKeeper::take_steps_opened(uint64_t steps, Nanos now) {
-  if (!running() || steps <= steps_opened_ || steps > (state_ == JoinState::joining ? steps_joined_max : steps_opened_ + steps_ahead_max)) return;
+  if (!running() || steps <= steps_opened_ ||
+      steps > (state_ == JoinState::joining ? steps_joined_max : steps_opened_ + steps_ahead_max))
+    return;
   if (steps_opened_ > 0) {
     const auto each = static_cast<double>(now - opened_at_) / static_cast<double>(steps - steps_opened_);
     step_interval_ += (each - step_interval_) / (step_interval_ > 0 ? 8 : 1);
@@ -57,11 +62,17 @@ void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t
 
 std::vector<PeerId> RosterKeeper::coordinators(std::string_view key, const SlotName& slot) const {
   auto& named = named_keepers_;
-  if (named.layout_version != slot.layout_version || named.layout_digest != slot.layout_digest || named.keepers_version != roster_.keepers_version()) {
+  if (named.layout_version != slot.layout_version || named.layout_digest != slot.layout_digest ||
+      named.keepers_version != roster_.keepers_version()) {
     const auto* layout = layouts_.find(slot.layout_version, slot.layout_digest);
-    named = {.layout_version = slot.layout_version, .layout_digest = slot.layout_digest, .keepers_version = roster_.keepers_version(), .peers = {}};
+    named = {.layout_version = slot.layout_version,
+             .layout_digest = slot.layout_digest,
+             .keepers_version = roster_.keepers_version(),
+             .peers = {}};
     if (layout == nullptr) named.layout_version = 0;  // it may come
-    else std::ranges::copy_if(layout->peers, std::back_inserter(named.peers), [&](const PeerId& id) { return roster_.is_keeper(id); });
+    else
+      std::ranges::copy_if(layout->peers, std::back_inserter(named.peers),
+                           [&](const PeerId& id) { return roster_.is_keeper(id); });
   }
   return record_holders(key, named.peers.empty() ? roster_.keepers() : named.peers);
 }
@@ -84,7 +95,8 @@ bool RosterKeeper::believable(const Layout& layout) const {
 
 bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t told, Nanos now) {
   std::vector<PeerId> newcomers;
-  std::copy_if(layout->peers.begin(), layout->peers.end(), std::back_inserter(newcomers), [&](const PeerId& id) { return !layouts_.has_member(id); });
+  std::copy_if(layout->peers.begin(), layout->peers.end(), std::back_inserter(newcomers),
+               [&](const PeerId& id) { return !layouts_.has_member(id); });
   if (!layouts_.add(layout)) return false;
   if (layouts_.newest() != layout) return true;
   newcomers_ = std::move(newcomers);
@@ -99,7 +111,8 @@ bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerI
   ++claim.entry.facts.counter;
   (void)roster_.merge(claim, now);
   spread_notes(now);
-  // Who made it has heard that its members are alive; that news may still be on its way to here, and until then this process would ask other coordinators.
+  // Who made it has heard that its members are alive; that news may still be on its way to here, and until then this process
+  // would ask other coordinators.
   for (const auto& id : layout->peers) {
     const auto* entry = roster_.find(id);
     if (entry == nullptr || id == self_ || entry->status != PeerStatus::joining) continue;
@@ -116,7 +129,8 @@ bool RosterKeeper::knows_all_of_layout() const {
   return std::ranges::all_of(layouts_.members(), [&](const PeerId& id) { return roster_.find(id) != nullptr; });
 }
 
-// Where many come at once, news of some of them may still be on its way to here. Who sent the layout is asked first, then anybody.
+// Where many come at once, news of some of them may still be on its way to here. Who sent the layout is asked first, then
+// anybody.
 void RosterKeeper::seek_members(const PeerId& from, Nanos now) {
   seek_at_ = never;
   if (knows_all_of_layout() || sought_++ == seeks_max) return;
@@ -125,11 +139,13 @@ void RosterKeeper::seek_members(const PeerId& from, Nanos now) {
   else compare_with_one(now);
 }
 
-// With the claims of those whom the layout before it did not name: whoever lacks the layout may not know them, either, and would ask other coordinators.
+// With the claims of those whom the layout before it did not name: whoever lacks the layout may not know them, either, and
+// would ask other coordinators.
 void RosterKeeper::send_layout(const PeerId& to, Nanos now) {
   auto message = make_message(LayoutPush{layouts_.newest()});
   for (const auto& id : newcomers_) {
-    if (message.claims.size() < roster_claims_max && roster_.find(id) != nullptr) message.claims.push_back(roster_.claim_of(id, now));
+    if (message.claims.size() < roster_claims_max && roster_.find(id) != nullptr)
+      message.claims.push_back(roster_.claim_of(id, now));
   }
   sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
 }
@@ -150,7 +166,8 @@ void RosterKeeper::consider_layout(Nanos now) {
     return;
   }
   const auto members = roster_.full_members([&](const PeerId& id) { return layouts_.has_member(id); });
-  const bool wanted = newest == nullptr ? members.size() >= options_.min_peers : !members.empty() && members != layouts_.members();
+  const bool wanted =
+      newest == nullptr ? members.size() >= options_.min_peers : !members.empty() && members != layouts_.members();
   if (!wanted) {
     wanted_since_ = never;
     return;
@@ -160,7 +177,9 @@ void RosterKeeper::consider_layout(Nanos now) {
   const auto makers = holders(layout_key(options_.run_id, version));
   const auto place = std::find(makers.begin(), makers.end(), self_) - makers.begin();
   if (place == static_cast<ptrdiff_t>(makers.size())) return;
-  const Nanos due = newest == nullptr || leaves_out_most(*newest, members) ? wanted_since_ : std::max(wanted_since_, adopted_at_ + options_.times.relayout_period);
+  const Nanos due = newest == nullptr || leaves_out_most(*newest, members)
+                        ? wanted_since_
+                        : std::max(wanted_since_, adopted_at_ + options_.times.relayout_period);
   const Nanos turn = due + place * holder_patience;
   if (now < turn) {
     layout_at_ = turn;
@@ -171,12 +190,19 @@ void RosterKeeper::consider_layout(Nanos now) {
 
 void RosterKeeper::make_next_layout(uint64_t version, const std::vector<PeerId>& members, Nanos now) {
   const auto newest = layouts_.newest();
-  LayoutRequest request{.run = options_.run_id, .version = version, .grid = options_.grid, .max_group = options_.max_group, .dims = options_.dims};
-  // The highest averaging step that was opened is steps_opened - 1; two after it, nobody has begun to form groups. Where averaging steps are so short that news of them
-  // takes longer, that is as many more as fit into half of a gossip_period.
+  LayoutRequest request{.run = options_.run_id,
+                        .version = version,
+                        .grid = options_.grid,
+                        .max_group = options_.max_group,
+                        .dims = options_.dims};
+  // The highest averaging step that was opened is steps_opened - 1; two after it, nobody has begun to form groups. Where
+  // averaging steps are so short that news of them takes longer, that is as many more as fit into half of a gossip_period.
   if (version > 1) {
-    const auto behind = step_interval_ > 0 ? std::min(static_cast<double>(options_.times.gossip_period) / 2 / step_interval_, steps_behind_max) : 0;
-    request.first_step = std::max(steps_opened_ + 1 + static_cast<uint64_t>(behind), newest == nullptr ? 0 : newest->first_step);
+    const auto behind = step_interval_ > 0
+                            ? std::min(static_cast<double>(options_.times.gossip_period) / 2 / step_interval_, steps_behind_max)
+                            : 0;
+    request.first_step =
+        std::max(steps_opened_ + 1 + static_cast<uint64_t>(behind), newest == nullptr ? 0 : newest->first_step);
   }
   auto layout = make_layout(request, members);
   if (!layout.ok() && !request.dims.empty()) {

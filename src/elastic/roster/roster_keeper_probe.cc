@@ -7,9 +7,9 @@ namespace unisono {
 
 namespace {
 
-constexpr size_t helpers = 3;         // asked to probe who does not answer
+constexpr size_t helpers = 3;  // asked to probe who does not answer
 constexpr Nanos nap_min = 5 * millisecond;
-constexpr uint32_t naps_max = 4;      // in a row: a host that is always late still gets somewhere
+constexpr uint32_t naps_max = 4;  // in a row: a host that is always late still gets somewhere
 
 }  // namespace
 
@@ -43,7 +43,8 @@ void RosterKeeper::probe_expired(const PeerId& target, Nanos now) {
   const auto* entry = roster_.find(target);
   if (entry == nullptr || entry->status == PeerStatus::suspect || is_gone(entry->status)) return;
   ++counters_.suspicions;
-  judge(target, PeerStatus::suspect, false, "it did not answer " + label(self_entry()) + " for " + std::to_string(waited) + " ms", now);
+  judge(target, PeerStatus::suspect, false,
+        "it did not answer " + label(self_entry()) + " for " + std::to_string(waited) + " ms", now);
   tell(target, {target}, now);
 }
 

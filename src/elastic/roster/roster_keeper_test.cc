@@ -45,7 +45,8 @@ TEST(RosterKeeper, a_joiner_asks_every_seed_and_is_in_when_it_has_the_whole_rost
   EXPECT_EQ(sends_of<RosterHello>(keeper).size(), 2u);
   run(keeper, times.probe_period);
   EXPECT_EQ(sends_of<RosterHello>(keeper).size(), 2u) << "asked again";
-  keeper.message(peer_id(2), from_run(RosterWelcome{.sum = 0, .last = false, .parts = {}}, {peer_claim(2)}), times.probe_period);
+  keeper.message(peer_id(2), from_run(RosterWelcome{.sum = 0, .last = false, .parts = {}}, {peer_claim(2)}),
+                 times.probe_period);
   EXPECT_EQ(keeper.join_state(), JoinState::joining);
   keeper.message(peer_id(2), from_run(RosterWelcome{.sum = 0, .last = true, .parts = {}}, {peer_claim(3)}), times.probe_period);
   EXPECT_EQ(keeper.join_state(), JoinState::joined);
@@ -107,7 +108,8 @@ TEST(RosterKeeper, of_many_seeds_a_few_are_asked_at_a_time_until_one_answers) {
   }
   EXPECT_EQ(asked.size(), 1000u);
   EXPECT_EQ(keeper.join_state(), JoinState::joining);
-  keeper.message(peer_id(2), from_run(RosterWelcome{.sum = 0, .last = true, .parts = {}}, {peer_claim(2)}), 4 * times.probe_period + 2);
+  keeper.message(peer_id(2), from_run(RosterWelcome{.sum = 0, .last = true, .parts = {}}, {peer_claim(2)}),
+                 4 * times.probe_period + 2);
   EXPECT_EQ(keeper.join_state(), JoinState::joined);
 }
 

@@ -67,7 +67,8 @@ inline std::vector<RosterSend> run_answered(RosterKeeper& keeper, Nanos begin, N
   for (Nanos at = begin; at <= end; at += times.probe_timeout / 16) {
     run(keeper, at);
     for (auto& one : keeper.take_sends()) {
-      if (const auto* probe = std::get_if<RosterProbe>(&one.message.body)) keeper.message(one.to, from_run(RosterAck{peer_id(1), one.to, probe->sequence}), at);
+      if (const auto* probe = std::get_if<RosterProbe>(&one.message.body))
+        keeper.message(one.to, from_run(RosterAck{peer_id(1), one.to, probe->sequence}), at);
       sends.push_back(std::move(one));
     }
   }

@@ -22,12 +22,12 @@ struct KeeperOptions {
   uint32_t max_peers = roster_peers_max;
   GridKind grid = GridKind::fitted;
   uint32_t max_group = 32;
-  std::vector<uint32_t> dims;      // for tests: a grid where they fit; else one is fitted
-  uint64_t seed = 0;               // of all random choices
+  std::vector<uint32_t> dims;  // for tests: a grid where they fit; else one is fitted
+  uint64_t seed = 0;           // of all random choices
 };
 
 struct RosterSend {
-  PeerId to;            // zero: whoever listens at the address
+  PeerId to;  // zero: whoever listens at the address
   std::string address;
   RosterMessage message;
 };
@@ -43,12 +43,12 @@ struct RosterNews {
 enum class JoinState : uint8_t { idle, joining, joined, failed, left };
 
 struct KeeperCounters {
-  uint64_t foreign = 0;      // messages of other runs
-  uint64_t unauthenticated = 0;    // messages of processes that the roster did not know
-  uint64_t full = 0;         // entries refused because max_peers are present
-  uint64_t suspicions = 0;   // of others, by this process's own probes
-  uint64_t refutations = 0;  // this process contradicted that it is suspect or dead
-  uint64_t naps = 0;         // it woke up much too late, and judged nobody for it
+  uint64_t foreign = 0;          // messages of other runs
+  uint64_t unauthenticated = 0;  // messages of processes that the roster did not know
+  uint64_t full = 0;             // entries refused because max_peers are present
+  uint64_t suspicions = 0;       // of others, by this process's own probes
+  uint64_t refutations = 0;      // this process contradicted that it is suspect or dead
+  uint64_t naps = 0;             // it woke up much too late, and judged nobody for it
   uint64_t layouts_made = 0;
 };
 

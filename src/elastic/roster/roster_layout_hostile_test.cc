@@ -22,7 +22,8 @@ using test::run_answered;
 using test::sends_of;
 using test::times;
 
-constexpr uint64_t impossible[] = {uint64_t{1} << 26, (uint64_t{1} << 53) - 1, uint64_t{1} << 53, (uint64_t{1} << 53) + 1, ~uint64_t{0} - 1};
+constexpr uint64_t impossible[] = {uint64_t{1} << 26, (uint64_t{1} << 53) - 1, uint64_t{1} << 53, (uint64_t{1} << 53) + 1,
+                                   ~uint64_t{0} - 1};
 
 Layout layout_of(const LayoutRequest& request, uint64_t first, uint64_t last) {
   std::vector<PeerId> ids;
@@ -57,7 +58,8 @@ void expect_undisturbed(RosterKeeper& keeper) {
   const auto sends = run_answered(keeper, 2, 2 * times.relayout_period + 15 * second);
   EXPECT_EQ(keeper.newest_layout()->version, 2u);
   EXPECT_LE(keeper.newest_layout()->first_step, 2u);
-  EXPECT_TRUE(std::ranges::all_of(sends, [](const RosterSend& one) { return decode_roster_message(encode(one.message)).ok(); }));
+  EXPECT_TRUE(
+      std::ranges::all_of(sends, [](const RosterSend& one) { return decode_roster_message(encode(one.message)).ok(); }));
 }
 
 TEST(RosterLayoutHostile, a_version_that_nobody_has_reached_is_neither_asked_for_nor_counted_on_from) {
@@ -129,7 +131,8 @@ TEST(RosterLayoutHostile, who_joins_follows_a_run_that_is_old_but_none_that_cann
 
 TEST(RosterLayoutHostile, who_was_cut_off_for_long_follows_the_others) {
   auto keeper = settled_keeper();
-  auto message = from_run(LayoutPush{shared(layout_of({.run = "demo", .version = 1'000'000, .first_step = 900'000'000}, 1, 5))});
+  auto message =
+      from_run(LayoutPush{shared(layout_of({.run = "demo", .version = 1'000'000, .first_step = 900'000'000}, 1, 5))});
   message.steps_opened = 1'000'000'000;
   keeper.message(peer_id(2), message, 1);
   EXPECT_EQ(keeper.newest_layout()->version, 1'000'000u);
@@ -149,19 +152,24 @@ TEST(RosterLayoutHostile, one_that_is_older_than_ours_is_no_news) {
   EXPECT_EQ(keeper.newest_layout()->version, 10u);
   EXPECT_EQ(keeper.layout_for(1000)->version, 10u);
   EXPECT_FALSE(keeper.take_layout_news());
-  for (const auto& one : keeper.take_sends()) EXPECT_FALSE(std::holds_alternative<LayoutPull>(one.message.body) || std::holds_alternative<LayoutPush>(one.message.body));
+  for (const auto& one : keeper.take_sends())
+    EXPECT_FALSE(std::holds_alternative<LayoutPull>(one.message.body) || std::holds_alternative<LayoutPush>(one.message.body));
 }
 
 TEST(RosterLayoutHostile, one_of_thousands_that_nobody_knows_is_replaced_at_once_and_nobody_is_asked_for_ever) {
   auto keeper = settled_keeper();
   constexpr uint64_t pushes = 20;
   for (uint64_t version = 2; version < 2 + pushes; ++version) {
-    keeper.message(peer_id(2), from_run(LayoutPush{shared(layout_of({.run = "demo", .version = version}, 1000 * version, 1000 * version + roster_peers_max - 1))}), 1);
+    keeper.message(peer_id(2),
+                   from_run(LayoutPush{shared(
+                       layout_of({.run = "demo", .version = version}, 1000 * version, 1000 * version + roster_peers_max - 1))}),
+                   1);
   }
   EXPECT_EQ(keeper.roster().size(), 3u) << "being named makes nobody a peer";
   size_t held = 0;
   for (uint64_t version = 1; version < 2 + pushes; ++version) {
-    const auto layout = layout_of({.run = "demo", .version = version}, version == 1 ? 1 : 1000 * version, version == 1 ? 3 : 1000 * version + roster_peers_max - 1);
+    const auto layout = layout_of({.run = "demo", .version = version}, version == 1 ? 1 : 1000 * version,
+                                  version == 1 ? 3 : 1000 * version + roster_peers_max - 1);
     held += keeper.find_layout(version, layout.digest) != nullptr ? 1 : 0;
   }
   EXPECT_LE(held, layouts_held_max);
@@ -170,7 +178,9 @@ TEST(RosterLayoutHostile, one_of_thousands_that_nobody_knows_is_replaced_at_once
   EXPECT_EQ(keeper.newest_layout()->version, 2 + pushes) << "one, however many there were";
   EXPECT_EQ(keeper.newest_layout()->peers.size(), 3u);
   EXPECT_TRUE(keeper.settled());
-  EXPECT_LE(std::ranges::count_if(sends, [](const RosterSend& one) { return std::holds_alternative<RosterHello>(one.message.body); }), 20);
+  EXPECT_LE(
+      std::ranges::count_if(sends, [](const RosterSend& one) { return std::holds_alternative<RosterHello>(one.message.body); }),
+      20);
 }
 
 // Bytes with dimensions that do not fit, or a digest that is not theirs, are LayoutBytes' to refuse; a keeper never sees them.

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <set>
 
-#include "elastic/roster/elastic_test_support.h"
 #include "elastic/layout/layout_book.h"
-#include "elastic/roster/roster_keeper_test_support.h"
+#include "elastic/roster/elastic_test_support.h"
 #include "elastic/roster/gossip_queue.h"
+#include "elastic/roster/roster_keeper_test_support.h"
 
 namespace unisono {
 namespace {
@@ -106,7 +106,9 @@ TEST(GossipQueue, what_matters_goes_first_and_news_before_what_was_told) {
   EXPECT_EQ(gossip_items.standing(), 3u);
   EXPECT_EQ(gossip_items.size(), 10u);
   EXPECT_EQ(gossip_items.take(1), std::vector{peer_id(9)}) << "7 and 8 were told before";
-  for (int i = 0; i < 12; ++i) EXPECT_TRUE(std::ranges::all_of(gossip_items.take(1), [](const PeerId& id) { return id == peer_id(7) || id == peer_id(8) || id == peer_id(9); }));
+  for (int i = 0; i < 12; ++i)
+    EXPECT_TRUE(std::ranges::all_of(gossip_items.take(1),
+                                    [](const PeerId& id) { return id == peer_id(7) || id == peer_id(8) || id == peer_id(9); }));
   EXPECT_EQ(gossip_items.standing(), 0u);
   EXPECT_EQ(gossip_items.take(8).size(), 7u);
 }
@@ -207,7 +209,9 @@ TEST(RosterLayout, the_second_holder_makes_it_when_the_first_does_not) {
       if (one.newest_layout() != nullptr) made = now;
       for (const auto& send : one.take_sends()) {
         const auto* probe = std::get_if<RosterProbe>(&send.message.body);
-        if (probe != nullptr) one.message(send.to, {.run = fnv1a64("demo"), .body = RosterAck{probe->origin, send.to, probe->sequence}, .claims = {}}, now);
+        if (probe != nullptr)
+          one.message(send.to,
+                      {.run = fnv1a64("demo"), .body = RosterAck{probe->origin, send.to, probe->sequence}, .claims = {}}, now);
       }
     }
     EXPECT_EQ(made / second, 5 * place);
@@ -220,10 +224,17 @@ TEST(RosterLayout, one_of_equal_version_is_replaced_by_the_smaller_digest_and_pu
   keeper.woke(keeper.next_deadline());
   ASSERT_NE(keeper.newest_layout(), nullptr);
   (void)keeper.take_sends();
-  RosterMessage message{.run = fnv1a64("demo"), .layout_version = 1, .layout_digest = keeper.newest_layout()->digest - 1, .body = RosterGossip{.answer = true}, .claims = {peer_claim(2)}};
+  RosterMessage message{.run = fnv1a64("demo"),
+                        .layout_version = 1,
+                        .layout_digest = keeper.newest_layout()->digest - 1,
+                        .body = RosterGossip{.answer = true},
+                        .claims = {peer_claim(2)}};
   for (int i = 0; i < 5; ++i) keeper.message(peer_id(2), message, 1);
   const auto sends = keeper.take_sends();
-  EXPECT_EQ(std::count_if(sends.begin(), sends.end(), [](const auto& one) { return std::holds_alternative<LayoutPull>(one.message.body); }), 1) << "asked once";
+  EXPECT_EQ(std::count_if(sends.begin(), sends.end(),
+                          [](const auto& one) { return std::holds_alternative<LayoutPull>(one.message.body); }),
+            1)
+      << "asked once";
   auto lesser = *layout(1, 0, 5);
   lesser.digest = keeper.newest_layout()->digest - 1;
   EXPECT_TRUE(keeper.adopt_layout(lesser, 2));
@@ -238,15 +249,18 @@ TEST(RosterLayout, who_is_not_known_of_those_that_it_names_is_asked_for_where_it
     RosterKeeper keeper(all, peer_entry(1));
     ASSERT_TRUE(keeper.start(0).ok());
     const auto run = fnv1a64("demo");
-    keeper.message(peer_id(2), {.run = run, .body = RosterWelcome{.sum = 0, .last = true, .parts = {}}, .claims = {peer_claim(2)}}, 0);
+    keeper.message(peer_id(2),
+                   {.run = run, .body = RosterWelcome{.sum = 0, .last = true, .parts = {}}, .claims = {peer_claim(2)}}, 0);
     ASSERT_TRUE(keeper.settled());
     (void)keeper.take_sends();
     keeper.message(peer_id(2), {.run = run, .body = LayoutPush{layout(1, 0, 5)}, .claims = {}}, 1);
     EXPECT_FALSE(keeper.settled());
     const auto sends = keeper.take_sends();
-    EXPECT_TRUE(std::ranges::any_of(sends, [](const auto& one) { return one.to == peer_id(2) && std::holds_alternative<RosterHello>(one.message.body); }));
+    EXPECT_TRUE(std::ranges::any_of(
+        sends, [](const auto& one) { return one.to == peer_id(2) && std::holds_alternative<RosterHello>(one.message.body); }));
     if (answered) {
-      keeper.message(peer_id(2), {.run = run, .body = RosterGossip{.answer = true}, .claims = {peer_claim(3), peer_claim(4)}}, 2);
+      keeper.message(peer_id(2), {.run = run, .body = RosterGossip{.answer = true}, .claims = {peer_claim(3), peer_claim(4)}},
+                     2);
       EXPECT_FALSE(keeper.settled()) << "one is unknown still";
       keeper.message(peer_id(2), {.run = run, .body = RosterGossip{.answer = true}, .claims = {peer_claim(5)}}, 3);
       EXPECT_TRUE(keeper.settled());
@@ -274,7 +288,13 @@ TEST(RosterLayout, one_with_an_impossible_version_is_not_taken) {
 TEST(RosterLayout, a_version_that_was_heard_of_and_lost_does_not_stop_the_next) {
   RosterKeeper keeper(options(true), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());
-  keeper.message(peer_id(2), {.run = fnv1a64("demo"), .layout_version = 6, .layout_digest = 1, .body = RosterGossip{.answer = true}, .claims = {peer_claim(2, PeerStatus::left)}}, 0);
+  keeper.message(peer_id(2),
+                 {.run = fnv1a64("demo"),
+                  .layout_version = 6,
+                  .layout_digest = 1,
+                  .body = RosterGossip{.answer = true},
+                  .claims = {peer_claim(2, PeerStatus::left)}},
+                 0);
   while (keeper.newest_layout() == nullptr && keeper.next_deadline() < 20 * second) keeper.woke(keeper.next_deadline());
   ASSERT_NE(keeper.newest_layout(), nullptr);
   EXPECT_EQ(keeper.newest_layout()->version, 7u);
@@ -284,7 +304,11 @@ TEST(RosterLayout, one_is_waited_for_as_long_as_who_holds_it_is_there) {
   for (const bool leaves : {false, true}) {
     RosterKeeper keeper(options(true), peer_entry(1));
     ASSERT_TRUE(keeper.start(0).ok());
-    RosterMessage message{.run = fnv1a64("demo"), .layout_version = 6, .layout_digest = 1, .body = RosterGossip{.answer = true}, .claims = {peer_claim(2, PeerStatus::joining)}};
+    RosterMessage message{.run = fnv1a64("demo"),
+                          .layout_version = 6,
+                          .layout_digest = 1,
+                          .body = RosterGossip{.answer = true},
+                          .claims = {peer_claim(2, PeerStatus::joining)}};
     keeper.message(peer_id(2), message, 0);
     message.layout_version = 0;
     if (leaves) message.claims = {peer_claim(2, PeerStatus::left)};

@@ -35,7 +35,9 @@ RosterKeeper keeper_of_eight() {
   return keeper;
 }
 
-SlotName slot_of(const Layout& layout, uint64_t step) { return {.layout_version = layout.version, .layout_digest = layout.digest, .step = step, .round = 0, .line = 0}; }
+SlotName slot_of(const Layout& layout, uint64_t step) {
+  return {.layout_version = layout.version, .layout_digest = layout.digest, .step = step, .round = 0, .line = 0};
+}
 
 TEST(RosterLayoutUse, who_is_told_of_a_layout_is_told_of_those_who_are_new_in_it) {
   auto keeper = keeper_of_eight();
@@ -49,7 +51,8 @@ TEST(RosterLayoutUse, who_is_told_of_a_layout_is_told_of_those_who_are_new_in_it
       ASSERT_NE(about(push, peer_id(number)), nullptr) << number;
       EXPECT_EQ(about(push, peer_id(number))->entry.facts.addresses, peer_claim(number).entry.facts.addresses);
     }
-    for (const uint64_t number : {1, 2, 3}) EXPECT_EQ(about(push, peer_id(number)), nullptr) << "whoever has the layout before it knows " << number;
+    for (const uint64_t number : {1, 2, 3})
+      EXPECT_EQ(about(push, peer_id(number)), nullptr) << "whoever has the layout before it knows " << number;
   }
 }
 
@@ -67,7 +70,8 @@ TEST(RosterLayoutUse, where_steps_are_short_it_begins_as_much_later_as_news_of_i
     Nanos between;
     uint64_t later;
   };
-  for (const auto& [between, later] : {Case{10 * second, 0}, Case{times.gossip_period / 2, 1}, Case{times.gossip_period / 20, 10}, Case{times.gossip_period / 2000, 64}}) {
+  for (const auto& [between, later] : {Case{10 * second, 0}, Case{times.gossip_period / 2, 1},
+                                       Case{times.gossip_period / 20, 10}, Case{times.gossip_period / 2000, 64}}) {
     auto keeper = founder(3);
     for (uint64_t step = 0; step < 50; ++step) keeper.note_opened(step, static_cast<Nanos>(step) * between);
     const Nanos now = 50 * between;

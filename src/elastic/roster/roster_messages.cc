@@ -27,7 +27,9 @@ void write_parts(ByteWriter& writer, const std::vector<uint64_t>& parts) {
 
 bool read_parts(ByteReader& reader, std::vector<uint64_t>& parts) {
   const auto count = reader.read<uint16_t>();
-  if (!reader.ok() || count > roster_parts_max || (count != 0 && !std::has_single_bit(count)) || reader.left() < count * sizeof(uint64_t)) return false;
+  if (!reader.ok() || count > roster_parts_max || (count != 0 && !std::has_single_bit(count)) ||
+      reader.left() < count * sizeof(uint64_t))
+    return false;
   parts.resize(count);
   for (auto& part : parts) part = reader.read<uint64_t>();
   return true;
@@ -64,20 +66,26 @@ void write_body(ByteWriter& writer, const LayoutPush& push) { write_layout(write
 Status read_body(ByteReader& reader, RosterHello& hello) {
   hello.run_id = reader.read_string(run_id_bytes_max);
   hello.sum = reader.read<uint64_t>();
-  return reader.ok() && read_parts(reader, hello.parts) ? Status() : corrupt("hello: cut, or the run's id is too long, or its parts are not 0 or a power of two");
+  return reader.ok() && read_parts(reader, hello.parts)
+             ? Status()
+             : corrupt("hello: cut, or the run's id is too long, or its parts are not 0 or a power of two");
 }
 Status read_body(ByteReader& reader, RosterWelcome& welcome) {
   welcome.sum = reader.read<uint64_t>();
   const auto last = reader.read<uint8_t>();
   welcome.last = last == 1;
-  return reader.ok() && last <= 1 && read_parts(reader, welcome.parts) ? Status() : corrupt("welcome: cut, or neither the last nor another one, or its parts are not 0 or a power of two");
+  return reader.ok() && last <= 1 && read_parts(reader, welcome.parts)
+             ? Status()
+             : corrupt("welcome: cut, or neither the last nor another one, or its parts are not 0 or a power of two");
 }
 Status read_body(ByteReader& reader, RosterRefused& refused) {
   const auto reason = reader.read<uint8_t>();
   refused.reason = static_cast<RefusalReason>(reason);
   refused.text = reader.read_string(refusal_bytes_max);
   if (!reader.ok()) return corrupt("refused: cut, or its text is too long");
-  return reason >= 1 && reason <= static_cast<uint8_t>(RefusalReason::full) ? Status() : corrupt("refused: reason " + std::to_string(reason));
+  return reason >= 1 && reason <= static_cast<uint8_t>(RefusalReason::full)
+             ? Status()
+             : corrupt("refused: reason " + std::to_string(reason));
 }
 Status read_body(ByteReader& reader, RosterProbe& probe) {
   probe.origin = read_id(reader);
@@ -107,7 +115,8 @@ Status read_body(ByteReader& reader, LayoutPull& pull) {
 Status read_body(ByteReader& reader, LayoutPush& push) {
   Layout layout;
   if (auto status = read_layout(reader, layout); !status.ok()) return status;
-  if (layout.version > step_number_max || layout.first_step > step_number_max) return corrupt("layout: a version that cannot be");
+  if (layout.version > step_number_max || layout.first_step > step_number_max)
+    return corrupt("layout: a version that cannot be");
   push.layout = std::make_shared<const Layout>(std::move(layout));
   return {};
 }
@@ -163,7 +172,8 @@ Result<RosterMessage> decode_roster_message(ByteView bytes) {
   message.layout_digest = reader.read<uint64_t>();
   if (!reader.ok()) return corrupt("cut");
   if (channel != static_cast<uint8_t>(ElasticChannel::roster)) return corrupt("channel " + std::to_string(channel));
-  if (message.steps_opened > step_number_max || message.layout_version > step_number_max) return corrupt("an averaging step or layout version that cannot be");
+  if (message.steps_opened > step_number_max || message.layout_version > step_number_max)
+    return corrupt("an averaging step or layout version that cannot be");
   constexpr size_t kinds = std::variant_size_v<RosterBody>;
   if (kind >= kinds) return corrupt("kind " + std::to_string(kind));
   return read_kind(kind, reader, std::move(message), std::make_index_sequence<kinds>());

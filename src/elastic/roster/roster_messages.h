@@ -1,8 +1,9 @@
-// What processes tell each other about who is there: the messages of RosterKeeper, and their bytes (docs/reference/wire_format.md).
+// What processes tell each other about who is there: the messages of RosterKeeper, and their bytes
+// (docs/reference/wire_format.md).
 //
-// Every message carries what it costs nothing to carry: which layout is the newest, which averaging step was opened, and a few entries
-// of the roster that changed lately. Decoders trust nothing: what is cut, too long or impossible is corrupt, and they allocate
-// no more than they read.
+// Every message carries what it costs nothing to carry: which layout is the newest, which averaging step was opened, and a few
+// entries of the roster that changed lately. Decoders trust nothing: what is cut, too long or impossible is corrupt, and they
+// allocate no more than they read.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +24,13 @@ inline constexpr size_t run_id_bytes_max = 255;
 inline constexpr size_t refusal_bytes_max = 1024;
 inline constexpr size_t roster_claims_max = 128;  // per message: longer ones are split by who makes them
 
-// To whoever listens at a seed, or where somebody lived that died: the sender's own claim comes first. Answered by RosterWelcome or
-// RosterRefused; by nothing while the other is joining itself.
+// To whoever listens at a seed, or where somebody lived that died: the sender's own claim comes first. Answered by
+// RosterWelcome or RosterRefused; by nothing while the other is joining itself.
 struct RosterHello {
   std::string run_id;
   uint64_t sum = 0;  // of the sender's roster: if it is the receiver's, no roster need be sent
-  std::vector<uint64_t> parts;  // the sum in so many parts (PeerRoster::parts), or none: only of those that differ entries need be sent
+  std::vector<uint64_t>
+      parts;  // the sum in so many parts (PeerRoster::parts), or none: only of those that differ entries need be sent
   friend bool operator==(const RosterHello&, const RosterHello&) = default;
 };
 // A part of the roster; in order, the last part says so.
@@ -77,13 +79,13 @@ struct LayoutPush {
   friend bool operator==(const LayoutPush& a, const LayoutPush& b) { return *a.layout == *b.layout; }
 };
 
-using RosterBody =
-    std::variant<RosterHello, RosterWelcome, RosterRefused, RosterProbe, RosterAck, RosterProbeRequest, RosterGossip, LayoutPull, LayoutPush>;
+using RosterBody = std::variant<RosterHello, RosterWelcome, RosterRefused, RosterProbe, RosterAck, RosterProbeRequest,
+                                RosterGossip, LayoutPull, LayoutPush>;
 
 struct RosterMessage {
-  uint64_t run = 0;            // fnv1a64 of the run's id: others' messages are dropped
-  uint64_t steps_opened = 0;  // as FormationView says it
-  uint64_t layout_version = 0; // the newest that the sender holds; 0: none
+  uint64_t run = 0;             // fnv1a64 of the run's id: others' messages are dropped
+  uint64_t steps_opened = 0;    // as FormationView says it
+  uint64_t layout_version = 0;  // the newest that the sender holds; 0: none
   uint64_t layout_digest = 0;
   RosterBody body;
   std::vector<PeerClaim> claims;  // at most roster_claims_max

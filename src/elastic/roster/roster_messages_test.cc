@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "base/random.h"
-#include "elastic/roster/elastic_test_support.h"
 #include "elastic/formation/formation_messages.h"
+#include "elastic/roster/elastic_test_support.h"
 #include "elastic/wire/elastic_message.h"
 
 namespace unisono {
@@ -19,7 +19,8 @@ using test::peer_id;
 constexpr size_t body_at = 2 + 4 * 8;  // channel, kind, run, steps_opened, layout_version, layout_digest
 
 RosterMessage with(RosterBody body) {
-  RosterMessage message{.run = 77, .steps_opened = 9, .layout_version = 3, .layout_digest = 0xABCD, .body = std::move(body), .claims = {}};
+  RosterMessage message{
+      .run = 77, .steps_opened = 9, .layout_version = 3, .layout_digest = 0xABCD, .body = std::move(body), .claims = {}};
   auto dead = peer_claim(2, PeerStatus::dead, 5);
   dead.gone_ms = 1234;
   dead.proven = true;
@@ -162,7 +163,8 @@ TEST(RosterMessages, welcome_that_is_neither_last_nor_not_is_refused) {
 }
 
 TEST(RosterMessages, a_sum_in_an_impossible_number_of_parts_is_refused) {
-  for (const size_t count : {0, 1, 2, 256}) EXPECT_TRUE(decode_roster_message(encode(with(RosterHello{"run", 42, std::vector<uint64_t>(count)}))).ok()) << count;
+  for (const size_t count : {0, 1, 2, 256})
+    EXPECT_TRUE(decode_roster_message(encode(with(RosterHello{"run", 42, std::vector<uint64_t>(count)}))).ok()) << count;
   for (const size_t count : {3, 255, 257, 512, 65535}) {
     expect_corrupt(encode(with(RosterHello{"run", 42, std::vector<uint64_t>(count)})), "parts");
     expect_corrupt(encode(with(RosterWelcome{42, true, std::vector<uint64_t>(count)})), "parts");
@@ -269,7 +271,8 @@ TEST(RosterMessages, bytes_at_random_never_do_more_than_fail) {
     // A good one with a few bytes changed gets farther in.
     const auto all = one_of_each();
     auto damaged = encode(all[random.below(all.size())]);
-    for (uint64_t i = 1 + random.below(4); i > 0; --i) damaged[random.below(damaged.size())] = static_cast<std::byte>(random.next());
+    for (uint64_t i = 1 + random.below(4); i > 0; --i)
+      damaged[random.below(damaged.size())] = static_cast<std::byte>(random.next());
     const auto decoded = decode_roster_message(damaged);
     if (decoded.ok()) {
       const auto again = decode_roster_message(encode(*decoded));

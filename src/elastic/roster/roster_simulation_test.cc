@@ -1,4 +1,5 @@
-// Keepers on a virtual network: who is there is known to all, whatever is delayed, lost, cut, killed or stopped. Check A28 of docs/design/methods/moshpit.md.
+// Keepers on a virtual network: who is there is known to all, whatever is delayed, lost, cut, killed or stopped. Check A28 of
+// docs/design/methods/moshpit.md.
 
 #include <gtest/gtest.h>
 
@@ -91,7 +92,8 @@ TEST(RosterSimulation, everybody_who_joins_is_soon_known_to_all) {
   }
 }
 
-// Rumors miss some of many: whoever gets a layout knows all that it names soon after, and so asks the same coordinators as the others.
+// Rumors miss some of many: whoever gets a layout knows all that it names soon after, and so asks the same coordinators as the
+// others.
 TEST(RosterSimulation, many_that_come_at_once_know_all_of_the_first_layout) {
   constexpr uint64_t count = 250;
   KeeperNetwork net(1);
@@ -103,7 +105,9 @@ TEST(RosterSimulation, many_that_come_at_once_know_all_of_the_first_layout) {
   net.run_until(net.now + 1 * second);
   set_all_alive(net);
   ASSERT_NE(net.run_until(net.now + 20 * second, [&] { return one_layout(net); }), never);
-  const auto knows_all = [&](const auto& node) { return node.second.keeper->settled() && node.second.keeper->roster().present().size() == count; };
+  const auto knows_all = [&](const auto& node) {
+    return node.second.keeper->settled() && node.second.keeper->roster().present().size() == count;
+  };
   EXPECT_NE(net.run_until(net.now + 2 * times.gossip_period, [&] { return std::ranges::all_of(net.nodes, knows_all); }), never);
 }
 
@@ -139,7 +143,8 @@ TEST(RosterSimulation, a_network_that_was_cut_for_a_minute_unites_within_three_h
     // Nobody was taken for dead by its own side meanwhile.
     for (const auto& [number, news] : net.news) {
       const bool same_side = (number <= 8) == (net.homes.at(news.peer) <= 8);
-      EXPECT_FALSE(same_side && news.now == PeerStatus::dead) << number << " about " << net.homes.at(news.peer) << ": " << news.why;
+      EXPECT_FALSE(same_side && news.now == PeerStatus::dead)
+          << number << " about " << net.homes.at(news.peer) << ": " << news.why;
     }
     EXPECT_NE(net.run_until(net.now + 60 * second, [&] { return one_layout(net); }), never);
   }
@@ -183,12 +188,15 @@ TEST(RosterSimulation, one_that_others_cannot_hear_for_a_while_contradicts_and_i
     form(net, 16);
     net.cut = [](uint64_t a, uint64_t b) { return a == 5 || b == 5; };
     const auto suspected = [&] {
-      return std::any_of(net.news.begin(), net.news.end(), [](const auto& each) { return each.second.peer == peer_id(5) && each.second.now == PeerStatus::suspect; });
+      return std::any_of(net.news.begin(), net.news.end(), [](const auto& each) {
+        return each.second.peer == peer_id(5) && each.second.now == PeerStatus::suspect;
+      });
     };
     ASSERT_NE(net.run_until(net.now + 20 * second, suspected), never);
     net.cut = nullptr;
     EXPECT_NE(net.run_until(net.now + times.suspect_time, [&] { return agree(net, 16) && all_alive(net); }), never);
-    for (const auto& [number, news] : net.news) EXPECT_FALSE(news.peer == peer_id(5) && news.now == PeerStatus::dead) << news.why;
+    for (const auto& [number, news] : net.news)
+      EXPECT_FALSE(news.peer == peer_id(5) && news.now == PeerStatus::dead) << news.why;
     EXPECT_GT(net.keeper(5).self_entry().incarnation, 1u);
   }
 }
@@ -211,7 +219,9 @@ TEST(RosterSimulation, a_stopped_process_judges_nobody_when_it_goes_on_and_comes
     KeeperNetwork net(seed);
     form(net, 16);
     // Stopped while it waits for an answer, so that there is something to judge.
-    ASSERT_NE(net.run_until(net.now + 10 * second, [&] { return net.keeper(4).next_deadline() < net.now + times.probe_timeout; }), never);
+    ASSERT_NE(
+        net.run_until(net.now + 10 * second, [&] { return net.keeper(4).next_deadline() < net.now + times.probe_timeout; }),
+        never);
     net.stop(4);
     net.run_until(net.now + 60 * second);
     EXPECT_TRUE(net.keeper(1).gone(peer_id(4)));
@@ -272,7 +282,8 @@ std::string trace_of(uint64_t seed, const std::function<Nanos(uint64_t)>& offset
   net.run_until(10 * second);
   net.crash(3);
   net.run_until(60 * second);
-  for (const auto& [number, news] : net.news) text << number << ' ' << news.peer.low << ' ' << name(news.now) << ' ' << news.why << '\n';
+  for (const auto& [number, news] : net.news)
+    text << number << ' ' << news.peer.low << ' ' << name(news.now) << ' ' << news.why << '\n';
   return text.str();
 }
 
@@ -306,19 +317,26 @@ RosterMessage random_message(Random& random) {
   const auto id = [&] { return peer_id(1 + random.below(12)); };
   const auto sequence = static_cast<uint32_t>(random.below(20));
   const std::vector<PeerId> some{id(), {random.next(), 1}};
-  const RosterBody bodies[] = {RosterHello{random.chance(0.9) ? "demo" : "other", random.below(2), std::vector<uint64_t>(random.chance(0.5) ? size_t{1} << random.below(9) : 0)},
-                               RosterWelcome{random.below(2), random.chance(0.5), std::vector<uint64_t>(random.chance(0.5) ? 8 : 0)},
-                               RosterRefused{static_cast<RefusalReason>(1 + random.below(3)), "no"},
-                               RosterProbe{id(), sequence},
-                               RosterAck{id(), id(), sequence},
-                               RosterProbeRequest{id(), sequence},
-                               RosterGossip{random.chance(0.5)},
-                               LayoutPull{random.below(4)},
-                               LayoutPush{std::make_shared<const Layout>(*make_layout({.run = "demo", .version = 1 + random.below(9), .first_step = random.below(99)}, some))}};
-  RosterMessage message{.run = fnv1a64(random.chance(0.95) ? "demo" : "other"), .steps_opened = random.below(9), .body = bodies[random.below(std::size(bodies))], .claims = {}};
+  const RosterBody bodies[] = {
+      RosterHello{random.chance(0.9) ? "demo" : "other", random.below(2),
+                  std::vector<uint64_t>(random.chance(0.5) ? size_t{1} << random.below(9) : 0)},
+      RosterWelcome{random.below(2), random.chance(0.5), std::vector<uint64_t>(random.chance(0.5) ? 8 : 0)},
+      RosterRefused{static_cast<RefusalReason>(1 + random.below(3)), "no"},
+      RosterProbe{id(), sequence},
+      RosterAck{id(), id(), sequence},
+      RosterProbeRequest{id(), sequence},
+      RosterGossip{random.chance(0.5)},
+      LayoutPull{random.below(4)},
+      LayoutPush{std::make_shared<const Layout>(
+          *make_layout({.run = "demo", .version = 1 + random.below(9), .first_step = random.below(99)}, some))}};
+  RosterMessage message{.run = fnv1a64(random.chance(0.95) ? "demo" : "other"),
+                        .steps_opened = random.below(9),
+                        .body = bodies[random.below(std::size(bodies))],
+                        .claims = {}};
   if (random.chance(0.05)) message.layout_version = random.below(step_number_max + 1);
   for (auto i = random.below(5); i > 0; --i) {
-    auto claim = test::peer_claim(1 + random.below(12), static_cast<PeerStatus>(random.below(5)), static_cast<uint32_t>(random.below(4)));
+    auto claim = test::peer_claim(1 + random.below(12), static_cast<PeerStatus>(random.below(5)),
+                                  static_cast<uint32_t>(random.below(4)));
     if (random.chance(0.02)) claim.entry.incarnation = incarnation_max;
     claim.entry.facts.counter = random.chance(0.1) ? ~uint64_t{0} : random.below(4);
     claim.entry.facts.role = static_cast<ElasticRole>(random.below(3));
@@ -361,10 +379,15 @@ TEST(RosterSimulation, no_message_makes_it_fail_talk_for_ever_or_grow_without_bo
 TEST(RosterSimulationLong, a_thousand_peers_join_lose_one_and_stay_affordable) {
   KeeperNetwork net(1);
   form(net, 1024, 60 * second, 500 * millisecond);
-  ASSERT_NE(net.run_until(net.now + 60 * second, [&] { return one_layout(net); }, 500 * millisecond), never);
+  ASSERT_NE(net.run_until(
+                net.now + 60 * second, [&] { return one_layout(net); }, 500 * millisecond),
+            never);
   const Nanos died = net.now;
   net.crash(500);
-  EXPECT_NE(net.run_until(died + 8 * times.probe_period + 2 * times.probe_timeout + times.suspect_time, [&] { return agree(net, 1023); }, 500 * millisecond), never);
+  EXPECT_NE(net.run_until(
+                died + 8 * times.probe_period + 2 * times.probe_timeout + times.suspect_time, [&] { return agree(net, 1023); },
+                500 * millisecond),
+            never);
 }
 
 }  // namespace

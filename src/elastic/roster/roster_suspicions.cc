@@ -24,7 +24,8 @@ bool RosterSuspicions::covers(const PeerClaim& claim) const {
   const auto& entry = claim.entry;
   if (!claim.brief || is_gone(entry.status)) return false;
   const auto place = std::ranges::lower_bound(suspicions_, entry.id, {}, &Suspicion::id);
-  return place != suspicions_.end() && place->id == entry.id && std::pair(entry.incarnation, entry.status) <= std::pair(place->incarnation, place->status);
+  return place != suspicions_.end() && place->id == entry.id &&
+         std::pair(entry.incarnation, entry.status) <= std::pair(place->incarnation, place->status);
 }
 
 void RosterSuspicions::take(size_t count, std::vector<PeerClaim>& claims, Nanos now) {
@@ -36,14 +37,17 @@ void RosterSuspicions::take(size_t count, std::vector<PeerClaim>& claims, Nanos 
     std::ranges::nth_element(sent, sent.begin() + static_cast<ptrdiff_t>(count - 1));
     least = sent[count - 1];
   }
-  const auto below = static_cast<size_t>(std::ranges::count_if(suspicions_, [&](const Suspicion& suspicion) { return suspicion.sent < least; }));
+  const auto below = static_cast<size_t>(
+      std::ranges::count_if(suspicions_, [&](const Suspicion& suspicion) { return suspicion.sent < least; }));
   size_t equal = count > below ? count - below : 0;  // of those that were sent as often, so many
   for (auto& suspicion : suspicions_) {
     if (suspicion.sent > least || (suspicion.sent == least && equal == 0)) continue;
     equal -= suspicion.sent == least ? 1 : 0;
     ++suspicion.sent;
-    PeerClaim claim{.entry = {suspicion.id, suspicion.incarnation, suspicion.status, {}}, .proven = suspicion.proven, .brief = true};
-    if (is_gone(suspicion.status)) claim.gone_ms = static_cast<uint32_t>(std::max<Nanos>(now - suspicion.gone_at, 0) / millisecond);
+    PeerClaim claim{
+        .entry = {suspicion.id, suspicion.incarnation, suspicion.status, {}}, .proven = suspicion.proven, .brief = true};
+    if (is_gone(suspicion.status))
+      claim.gone_ms = static_cast<uint32_t>(std::max<Nanos>(now - suspicion.gone_at, 0) / millisecond);
     claims.push_back(std::move(claim));
   }
   std::erase_if(suspicions_, [](const Suspicion& suspicion) { return suspicion.sent >= suspicion.times; });

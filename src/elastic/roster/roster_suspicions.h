@@ -1,6 +1,8 @@
-// Who is in doubt, gone, or neither after all, and is still to be told around: in brief, a limited number of times, those that were told least first. At most one per peer, the newest.
+// Who is in doubt, gone, or neither after all, and is still to be told around: in brief, a limited number of times, those that
+// were told least first. At most one per peer, the newest.
 //
-// In a large run somebody is in doubt nearly always, and each process hears each doubt a dozen times: here it finds what is no news at one place, without looking at the roster.
+// In a large run somebody is in doubt nearly always, and each process hears each doubt a dozen times: here it finds what is no
+// news at one place, without looking at the roster.
 #pragma once
 
 #include <cstddef>

@@ -43,7 +43,8 @@ Status ChunkBits::read(ByteReader& reader, size_t size) {
   }
   ChunkBits bits(size);
   for (size_t i = 0; i < bytes; ++i) bits.words_[i / 8] |= uint64_t{reader.read<uint8_t>()} << (i % 8 * 8);
-  if (size % 64 != 0 && bits.words_.back() >> (size % 64) != 0) return {Code::corrupt, "bits of chunks: one past the last is set"};
+  if (size % 64 != 0 && bits.words_.back() >> (size % 64) != 0)
+    return {Code::corrupt, "bits of chunks: one past the last is set"};
   *this = std::move(bits);
   return {};
 }

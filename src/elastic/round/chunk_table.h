@@ -1,5 +1,5 @@
-// How a vector is cut into chunks for averaging in groups, the same in every group of a run: chunks of 65536 elements, or smaller
-// ones if that would give fewer than 4·max_group. Only the last chunk may be shorter. A value.
+// How a vector is cut into chunks for averaging in groups, the same in every group of a run: chunks of 65536 elements, or
+// smaller ones if that would give fewer than 4·max_group. Only the last chunk may be shorter. A value.
 //
 // It also says how many of a member's contributions to one owner may be without their result: part of the protocol, because
 // it bounds what an owner must hold, so members must not differ in it.

@@ -11,7 +11,8 @@ namespace unisono {
 
 ChunkValues::ChunkValues(const ChunkTable& table, const SharedBuffer& whole) : table_(table), digests_(table.chunks()) {
   UNISONO_CHECK(whole.size() == table.elements() * sizeof(float));
-  for (uint32_t chunk = 0; chunk < table.chunks(); ++chunk) chunks_.push_back(whole.slice(table.first(chunk) * sizeof(float), table.count(chunk) * sizeof(float)));
+  for (uint32_t chunk = 0; chunk < table.chunks(); ++chunk)
+    chunks_.push_back(whole.slice(table.first(chunk) * sizeof(float), table.count(chunk) * sizeof(float)));
 }
 
 void ChunkValues::replace(uint32_t chunk, SharedBuffer values, std::optional<uint64_t> digest) {
@@ -22,7 +23,8 @@ void ChunkValues::replace(uint32_t chunk, SharedBuffer values, std::optional<uin
 
 std::vector<uint64_t> ChunkValues::digests() const {
   std::vector<uint64_t> all(table_.chunks());
-  for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) all[chunk] = digests_[chunk] ? *digests_[chunk] : digest64(chunks_[chunk].view());
+  for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk)
+    all[chunk] = digests_[chunk] ? *digests_[chunk] : digest64(chunks_[chunk].view());
   return all;
 }
 

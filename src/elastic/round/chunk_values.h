@@ -1,6 +1,6 @@
-// A vector of fp32 by chunks, each in memory that others may hold as well: who is given another value of a chunk is given other memory, and what
-// was there before stays as it is for whoever still has it. So values go from a received result to the next round, to joiners and to the user
-// without a copy on the way.
+// A vector of fp32 by chunks, each in memory that others may hold as well: who is given another value of a chunk is given other
+// memory, and what was there before stays as it is for whoever still has it. So values go from a received result to the next
+// round, to joiners and to the user without a copy on the way.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,8 @@ LineWeights line_weights(std::span<const LineMember> members) {
     if (members[rank].contributed) result.order.push_back(rank);
   }
   result.sharers.assign(members.size(), 0);
-  std::stable_sort(result.order.begin(), result.order.end(), [&](uint32_t a, uint32_t b) { return members[a].position < members[b].position; });
+  std::stable_sort(result.order.begin(), result.order.end(),
+                   [&](uint32_t a, uint32_t b) { return members[a].position < members[b].position; });
 
   for (auto first = result.order.begin(); first != result.order.end();) {
     const auto position = members[*first].position;
@@ -29,14 +30,15 @@ LineWeights line_weights(std::span<const LineMember> members) {
     ++result.positions;
     first = end;
   }
-  // One division: half of what a lone member would get is then exactly half of it. Without any weight, all get the nothing that they had.
+  // One division: half of what a lone member would get is then exactly half of it. Without any weight, all get the nothing that
+  // they had.
   for (const auto rank : result.order)
     result.after[rank] = result.total / (static_cast<double>(result.positions) * static_cast<double>(result.sharers[rank]));
   return result;
 }
 
-double line_mean(const LineWeights& weights, std::span<const LineMember> members, std::span<const float* const> values, size_t elements,
-                 float* mean) {
+double line_mean(const LineWeights& weights, std::span<const LineMember> members, std::span<const float* const> values,
+                 size_t elements, float* mean) {
   UNISONO_CHECK(weights.total > 0 && values.size() == members.size());
   std::vector<kernels::WeightedSource> sources;
   sources.reserve(weights.order.size());
@@ -44,10 +46,12 @@ double line_mean(const LineWeights& weights, std::span<const LineMember> members
   for (const auto rank : weights.order) {
     const auto& member = members[rank];
     if (member.weight == 0) continue;  // whatever its copy holds, NaN included, counts for nothing
-    sources.push_back({.values = values[rank], .weight = member.weight, .beside_previous = !sources.empty() && member.position == position});
+    sources.push_back(
+        {.values = values[rank], .weight = member.weight, .beside_previous = !sources.empty() && member.position == position});
     position = member.position;
   }
-  return kernels::weighted_mean({.sources = sources, .total_weight = weights.total, .mean = mean, .count = elements, .variance = true});
+  return kernels::weighted_mean(
+      {.sources = sources, .total_weight = weights.total, .mean = mean, .count = elements, .variance = true});
 }
 
 }  // namespace unisono

@@ -1,7 +1,7 @@
 // One round of a Moshpit All-Reduce for one chunk: the mean over a line of the grid, and how its weight is shared out again.
 //
-// Every position counts with the weight of those at it, and takes an equal part of the line's weight home. So the sums of w and of
-// w·x stay what they were, whoever is absent; and d rounds without absences give everybody the same bits. Pure functions.
+// Every position counts with the weight of those at it, and takes an equal part of the line's weight home. So the sums of w and
+// of w·x stay what they were, whoever is absent; and d rounds without absences give everybody the same bits. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ LineWeights line_weights(std::span<const LineMember> members);
 // Writes the mean of the contributors with weight. weights: what line_weights gave for these members, with a total above 0.
 // values: by member, `elements` each; not read, and may be null, where the member has no weight or is not in A.
 // Returns the weighted variance within the group, summed over the elements; its last bits differ between processors.
-double line_mean(const LineWeights& weights, std::span<const LineMember> members, std::span<const float* const> values, size_t elements,
-                 float* mean);
+double line_mean(const LineWeights& weights, std::span<const LineMember> members, std::span<const float* const> values,
+                 size_t elements, float* mean);
 
 }  // namespace unisono

@@ -15,8 +15,10 @@ using Ranks = std::vector<uint32_t>;
 using Weights = std::vector<double>;
 
 TEST(LineWeights, count_every_position_once) {
-  const LineMember members[] = {{.position = 2, .weight = 3, .contributed = true}, {.position = 0, .weight = 1, .contributed = true},
-                                {.position = 2, .weight = 4, .contributed = true}, {.position = 1, .weight = 8, .contributed = true}};
+  const LineMember members[] = {{.position = 2, .weight = 3, .contributed = true},
+                                {.position = 0, .weight = 1, .contributed = true},
+                                {.position = 2, .weight = 4, .contributed = true},
+                                {.position = 1, .weight = 8, .contributed = true}};
   const auto weights = line_weights(members);
   EXPECT_EQ(weights.total, 16);
   EXPECT_EQ(weights.positions, 3u);
@@ -26,7 +28,10 @@ TEST(LineWeights, count_every_position_once) {
 }
 
 TEST(LineWeights, leave_who_did_not_contribute_what_it_has) {
-  const LineMember members[] = {{.position = 0, .weight = 3, .contributed = true}, {.position = 0, .weight = 9}, {.position = 1, .weight = 1, .contributed = true}, {.position = 2, .weight = 5}};
+  const LineMember members[] = {{.position = 0, .weight = 3, .contributed = true},
+                                {.position = 0, .weight = 9},
+                                {.position = 1, .weight = 1, .contributed = true},
+                                {.position = 2, .weight = 5}};
   const auto weights = line_weights(members);
   EXPECT_EQ(weights.total, 4);
   EXPECT_EQ(weights.positions, 2u);
@@ -36,7 +41,9 @@ TEST(LineWeights, leave_who_did_not_contribute_what_it_has) {
 }
 
 TEST(LineWeights, give_who_had_none_its_part) {
-  const LineMember members[] = {{.position = 0, .weight = 6, .contributed = true}, {.position = 0, .weight = 0, .contributed = true}, {.position = 1, .weight = 0, .contributed = true}};
+  const LineMember members[] = {{.position = 0, .weight = 6, .contributed = true},
+                                {.position = 0, .weight = 0, .contributed = true},
+                                {.position = 1, .weight = 0, .contributed = true}};
   const auto weights = line_weights(members);
   EXPECT_EQ(weights.total, 6);
   EXPECT_EQ(weights.after, (Weights{1.5, 1.5, 3}));
@@ -56,7 +63,9 @@ TEST(LineWeights, keep_their_sum_whoever_contributes) {
     std::vector<LineMember> members(1 + random.below(40));
     double before = 0, after = 0;
     for (auto& member : members) {
-      member = {.position = static_cast<uint32_t>(random.below(32)), .weight = random.chance(0.1) ? 0 : 16 * random.unit(), .contributed = random.chance(0.7)};
+      member = {.position = static_cast<uint32_t>(random.below(32)),
+                .weight = random.chance(0.1) ? 0 : 16 * random.unit(),
+                .contributed = random.chance(0.7)};
       before += member.weight;
     }
     for (const auto weight : line_weights(members).after) after += weight;
@@ -66,7 +75,9 @@ TEST(LineWeights, keep_their_sum_whoever_contributes) {
 
 TEST(LineMean, is_the_weighted_mean_of_contributors_only) {
   const std::vector<float> a = {1, 10}, b = {4, -2}, absent = {1e30f, 1e30f};
-  const LineMember members[] = {{.position = 1, .weight = 2, .contributed = true}, {.position = 1, .weight = 50}, {.position = 0, .weight = 1, .contributed = true}};
+  const LineMember members[] = {{.position = 1, .weight = 2, .contributed = true},
+                                {.position = 1, .weight = 50},
+                                {.position = 0, .weight = 1, .contributed = true}};
   const float* values[] = {a.data(), absent.data(), b.data()};
   float mean[2];
   const auto variance = line_mean(line_weights(members), members, values, 2, mean);
@@ -77,7 +88,9 @@ TEST(LineMean, is_the_weighted_mean_of_contributors_only) {
 
 TEST(LineMean, is_not_harmed_by_what_members_without_weight_hold) {
   const std::vector<float> good = {1, 2, 3}, bad(3, std::numeric_limits<float>::quiet_NaN());
-  const LineMember members[] = {{.position = 0, .weight = 0, .contributed = true}, {.position = 0, .weight = 5, .contributed = true}, {.position = 1, .weight = 0, .contributed = true}};
+  const LineMember members[] = {{.position = 0, .weight = 0, .contributed = true},
+                                {.position = 0, .weight = 5, .contributed = true},
+                                {.position = 1, .weight = 0, .contributed = true}};
   const float* values[] = {bad.data(), good.data(), nullptr};
   std::vector<float> mean(3);
   EXPECT_EQ(line_mean(line_weights(members), members, values, 3, mean.data()), 0);

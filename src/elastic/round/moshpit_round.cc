@@ -9,8 +9,11 @@ namespace unisono {
 namespace {
 
 RoundFormat format_of(const RoundRequest& request) {
-  return {.group = request.id, .members = static_cast<uint32_t>(request.members.size()), .table = request.table,
-          .contribute = request.contribute_codec, .result = request.result_codec};
+  return {.group = request.id,
+          .members = static_cast<uint32_t>(request.members.size()),
+          .table = request.table,
+          .contribute = request.contribute_codec,
+          .result = request.result_codec};
 }
 
 }  // namespace
@@ -27,10 +30,16 @@ MoshpitRound::MoshpitRound(RoundRequest request, RoundPort& port)
       members_(request_.members.size()),
       owner_(std::in_place, request_, format_),
       repair_(request_.self, format_.members, request_.times.stall_timeout,
-              [this](uint32_t rank) { return members_[rank].gone == Gone::no && reachable(rank) && !silent(rank, request_.times.stall_timeout, now_); }),
+              [this](uint32_t rank) {
+                return members_[rank].gone == Gone::no && reachable(rank) && !silent(rank, request_.times.stall_timeout, now_);
+              }),
       results_(request_.table.chunks()),
       held_(request_.table.chunks()) {
-  VerdictOptions options{.members = format_.members, .self = request_.self, .proposer = {}, .chunks = format_.table.chunks(), .ballot_timeout = request_.times.ballot_timeout};
+  VerdictOptions options{.members = format_.members,
+                         .self = request_.self,
+                         .proposer = {},
+                         .chunks = format_.table.chunks(),
+                         .ballot_timeout = request_.times.ballot_timeout};
   uint32_t chunk = 0;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
     members_[rank].first_chunk = chunk;
@@ -81,7 +90,8 @@ void MoshpitRound::on(uint32_t from, const Contribution& contribution, const Sha
 void MoshpitRound::on(uint32_t from, const ChunkResult& result, const SharedBuffer& bytes, Nanos now) {
   if (ended()) return answer_ended(from);
   const auto& owner = members_[result.author];
-  const bool owned = result.chunk >= owner.first_chunk && result.chunk - owner.first_chunk < owner.chunk_count && result.author != request_.self;
+  const bool owned = result.chunk >= owner.first_chunk && result.chunk - owner.first_chunk < owner.chunk_count &&
+                     result.author != request_.self;
   if (!owned || (result.contributors & ~contributors_).any()) {
     ++report_.ignored;
     return;
@@ -120,7 +130,8 @@ void MoshpitRound::member_gone(uint32_t rank, MemberLoss why, Nanos now) {
 
 void MoshpitRound::lose(uint32_t rank, Gone why, Nanos now) {
   auto& member = members_[rank];
-  if (rank == request_.self || ended() || (member.gone != Gone::no && member.gone != Gone::closed) || member.gone == why) return;
+  if (rank == request_.self || ended() || (member.gone != Gone::no && member.gone != Gone::closed) || member.gone == why)
+    return;
   member.gone = why;
   if (verdict_) verdict_->member_gone(rank, now);
 }
@@ -177,7 +188,9 @@ bool MoshpitRound::reachable(uint32_t rank) const {
   return rank != request_.self && !(client(rank) && client(request_.self));
 }
 
-bool MoshpitRound::silent(uint32_t rank, Nanos limit, Nanos now) const { return rank != request_.self && now - members_[rank].heard_at >= limit; }
+bool MoshpitRound::silent(uint32_t rank, Nanos limit, Nanos now) const {
+  return rank != request_.self && now - members_[rank].heard_at >= limit;
+}
 
 RankSet MoshpitRound::excused(Nanos now) const {
   RankSet set;
@@ -191,7 +204,8 @@ RankSet MoshpitRound::excused(Nanos now) const {
 // Elements are not sent to who is gone; if that was a mistake, it asks others for them.
 void MoshpitRound::send(uint32_t rank, SharedMessage message, bool bulk) {
   const auto gone = members_[rank].gone;
-  if (!reachable(rank) || gone == Gone::left || gone == Gone::declined || gone == Gone::abandoned || (bulk && gone != Gone::no)) return;
+  if (!reachable(rank) || gone == Gone::left || gone == Gone::declined || gone == Gone::abandoned || (bulk && gone != Gone::no))
+    return;
   if (!ended()) report_.sent_bytes += message.size();
   port_.send(rank, std::move(message), bulk);
 }
@@ -201,7 +215,8 @@ void MoshpitRound::send_to_all(const SharedBuffer& message, bool bulk) {
 }
 
 void MoshpitRound::serve(uint32_t rank, uint32_t chunk) {
-  if (chunk >= results_.size() || !results_[chunk].message) return send(rank, round_message(format_.group, FetchMiss{chunk}), false);
+  if (chunk >= results_.size() || !results_[chunk].message)
+    return send(rank, round_message(format_.group, FetchMiss{chunk}), false);
   auto& wanted = members_[rank].wanted;
   if (port_.credit(rank)) return send(rank, results_[chunk].message, true);
   if (wanted.size() == 0) wanted = ChunkBits(format_.table.chunks());
@@ -217,7 +232,10 @@ void MoshpitRound::serve_wanted(uint32_t rank) {
 
 void MoshpitRound::answer_ended(uint32_t rank) {
   const bool decided = verdict_ && verdict_->decided() != nullptr;
-  send(rank, round_message(format_.group, decided ? RoundMessage{verdict_->decided_message()} : RoundMessage{KeepAlive{.ended = true}}), false);
+  send(rank,
+       round_message(format_.group,
+                     decided ? RoundMessage{verdict_->decided_message()} : RoundMessage{KeepAlive{.ended = true}}),
+       false);
 }
 
 }  // namespace unisono

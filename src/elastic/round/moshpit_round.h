@@ -1,13 +1,13 @@
-// One round of a Moshpit All-Reduce at one member: its group averages the whole vector, chunk by chunk. A state machine: messages and
-// losses in, messages out through a port, time as an argument.
+// One round of a Moshpit All-Reduce at one member: its group averages the whole vector, chunk by chunk. A state machine:
+// messages and losses in, messages out through a port, time as an argument.
 //
-// Each chunk has an owner, which takes the members' contributions, adds them up once and gives everybody the same bytes. Who lacks
-// a result of a dead owner asks others for it. Then the members agree, bit by bit, which chunks count (elastic/round/verdict),
-// and each applies those, at once, or none: so a chunk's step is that of all members without those that died before it, and neither
-// values nor weight get lost or doubled. A member that died changes only the chunks that it owned or had not contributed to.
-// CPU: with fp32 on the wire each element is read once by its owner and written once into the result, which is hashed at both ends and then becomes
-// the value; nothing is copied.
-// Feed messages that have arrived before woke(): a process that was stopped should hear the others before it judges them.
+// Each chunk has an owner, which takes the members' contributions, adds them up once and gives everybody the same bytes. Who
+// lacks a result of a dead owner asks others for it. Then the members agree, bit by bit, which chunks count
+// (elastic/round/verdict), and each applies those, at once, or none: so a chunk's step is that of all members without those
+// that died before it, and neither values nor weight get lost or doubled. A member that died changes only the chunks that it
+// owned or had not contributed to. CPU: with fp32 on the wire each element is read once by its owner and written once into the
+// result, which is hashed at both ends and then becomes the value; nothing is copied. Feed messages that have arrived before
+// woke(): a process that was stopped should hear the others before it judges them.
 #pragma once
 
 #include <cstdint>
@@ -65,12 +65,13 @@ class MoshpitRound {
   // When woke() must be called; after the end when over() becomes true.
   Nanos next_deadline() const;
 
-  // The verdict is applied, or the round was given up; values and states are the caller's again, and report() is complete. What is left
-  // answers others: messages go in as before until it is over(), a round_timeout later.
+  // The verdict is applied, or the round was given up; values and states are the caller's again, and report() is complete. What
+  // is left answers others: messages go in as before until it is over(), a round_timeout later.
   bool ended() const { return phase_ == Phase::ended; }
   bool over(Nanos now) const;
   const RoundReport& report() const { return report_; }
-  // After the end, until release_results(): what was decided for this chunk and is known here, whether this member's values are in it or not. Null: nobody's step, or not known.
+  // After the end, until release_results(): what was decided for this chunk and is known here, whether this member's values are
+  // in it or not. Null: nobody's step, or not known.
   const ChunkResult* applied(uint32_t chunk) const;
   // After the end: others can no longer fetch results from here. Call it when the next verdict is applied.
   void release_results();
@@ -86,13 +87,13 @@ class MoshpitRound {
   };
   struct MemberState {
     Gone gone = Gone::no;
-    bool fell_silent = false;    // a chunk was closed without it for that
+    bool fell_silent = false;  // a chunk was closed without it for that
     Nanos heard_at = 0;
     uint32_t first_chunk = 0, chunk_count = 0;  // that it owns
-    uint32_t sent = 0;           // own contributions to them
-    uint32_t answered = 0;       // of them, how many results are known from the first on
-    uint32_t known = 0;          // results known at all
-    ChunkBits wanted;            // results that it asked for, for when there is room; of no bits until then
+    uint32_t sent = 0;                          // own contributions to them
+    uint32_t answered = 0;                      // of them, how many results are known from the first on
+    uint32_t known = 0;                         // results known at all
+    ChunkBits wanted;                           // results that it asked for, for when there is room; of no bits until then
   };
 
   MoshpitRound(RoundRequest request, RoundPort& port);
@@ -152,14 +153,14 @@ class MoshpitRound {
   std::optional<RoundOwner> owner_;   // until the end
   RoundRepair repair_;
   bool repairing_ = false;
-  std::optional<Verdict> verdict_;    // until it is over, unless the round was given up: then this member votes no more
-  std::vector<HeldResult> results_;   // by chunk
-  uint32_t known_ = 0;                // of them
-  ChunkBits held_;                    // known and not void
+  std::optional<Verdict> verdict_;   // until it is over, unless the round was given up: then this member votes no more
+  std::vector<HeldResult> results_;  // by chunk
+  uint32_t known_ = 0;               // of them
+  ChunkBits held_;                   // known and not void
   size_t result_bytes_ = 0;
 
   Nanos started_ = 0, ended_ = 0;
-  Nanos now_ = 0;                     // of the event that is being worked on
+  Nanos now_ = 0;  // of the event that is being worked on
   Nanos keep_alive_at_ = never;
   Nanos contributed_ = never, repaired_ = never;  // when these phases were over
   Nanos hopeless_since_ = never;

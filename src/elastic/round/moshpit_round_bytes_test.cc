@@ -40,8 +40,18 @@ void expect_bytes_of_the_model(size_t elements, uint32_t max_group) {
   for (uint32_t rank = 0; rank < members; ++rank) {
     wires[rank].queue = &queue;
     wires[rank].self = rank;
-    RoundRequest request{.id = {1, 2}, .self = rank, .members = line_of(members), .chunk_counts = std::vector<uint32_t>(members, table.chunks() / members), .table = table,
-                         .times = {}, .contribute_timeout = 5 * second, .round_timeout = 30 * second, .contribute_codec = {}, .result_codec = {}, .values = &values[rank], .states = states[rank]};
+    RoundRequest request{.id = {1, 2},
+                         .self = rank,
+                         .members = line_of(members),
+                         .chunk_counts = std::vector<uint32_t>(members, table.chunks() / members),
+                         .table = table,
+                         .times = {},
+                         .contribute_timeout = 5 * second,
+                         .round_timeout = 30 * second,
+                         .contribute_codec = {},
+                         .result_codec = {},
+                         .values = &values[rank],
+                         .states = states[rank]};
     auto made = MoshpitRound::make(std::move(request), wires[rank]);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     rounds.push_back(std::move(*made));
@@ -66,8 +76,10 @@ TEST(MoshpitRoundA22, bytes_are_those_of_the_model) { expect_bytes_of_the_model(
 TEST(MoshpitRoundLongA22, bytes_are_those_of_the_model) { expect_bytes_of_the_model(16 << 20, 32); }
 
 RoundGroupOptions large_chunks(uint32_t members, uint32_t chunks_each) {
-  RoundGroupOptions options{.members = line_of(members), .chunk_counts = std::vector<uint32_t>(members, chunks_each),
-                            .table = ChunkTable(size_t{65536} * members * chunks_each, 4), .x = {}};
+  RoundGroupOptions options{.members = line_of(members),
+                            .chunk_counts = std::vector<uint32_t>(members, chunks_each),
+                            .table = ChunkTable(size_t{65536} * members * chunks_each, 4),
+                            .x = {}};
   for (uint32_t rank = 0; rank < members; ++rank) options.x.emplace_back(options.table.elements(), static_cast<float>(rank));
   return options;
 }
@@ -100,11 +112,13 @@ TEST(MoshpitRoundMemory, at_most_results_and_a_window_of_each_member_are_held) {
 
 TEST(MoshpitRoundMemory, encoded_contributions_need_a_chunk_and_a_piece_of_each_besides) {
   auto options = large_chunks(4, 8);
-  options.contribute = options.result = wire_codec({.kind = StepCodec::Kind::quantize, .bits = 8}, DType::f32, DType::f32, false);
+  options.contribute = options.result =
+      wire_codec({.kind = StepCodec::Kind::quantize, .bits = 8}, DType::f32, DType::f32, false);
   RoundGroup group(std::move(options));
   group.run();
   EXPECT_EQ(group.report(0).committed, 32u);
-  EXPECT_LE(group.held_bytes_max(), (32 + 4 * inflight_chunks) * message_bytes / 3 + 2 * message_bytes + 4 * 4096 * sizeof(float));
+  EXPECT_LE(group.held_bytes_max(),
+            (32 + 4 * inflight_chunks) * message_bytes / 3 + 2 * message_bytes + 4 * 4096 * sizeof(float));
 }
 
 TEST(MoshpitRoundMemory, after_the_end_only_results_are_held_until_they_are_released) {

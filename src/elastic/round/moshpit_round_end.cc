@@ -50,10 +50,15 @@ void MoshpitRound::apply(uint32_t chunk) {
   const double parts = static_cast<double>(std::unique(positions.begin(), positions.end()) - positions.begin()) * sharers;
   request_.states[chunk] = {.weight = result.head.total / parts, .full = result.head.full, .sharers = sharers};
   const size_t count = format_.table.count(chunk);
-  if (format_.result.is_plain()) return request_.values->replace(chunk, result.message.slice(result_head_bytes, count * sizeof(float)), result.head.digest);
+  if (format_.result.is_plain())
+    return request_.values->replace(chunk, result.message.slice(result_head_bytes, count * sizeof(float)), result.head.digest);
   auto values = SharedBuffer::make(count * sizeof(float));
   kernels::BlockCounts counts;
-  decode({.codec = format_.result, .message = result_elements(result.message).data(), .elements = reinterpret_cast<float*>(values.data()), .count = count}, counts);
+  decode({.codec = format_.result,
+          .message = result_elements(result.message).data(),
+          .elements = reinterpret_cast<float*>(values.data()),
+          .count = count},
+         counts);
   request_.values->replace(chunk, std::move(values));
 }
 

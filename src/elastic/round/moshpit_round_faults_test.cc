@@ -1,4 +1,5 @@
-// Members that die, fall silent, leave or come back at every phase of a round; messages that get lost, are damaged, or are nobody's.
+// Members that die, fall silent, leave or come back at every phase of a round; messages that get lost, are damaged, or are
+// nobody's.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +22,10 @@ constexpr size_t chunk = 256;
 
 // One chunk of 256 equal numbers each: x_i[c] = 10 i + c.
 RoundGroupOptions owners(uint32_t members) {
-  RoundGroupOptions options{.members = line_of(members), .chunk_counts = std::vector<uint32_t>(members, 1), .table = ChunkTable(members * chunk, 2), .x = {}};
+  RoundGroupOptions options{.members = line_of(members),
+                            .chunk_counts = std::vector<uint32_t>(members, 1),
+                            .table = ChunkTable(members * chunk, 2),
+                            .x = {}};
   for (uint32_t rank = 0; rank < members; ++rank) {
     std::vector<float> x(members * chunk);
     for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(10 * rank + i / chunk);
@@ -57,7 +61,8 @@ TEST(MoshpitRoundFaults, who_says_nothing_is_excused_after_stall_timeout) {
   for (uint32_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(group.report(rank).committed, 3u);
     EXPECT_EQ(group.x(rank)[0], 10);
-    EXPECT_EQ(group.report(rank).absent, (std::vector<AbsentMember>{{3, "said nothing for 2.0 s, contributed to 0 of 3 chunks"}}));
+    EXPECT_EQ(group.report(rank).absent,
+              (std::vector<AbsentMember>{{3, "said nothing for 2.0 s, contributed to 0 of 3 chunks"}}));
     // Owners wait for 2 s, its results are missed for 4 s, HAVE is waited for half a ballot.
     EXPECT_GE(group.ended_at(rank), 4 * second);
     EXPECT_LE(group.ended_at(rank), 4 * second + 600 * millisecond);
@@ -66,7 +71,9 @@ TEST(MoshpitRoundFaults, who_says_nothing_is_excused_after_stall_timeout) {
 
 TEST(MoshpitRoundFaults, who_is_alive_but_does_not_contribute_is_excused_after_contribute_timeout) {
   RoundGroup group(owners(4));
-  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) { return from == 3 && is<Contribution>(message) ? Fate::lost : Fate::arrives; });
+  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) {
+    return from == 3 && is<Contribution>(message) ? Fate::lost : Fate::arrives;
+  });
   group.run();
   for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(group.x(rank)[0], 10);
   EXPECT_EQ(group.report(3).kept_local, 3u);
@@ -91,7 +98,8 @@ TEST(MoshpitRoundFaults, who_declines_is_excused_at_once_and_not_heard) {
     EXPECT_TRUE(group.round(rank).ended());
     EXPECT_EQ(group.report(rank).committed, 3u);
     EXPECT_EQ(group.x(rank)[0], 10);
-    EXPECT_EQ(group.report(rank).absent, (std::vector<AbsentMember>{{3, "took part in another group, contributed to 0 of 3 chunks"}}));
+    EXPECT_EQ(group.report(rank).absent,
+              (std::vector<AbsentMember>{{3, "took part in another group, contributed to 0 of 3 chunks"}}));
   }
   EXPECT_EQ(group.report(0).ignored, 1u);
 }
@@ -113,7 +121,9 @@ TEST(MoshpitRoundFaults, the_round_ends_at_once_if_too_many_decline) {
 
 TEST(MoshpitRoundFaults, who_leaves_in_the_middle_is_excused_at_once) {
   RoundGroup group(owners(4));
-  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) { return from == 3 && is<Contribution>(message) ? Fate::lost : Fate::arrives; });
+  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) {
+    return from == 3 && is<Contribution>(message) ? Fate::lost : Fate::arrives;
+  });
   group.start();
   group.round(3).abandon(group.now());
   group.run_until(100 * millisecond);
@@ -154,7 +164,9 @@ TEST(MoshpitRoundFaults, a_proposer_that_is_known_to_be_dead_is_passed_over) {
   auto options = owners(4);
   options.noticed_after = 50 * millisecond;
   RoundGroup group(std::move(options));
-  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) { return from == 0 && is<VerdictPropose>(message) ? Fate::sender_dies : Fate::arrives; });
+  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) {
+    return from == 0 && is<VerdictPropose>(message) ? Fate::sender_dies : Fate::arrives;
+  });
   group.run();
   for (uint32_t rank = 1; rank < 4; ++rank) {
     EXPECT_EQ(group.report(rank).committed, 4u);
@@ -167,7 +179,9 @@ TEST(MoshpitRoundFaults, clients_alone_give_up) {
   options.members[1].role = options.members[2].role = ElasticRole::client;
   options.chunk_counts = {3, 0, 0};
   RoundGroup group(std::move(options));
-  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) { return from == 0 && is<VerdictPropose>(message) ? Fate::sender_dies : Fate::arrives; });
+  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) {
+    return from == 0 && is<VerdictPropose>(message) ? Fate::sender_dies : Fate::arrives;
+  });
   group.run();
   for (const uint32_t rank : {1, 2}) {
     EXPECT_EQ(group.report(rank).problem, "too few members are left");
@@ -189,7 +203,9 @@ TEST(MoshpitRoundFaults, half_of_a_group_that_is_silent_is_given_up_at_round_tim
 
 TEST(MoshpitRoundFaults, a_proposer_that_dies_costs_a_ballot) {
   RoundGroup group(owners(4));
-  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) { return from == 0 && is<VerdictPropose>(message) ? Fate::sender_dies : Fate::arrives; });
+  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) {
+    return from == 0 && is<VerdictPropose>(message) ? Fate::sender_dies : Fate::arrives;
+  });
   group.run();
   for (uint32_t rank = 1; rank < 4; ++rank) {
     EXPECT_EQ(group.report(rank).committed, 4u);
@@ -200,7 +216,9 @@ TEST(MoshpitRoundFaults, a_proposer_that_dies_costs_a_ballot) {
 
 TEST(MoshpitRoundFaults, a_result_that_one_member_lacks_is_fetched) {
   RoundGroup group(owners(4));
-  group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) { return from == 2 && to == 3 && is<ChunkResult>(message) ? Fate::lost : Fate::arrives; });
+  group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {
+    return from == 2 && to == 3 && is<ChunkResult>(message) ? Fate::lost : Fate::arrives;
+  });
   group.run();
   for (uint32_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(group.report(rank).committed, 4u);
@@ -251,7 +269,8 @@ TEST(MoshpitRoundFaults, what_is_decided_is_lost_at_once_here_when_nobody_is_lef
 TEST(MoshpitRoundFaults, what_only_a_minority_has_is_nobodys_step) {
   RoundGroup group(owners(4));
   group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {
-    if (from == 2 && !is<Contribution>(message)) return is<ChunkResult>(message) ? (to == 0 ? Fate::arrives : Fate::lost) : Fate::sender_dies;
+    if (from == 2 && !is<Contribution>(message))
+      return is<ChunkResult>(message) ? (to == 0 ? Fate::arrives : Fate::lost) : Fate::sender_dies;
     return is<Fetch>(message) ? Fate::lost : Fate::arrives;
   });
   group.run();
@@ -276,7 +295,9 @@ TEST(MoshpitRoundFaults, a_member_that_hears_no_verdict_is_told_when_it_speaks) 
 
 TEST(MoshpitRoundFaults, a_damaged_result_is_refused_and_fetched) {
   RoundGroup group(owners(3));
-  group.filter([&](uint32_t from, uint32_t to, const RoundMessage& message) { return from == 1 && to == 2 && is<ChunkResult>(message) ? Fate::lost : Fate::arrives; });
+  group.filter([&](uint32_t from, uint32_t to, const RoundMessage& message) {
+    return from == 1 && to == 2 && is<ChunkResult>(message) ? Fate::lost : Fate::arrives;
+  });
   group.start();
   ChunkResult head;
   head.chunk = head.author = 1;
@@ -294,7 +315,8 @@ TEST(MoshpitRoundFaults, a_damaged_result_is_refused_and_fetched) {
 TEST(MoshpitRoundFaults, a_connection_that_comes_back_brings_what_was_lost) {
   RoundGroup group(owners(3));
   bool cut = true;
-  group.filter([&](uint32_t from, uint32_t to, const RoundMessage&) { return cut && from + to == 1 ? Fate::lost : Fate::arrives; });
+  group.filter(
+      [&](uint32_t from, uint32_t to, const RoundMessage&) { return cut && from + to == 1 ? Fate::lost : Fate::arrives; });
   group.start();
   group.gone(0, 1, MemberLoss::closed);
   group.gone(1, 0, MemberLoss::closed);
@@ -351,7 +373,9 @@ TEST(MoshpitRoundFaults, nothing_was_applied_by_a_round_that_was_given_up) {
     options.commit = commit;
     RoundGroup group(std::move(options));
     group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {
-      return is<VerdictMessage>(message) || is<Fetch>(message) || (from == 2 && to == 0 && is<ChunkResult>(message)) ? Fate::lost : Fate::arrives;
+      return is<VerdictMessage>(message) || is<Fetch>(message) || (from == 2 && to == 0 && is<ChunkResult>(message))
+                 ? Fate::lost
+                 : Fate::arrives;
     });
     group.start();
     group.run_until(100 * millisecond);
@@ -415,10 +439,10 @@ TEST(MoshpitRoundFaults, what_no_member_sends_is_counted_and_changes_nothing) {
   forged.digest = digest64({});
   const SharedBuffer messages[] = {
       SharedBuffer::copy({}),
-      contribution_message(format, {.chunk = 0, .author = 2}),            // rank 1 sends what is said to be of rank 2
-      contribution_message(format, {.chunk = 2, .author = 1}),            // not an owned chunk
+      contribution_message(format, {.chunk = 0, .author = 2}),  // rank 1 sends what is said to be of rank 2
+      contribution_message(format, {.chunk = 2, .author = 1}),  // not an owned chunk
       result_message(format, forged),
-      round_message({7, 8}, KeepAlive{}),                                 // of another group
+      round_message({7, 8}, KeepAlive{}),  // of another group
   };
   for (const auto& message : messages) group.inject(1, 0, message);
   group.inject(0, 0, round_message(format.group, KeepAlive{}));
@@ -435,8 +459,18 @@ TEST(MoshpitRoundRequest, what_does_not_fit_together_is_refused) {
   } port;
   ChunkValues values(ChunkTable(600, 32), SharedBuffer::make(600 * sizeof(float)));
   std::vector<ChunkState> states(3);
-  const RoundRequest good{.id = {1, 2}, .self = 0, .members = line_of(3), .chunk_counts = {1, 1, 1}, .table = ChunkTable(600, 32), .times = {},
-                          .contribute_timeout = second, .round_timeout = second, .contribute_codec = {}, .result_codec = {}, .values = &values, .states = states};
+  const RoundRequest good{.id = {1, 2},
+                          .self = 0,
+                          .members = line_of(3),
+                          .chunk_counts = {1, 1, 1},
+                          .table = ChunkTable(600, 32),
+                          .times = {},
+                          .contribute_timeout = second,
+                          .round_timeout = second,
+                          .contribute_codec = {},
+                          .result_codec = {},
+                          .values = &values,
+                          .states = states};
   EXPECT_TRUE(MoshpitRound::make(good, port).ok());
   const auto refused = [&](auto change) {
     auto bad = good;

@@ -38,7 +38,8 @@ bool MoshpitRound::contribute_to(MemberState& owner, uint32_t rank) {
   if (!due || owner.gone != Gone::no || !port_.credit(rank)) return false;
   const uint32_t chunk = owner.first_chunk + owner.sent++;
   const auto& state = request_.states[chunk];
-  const Contribution head{.chunk = chunk, .author = request_.self, .weight = state.weight, .full = state.full, .sharers = state.sharers};
+  const Contribution head{
+      .chunk = chunk, .author = request_.self, .weight = state.weight, .full = state.full, .sharers = state.sharers};
   if (format_.contribute.is_plain() && state.weight > 0) {
     send(rank, {contribution_head(format_, head), request_.values->buffer(chunk)}, true);
     return true;
@@ -46,8 +47,11 @@ bool MoshpitRound::contribute_to(MemberState& owner, uint32_t rank) {
   auto message = contribution_message(format_, head);
   if (state.weight > 0) {
     kernels::BlockCounts counts;
-    encode({.codec = format_.contribute, .elements = request_.values->chunk(chunk), .count = format_.table.count(chunk),
-            .message = message.data() + contribution_head_bytes}, counts);
+    encode({.codec = format_.contribute,
+            .elements = request_.values->chunk(chunk),
+            .count = format_.table.count(chunk),
+            .message = message.data() + contribution_head_bytes},
+           counts);
   }
   send(rank, std::move(message), true);
   return true;
@@ -56,8 +60,8 @@ bool MoshpitRound::contribute_to(MemberState& owner, uint32_t rank) {
 bool MoshpitRound::contributions_done() const {
   if (!owner_->done()) return false;
   return request_.states.empty() || std::all_of(members_.begin(), members_.end(), [&](const MemberState& owner) {
-    return &owner == &members_[request_.self] || owner.gone != Gone::no || owner.sent >= owner.chunk_count;
-  });
+           return &owner == &members_[request_.self] || owner.gone != Gone::no || owner.sent >= owner.chunk_count;
+         });
 }
 
 void MoshpitRound::close_chunks(Nanos now) {
@@ -116,7 +120,8 @@ void MoshpitRound::gather(Nanos now) {
 
 void MoshpitRound::fetch(Nanos now) {
   repair_.step(now);
-  for (const auto& request : repair_.take_requests()) send(request.to, round_message(format_.group, Fetch{request.chunk}), false);
+  for (const auto& request : repair_.take_requests())
+    send(request.to, round_message(format_.group, Fetch{request.chunk}), false);
 }
 
 void MoshpitRound::finish_repair(Nanos now) {
@@ -149,12 +154,14 @@ void MoshpitRound::flush_verdict() {
   SharedBuffer bytes;
   for (size_t i = 0; i < sends.size(); ++i) {
     // Most are for everybody.
-    if (i == 0 || sends[i].message != sends[i - 1].message) bytes = round_message(format_.group, RoundMessage{sends[i].message});
+    if (i == 0 || sends[i].message != sends[i - 1].message)
+      bytes = round_message(format_.group, RoundMessage{sends[i].message});
     send(sends[i].to, bytes, false);
   }
 }
 
-// Too few are left to decide, or only clients, which cannot hear each other. for_certain: even if all who died had voted before.
+// Too few are left to decide, or only clients, which cannot hear each other. for_certain: even if all who died had voted
+// before.
 bool MoshpitRound::hopeless(bool for_certain) const {
   uint32_t gone = 0, deciders = 0;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
@@ -195,7 +202,8 @@ Nanos MoshpitRound::gathering_deadline() const {
     next = started_ + request_.contribute_timeout;
     const auto owing = owner_->owing();
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
-      const bool excusable = owing[rank] && members_[rank].gone == Gone::no && !silent(rank, request_.times.stall_timeout, now_);
+      const bool excusable =
+          owing[rank] && members_[rank].gone == Gone::no && !silent(rank, request_.times.stall_timeout, now_);
       if (excusable) next = std::min(next, members_[rank].heard_at + request_.times.stall_timeout);
     }
   }

@@ -20,7 +20,8 @@ using test::RoundGroupOptions;
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 // One element and so one chunk, owned by rank 0.
-RoundGroupOptions single(std::vector<RoundMember> members, const std::vector<float>& x, const std::vector<double>& weights = {}) {
+RoundGroupOptions single(std::vector<RoundMember> members, const std::vector<float>& x,
+                         const std::vector<double>& weights = {}) {
   RoundGroupOptions options{.members = std::move(members), .chunk_counts = {}, .table = ChunkTable(1, 32), .x = {}};
   options.chunk_counts.assign(x.size(), 0);
   options.chunk_counts[0] = 1;
@@ -118,7 +119,8 @@ struct FourOwners {
     group->run();
   }
   void expect(uint32_t rank, const std::vector<double>& values) const {
-    for (size_t i = 0; i < 4 * chunk; ++i) ASSERT_NEAR(group->x(rank)[i], values[i / chunk], 1e-6) << "rank " << rank << ", chunk " << i / chunk;
+    for (size_t i = 0; i < 4 * chunk; ++i)
+      ASSERT_NEAR(group->x(rank)[i], values[i / chunk], 1e-6) << "rank " << rank << ", chunk " << i / chunk;
   }
   std::optional<RoundGroup> group;
 };
@@ -190,7 +192,8 @@ TEST(MoshpitRound, every_group_size_ends_with_the_mean_everywhere) {
       EXPECT_EQ(report.absent, std::vector<AbsentMember>{});
       EXPECT_EQ(report.ignored, 0u);
       EXPECT_NEAR(report.variance, 100. * (members * members - 1) / 12, 1e-3);
-      for (size_t i = 0; i < 5000; ++i) ASSERT_FLOAT_EQ(group.x(rank)[i], static_cast<float>(5. * (members - 1) + static_cast<double>(i % 1000)));
+      for (size_t i = 0; i < 5000; ++i)
+        ASSERT_FLOAT_EQ(group.x(rank)[i], static_cast<float>(5. * (members - 1) + static_cast<double>(i % 1000)));
       EXPECT_EQ(group.x(rank), group.x(0));
       for (const auto& state : group.states(rank)) EXPECT_EQ(state, (ChunkState{.weight = 1, .full = true, .sharers = 1}));
     }
@@ -211,7 +214,9 @@ TEST(MoshpitRound, one_chunk_is_averaged_by_its_owner) {
 }
 
 TEST(MoshpitRound, two_at_one_position_share_its_part_of_the_weight) {
-  RoundGroup group(single({{.position = 0, .in_layout = true}, {.position = 1, .in_layout = true}, {.position = 0, .in_layout = true}}, {1, 2, 3}, {1, 2, 3}));
+  RoundGroup group(
+      single({{.position = 0, .in_layout = true}, {.position = 1, .in_layout = true}, {.position = 0, .in_layout = true}},
+             {1, 2, 3}, {1, 2, 3}));
   group.run();
   EXPECT_EQ(group.states(0)[0], (ChunkState{.weight = 1.5, .full = true, .sharers = 2}));
   EXPECT_EQ(group.states(1)[0], (ChunkState{.weight = 3, .full = true, .sharers = 1}));
@@ -301,7 +306,8 @@ TEST(MoshpitRound, what_is_not_a_number_stays_in_its_chunk) {
 
 TEST(MoshpitRound, with_encoded_elements_all_end_with_the_same_bits) {
   auto options = spread(5, 70000);
-  options.contribute = options.result = wire_codec({.kind = StepCodec::Kind::quantize, .bits = 8}, DType::f32, DType::f32, false);
+  options.contribute = options.result =
+      wire_codec({.kind = StepCodec::Kind::quantize, .bits = 8}, DType::f32, DType::f32, false);
   RoundGroup group(std::move(options));
   group.run();
   for (uint32_t rank = 0; rank < 5; ++rank) {

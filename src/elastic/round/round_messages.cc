@@ -22,7 +22,10 @@ struct Head {
 };
 
 void write_head(ByteWriter& writer, const Head& head, const GroupId& group) {
-  writer.write(static_cast<uint8_t>(ElasticChannel::round)).write(static_cast<uint8_t>(head.kind)).write(head.codec).write(head.flags);
+  writer.write(static_cast<uint8_t>(ElasticChannel::round))
+      .write(static_cast<uint8_t>(head.kind))
+      .write(head.codec)
+      .write(head.flags);
   writer.write(head.chunk).write(group.low).write(group.high);
 }
 
@@ -46,10 +49,12 @@ bool has_chunk(Kind kind) { return has_elements(kind) || kind == Kind::fetch || 
 // What this kind of message has no use for must be 0: a later version may give it a meaning.
 bool has_unknown_fields(const Head& head) {
   const uint8_t flags = has_elements(head.kind) || head.kind == Kind::keep_alive ? flag : 0;
-  return (head.flags & ~flags) != 0 || (!has_elements(head.kind) && head.codec != 0) || (!has_chunk(head.kind) && head.chunk != 0);
+  return (head.flags & ~flags) != 0 || (!has_elements(head.kind) && head.codec != 0) ||
+         (!has_chunk(head.kind) && head.chunk != 0);
 }
 
-Status read_contribution(const RoundFormat& format, const Head& head, ByteReader& reader, ByteView bytes, RoundMessage& message) {
+Status read_contribution(const RoundFormat& format, const Head& head, ByteReader& reader, ByteView bytes,
+                         RoundMessage& message) {
   Contribution read{.chunk = head.chunk, .full = (head.flags & flag) != 0};
   read.weight = reader.read<double>();
   read.sharers = reader.read<uint16_t>();
@@ -57,7 +62,8 @@ Status read_contribution(const RoundFormat& format, const Head& head, ByteReader
   if (bytes.size() < contribution_head_bytes) return corrupt("a cut head");
   if (head.codec != number(format.contribute)) return corrupt("codec " + std::to_string(head.codec) + " of a contribution");
   if (!(read.weight >= 0 && read.weight <= contribution_weight_max)) return corrupt("weight " + std::to_string(read.weight));
-  if (read.sharers < 1 || read.sharers > round_members_max) return corrupt(std::to_string(read.sharers) + " sharers of a weight");
+  if (read.sharers < 1 || read.sharers > round_members_max)
+    return corrupt(std::to_string(read.sharers) + " sharers of a weight");
   if (read.author >= format.members) return corrupt("author " + std::to_string(read.author));
   if (!all_zero(padding(bytes, reader, contribution_head_bytes))) return corrupt("bytes that mean nothing");
   const size_t count = read.weight > 0 ? format.table.count(head.chunk) : 0;
@@ -79,7 +85,8 @@ Status read_result(const RoundFormat& format, const Head& head, ByteReader& read
   read.author = reader.read<uint16_t>();
   if (bytes.size() < result_head_bytes) return corrupt("a cut head");
   if (head.codec != number(format.result)) return corrupt("codec " + std::to_string(head.codec) + " of a result");
-  if (!(read.total >= 0 && read.total <= contribution_weight_max * round_members_max)) return corrupt("total weight " + std::to_string(read.total));
+  if (!(read.total >= 0 && read.total <= contribution_weight_max * round_members_max))
+    return corrupt("total weight " + std::to_string(read.total));
   if ((read.contributors >> format.members).any()) return corrupt("contributors beyond the group");
   if (read.author >= format.members) return corrupt("author " + std::to_string(read.author));
   if (!all_zero(padding(bytes, reader, result_head_bytes))) return corrupt("bytes that mean nothing");
@@ -103,7 +110,8 @@ namespace {
 SharedBuffer contribution_of(const RoundFormat& format, const Contribution& head, size_t element_bytes) {
   UNISONO_CHECK(head.chunk < format.table.chunks());
   ByteWriter writer;
-  write_head(writer, {Kind::contribution, number(format.contribute), static_cast<uint8_t>(head.full ? flag : 0), head.chunk}, format.group);
+  write_head(writer, {Kind::contribution, number(format.contribute), static_cast<uint8_t>(head.full ? flag : 0), head.chunk},
+             format.group);
   writer.write(head.weight).write(static_cast<uint16_t>(head.sharers)).write(static_cast<uint16_t>(head.author));
   auto message = SharedBuffer::make(contribution_head_bytes + element_bytes);
   std::memset(message.data(), 0, contribution_head_bytes);
@@ -121,7 +129,8 @@ SharedBuffer contribution_head(const RoundFormat& format, const Contribution& he
 
 void write_result_head(const RoundFormat& format, const ChunkResult& head, SharedBuffer& message) {
   ByteWriter writer;
-  write_head(writer, {Kind::result, number(format.result), static_cast<uint8_t>(head.full ? flag : 0), head.chunk}, format.group);
+  write_head(writer, {Kind::result, number(format.result), static_cast<uint8_t>(head.full ? flag : 0), head.chunk},
+             format.group);
   writer.write(head.total).write(head.variance).write(head.digest);
   for (size_t word = 0; word < mask_words; ++word) {
     uint64_t bits = 0;

@@ -1,10 +1,11 @@
 // What the members of a group say to each other in a round: one message is one buffer, whose elements are used where they lie.
 //
-// All begin with [channel u8][kind u8][codec u8][flags u8][chunk u32][GroupId 16 bytes]. Two carry elements, encoded, behind a head padded to
-// a multiple of 64 bytes:
+// All begin with [channel u8][kind u8][codec u8][flags u8][chunk u32][GroupId 16 bytes]. Two carry elements, encoded, behind a
+// head padded to a multiple of 64 bytes:
 //   contribution  [weight f64][sharers u16][author u16][zero u32]                                                    64 in all
 //   result        [total f64][variance f64][digest64][contributors 4·u64][author u16][zero]                          128 in all
-// The codec is the number of a StepCodec::Kind; flag 1 is `full`, or `ended` of a keep-alive. A verdict's message follows the first 24 bytes.
+// The codec is the number of a StepCodec::Kind; flag 1 is `full`, or `ended` of a keep-alive. A verdict's message follows the
+// first 24 bytes.
 #pragma once
 
 #include <bitset>
@@ -17,8 +18,8 @@
 #include "codecs/codec.h"
 #include "elastic/round/chunk_table.h"
 #include "elastic/round/verdict_messages.h"
-#include "unisono/status.h"
 #include "elastic/wire/elastic_message.h"
+#include "unisono/status.h"
 
 namespace unisono {
 
@@ -43,15 +44,16 @@ struct Contribution {
 };
 inline constexpr double contribution_weight_max = 1e100;  // so that sums of weights, and of weights times values, stay finite
 
-// From a chunk's owner to all, or from anybody who was asked for it: then the owner's own bytes. Without elements if it is void.
+// From a chunk's owner to all, or from anybody who was asked for it: then the owner's own bytes. Without elements if it is
+// void.
 struct ChunkResult {
   uint32_t chunk = 0;
-  uint32_t author = 0;    // the owner
-  RankSet contributors;   // A
-  double total = 0;       // W
-  double variance = 0;    // within the group, summed over the elements
+  uint32_t author = 0;   // the owner
+  RankSet contributors;  // A
+  double total = 0;      // W
+  double variance = 0;   // within the group, summed over the elements
   bool full = false;
-  uint64_t digest = 0;    // digest64 of the encoded elements
+  uint64_t digest = 0;  // digest64 of the encoded elements
   // Nobody's step: fewer than two contributed, or none of them has a value.
   bool is_void() const { return contributors.count() < 2 || total == 0; }
 };
@@ -86,8 +88,8 @@ void write_result_head(const RoundFormat& format, const ChunkResult& head, Share
 // Of the kinds without elements.
 SharedBuffer round_message(const GroupId& group, const RoundMessage& message);
 
-// corrupt, naming the field, if it is not a whole message of this group: lengths, ranks, chunks, weights and codecs are checked, of quantised
-// elements that they can be decoded; not the digest.
+// corrupt, naming the field, if it is not a whole message of this group: lengths, ranks, chunks, weights and codecs are
+// checked, of quantised elements that they can be decoded; not the digest.
 Status read_round_message(const RoundFormat& format, ByteView bytes, RoundMessage& message);
 
 }  // namespace unisono

@@ -13,7 +13,9 @@ namespace {
 
 constexpr GroupId group{0x1122334455667788, 0x99};
 
-RoundFormat plain_format() { return {.group = group, .members = 5, .table = ChunkTable(700, 32), .contribute = {}, .result = {}}; }
+RoundFormat plain_format() {
+  return {.group = group, .members = 5, .table = ChunkTable(700, 32), .contribute = {}, .result = {}};
+}
 RoundFormat encoded_format() {
   auto format = plain_format();
   format.contribute = format.result = wire_codec({.kind = StepCodec::Kind::quantize, .bits = 8}, DType::f32, DType::f32, false);
@@ -24,7 +26,12 @@ SharedBuffer contribution(const RoundFormat& format, const Contribution& head) {
   auto message = contribution_message(format, head);
   std::vector<float> x(format.table.count(head.chunk), 1.5f);
   kernels::BlockCounts counts;
-  if (head.weight > 0) encode({.codec = format.contribute, .elements = x.data(), .count = x.size(), .message = message.data() + contribution_head_bytes}, counts);
+  if (head.weight > 0)
+    encode({.codec = format.contribute,
+            .elements = x.data(),
+            .count = x.size(),
+            .message = message.data() + contribution_head_bytes},
+           counts);
   return message;
 }
 
@@ -43,7 +50,9 @@ SharedBuffer result(const RoundFormat& format, const ChunkResult& head) {
   auto message = result_message(format, head);
   std::vector<float> x(format.table.count(head.chunk), 1.5f);
   kernels::BlockCounts counts;
-  if (!head.is_void()) encode({.codec = format.result, .elements = x.data(), .count = x.size(), .message = message.data() + result_head_bytes}, counts);
+  if (!head.is_void())
+    encode({.codec = format.result, .elements = x.data(), .count = x.size(), .message = message.data() + result_head_bytes},
+           counts);
   return message;
 }
 
@@ -120,7 +129,9 @@ TEST(RoundMessages, results_of_nobodys_step_have_no_elements) {
 
 TEST(RoundMessages, the_others_come_back_as_they_went) {
   RoundMessage read;
-  const auto back = [&](const RoundMessage& message) { return read_round_message(plain_format(), round_message(group, message).view(), read).ok(); };
+  const auto back = [&](const RoundMessage& message) {
+    return read_round_message(plain_format(), round_message(group, message).view(), read).ok();
+  };
   ASSERT_TRUE(back(KeepAlive{.ended = true}));
   EXPECT_TRUE(std::get<KeepAlive>(read).ended);
   ASSERT_TRUE(back(Abandon{}));
@@ -137,19 +148,31 @@ TEST(RoundMessages, the_others_come_back_as_they_went) {
 
 TEST(RoundMessages, every_cut_is_noticed) {
   const auto format = plain_format();
-  const SharedBuffer messages[] = {contribution(format, {.chunk = 2, .author = 4, .weight = 1}), result(format, result_head()), round_message(group, Fetch{1}),
+  const SharedBuffer messages[] = {contribution(format, {.chunk = 2, .author = 4, .weight = 1}), result(format, result_head()),
+                                   round_message(group, Fetch{1}),
                                    round_message(group, VerdictMessage{VerdictDecided{ChunkBits(3)}})};
   for (const auto& message : messages) {
-    for (size_t bytes = 0; bytes < message.size(); ++bytes) ASSERT_NE(code_of(format, cut(message, bytes).view()), Code::ok) << bytes;
+    for (size_t bytes = 0; bytes < message.size(); ++bytes)
+      ASSERT_NE(code_of(format, cut(message, bytes).view()), Code::ok) << bytes;
     EXPECT_NE(code_of(format, longer(message).view()), Code::ok);
   }
 }
 
-TEST(RoundMessages, too_short_to_name_a_group) { EXPECT_EQ(round_group(cut(round_message(group, Abandon{}), 23).view()), std::nullopt); }
-TEST(RoundMessages, another_channel) { EXPECT_EQ(code_of(plain_format(), with(round_message(group, Abandon{}), 0, uint8_t{2}).view()), Code::corrupt); }
-TEST(RoundMessages, an_unknown_kind) { EXPECT_EQ(code_of(plain_format(), with(round_message(group, Abandon{}), 1, uint8_t{9}).view()), Code::corrupt); }
-TEST(RoundMessages, another_group) { EXPECT_EQ(code_of(plain_format(), round_message({1, 2}, Abandon{}).view()), Code::corrupt); }
-TEST(RoundMessages, a_chunk_beyond_the_table) { EXPECT_EQ(code_of(plain_format(), round_message(group, Fetch{3}).view()), Code::corrupt); }
+TEST(RoundMessages, too_short_to_name_a_group) {
+  EXPECT_EQ(round_group(cut(round_message(group, Abandon{}), 23).view()), std::nullopt);
+}
+TEST(RoundMessages, another_channel) {
+  EXPECT_EQ(code_of(plain_format(), with(round_message(group, Abandon{}), 0, uint8_t{2}).view()), Code::corrupt);
+}
+TEST(RoundMessages, an_unknown_kind) {
+  EXPECT_EQ(code_of(plain_format(), with(round_message(group, Abandon{}), 1, uint8_t{9}).view()), Code::corrupt);
+}
+TEST(RoundMessages, another_group) {
+  EXPECT_EQ(code_of(plain_format(), round_message({1, 2}, Abandon{}).view()), Code::corrupt);
+}
+TEST(RoundMessages, a_chunk_beyond_the_table) {
+  EXPECT_EQ(code_of(plain_format(), round_message(group, Fetch{3}).view()), Code::corrupt);
+}
 
 TEST(RoundMessages, contributions_that_nobody_makes) {
   const auto format = plain_format();
@@ -181,13 +204,17 @@ TEST(RoundMessages, results_that_nobody_makes) {
 
 TEST(RoundMessages, what_has_no_meaning_must_be_zero) {
   const auto format = plain_format();
-  const auto contributed = contribution(format, {.chunk = 0, .author = 1, .weight = 1}), averaged = result(format, result_head());
-  for (size_t at = 36; at < contribution_head_bytes; ++at) EXPECT_EQ(code_of(format, with(contributed, at, uint8_t{1}).view()), Code::corrupt) << at;
-  for (size_t at = 82; at < result_head_bytes; ++at) EXPECT_EQ(code_of(format, with(averaged, at, uint8_t{1}).view()), Code::corrupt) << at;
+  const auto contributed = contribution(format, {.chunk = 0, .author = 1, .weight = 1}),
+             averaged = result(format, result_head());
+  for (size_t at = 36; at < contribution_head_bytes; ++at)
+    EXPECT_EQ(code_of(format, with(contributed, at, uint8_t{1}).view()), Code::corrupt) << at;
+  for (size_t at = 82; at < result_head_bytes; ++at)
+    EXPECT_EQ(code_of(format, with(averaged, at, uint8_t{1}).view()), Code::corrupt) << at;
   for (const auto& message : {contributed, averaged, round_message(group, KeepAlive{})}) {
     EXPECT_EQ(code_of(format, with(message, 3, uint8_t{2}).view()), Code::corrupt) << "flags";
   }
-  for (const auto& message : {round_message(group, Abandon{}), round_message(group, Fetch{1}), round_message(group, VerdictMessage{VerdictPrepare{7}})}) {
+  for (const auto& message : {round_message(group, Abandon{}), round_message(group, Fetch{1}),
+                              round_message(group, VerdictMessage{VerdictPrepare{7}})}) {
     EXPECT_EQ(code_of(format, with(message, 3, uint8_t{1}).view()), Code::corrupt) << "flags";
     EXPECT_EQ(code_of(format, with(message, 2, uint8_t{1}).view()), Code::corrupt) << "codec";
   }
@@ -204,11 +231,13 @@ TEST(RoundMessages, random_bytes_are_read_or_refused) {
   const uint64_t seed = 11;
   Random random(seed);
   const auto format = encoded_format();
-  const SharedBuffer messages[] = {contribution(format, {.chunk = 2, .author = 4, .weight = 1}), result(format, result_head()), round_message(group, Fetch{1}),
+  const SharedBuffer messages[] = {contribution(format, {.chunk = 2, .author = 4, .weight = 1}), result(format, result_head()),
+                                   round_message(group, Fetch{1}),
                                    round_message(group, VerdictMessage{VerdictAccept{.ballot = 1, .value = ChunkBits(3)}})};
   for (int i = 0; i < 20'000; ++i) {
     auto bytes = SharedBuffer::copy(messages[random.below(4)].view());
-    for (auto changes = random.below(4) + 1; changes > 0; --changes) bytes.data()[random.below(bytes.size())] = static_cast<std::byte>(random.next());
+    for (auto changes = random.below(4) + 1; changes > 0; --changes)
+      bytes.data()[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     RoundMessage read;
     const auto status = read_round_message(format, bytes.view(), read);
     if (status.ok() || status.code() == Code::corrupt || status.code() == Code::invalid) continue;

@@ -23,7 +23,8 @@ RoundOwner::RoundOwner(const RoundRequest& request, const RoundFormat& format) :
 }
 
 bool RoundOwner::take(const Contribution& contribution, const SharedBuffer& message) {
-  if (!expected_[contribution.author] || contribution.chunk < first_ + closed_ || contribution.chunk >= first_ + count_) return false;
+  if (!expected_[contribution.author] || contribution.chunk < first_ + closed_ || contribution.chunk >= first_ + count_)
+    return false;
   const uint32_t index = contribution.chunk - first_ - closed_;
   if (index >= format_.table.window()) return false;
   if (index >= open_.size()) open_.resize(index + 1);
@@ -59,12 +60,17 @@ SharedBuffer RoundOwner::close_next(const RankSet& excused, ChunkResult& result)
 // With a lossy codec this member's values are as much changed as the others', or the lines of a grid would differ in bits.
 void RoundOwner::add_own(uint32_t chunk, OpenChunk& open) {
   const auto& state = request_.states[chunk];
-  Held own{.head = {.chunk = chunk, .author = request_.self, .weight = state.weight, .full = state.full, .sharers = state.sharers}, .message = {}};
+  Held own{
+      .head = {.chunk = chunk, .author = request_.self, .weight = state.weight, .full = state.full, .sharers = state.sharers},
+      .message = {}};
   if (!format_.contribute.is_plain() && state.weight > 0) {
     own.message = contribution_message(format_, own.head);
     kernels::BlockCounts counts;
-    encode({.codec = format_.contribute, .elements = request_.values->chunk(chunk), .count = format_.table.count(chunk),
-            .message = own.message.data() + contribution_head_bytes}, counts);
+    encode({.codec = format_.contribute,
+            .elements = request_.values->chunk(chunk),
+            .count = format_.table.count(chunk),
+            .message = own.message.data() + contribution_head_bytes},
+           counts);
   }
   open.authors.set(request_.self);
   open.contributions.push_back(std::move(own));
@@ -98,16 +104,19 @@ SharedBuffer RoundOwner::reduce(uint32_t chunk, const OpenChunk& open, ChunkResu
     auto* const elements = message.data() + result_head_bytes;
     if (!format_.result.is_plain()) mean_.resize(std::min(format_.table.chunk_elements(), format_.table.elements()));
     float* const mean = format_.result.is_plain() ? reinterpret_cast<float*>(elements) : mean_.data();
-    result.variance = format_.contribute.is_plain() ? mean_of_plain(line, weights, open, chunk, mean) : mean_of_encoded(line, weights, open, chunk, mean);
+    result.variance = format_.contribute.is_plain() ? mean_of_plain(line, weights, open, chunk, mean)
+                                                    : mean_of_encoded(line, weights, open, chunk, mean);
     kernels::BlockCounts counts;
-    if (!format_.result.is_plain()) encode({.codec = format_.result, .elements = mean, .count = count, .message = elements}, counts);
+    if (!format_.result.is_plain())
+      encode({.codec = format_.result, .elements = mean, .count = count, .message = elements}, counts);
   }
   result.digest = digest64(result_elements(message));
   write_result_head(format_, result, message);
   return message;
 }
 
-double RoundOwner::mean_of_plain(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open, uint32_t chunk, float* mean) const {
+double RoundOwner::mean_of_plain(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open,
+                                 uint32_t chunk, float* mean) const {
   std::vector<const float*> values(line.size());
   for (const auto& held : open.contributions) {
     if (held.head.weight == 0) continue;
@@ -117,7 +126,8 @@ double RoundOwner::mean_of_plain(const std::vector<LineMember>& line, const Line
 }
 
 // Piece by piece, so that what is decoded is still in a cache when it is added.
-double RoundOwner::mean_of_encoded(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open, uint32_t chunk, float* mean) {
+double RoundOwner::mean_of_encoded(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open,
+                                   uint32_t chunk, float* mean) {
   const size_t count = format_.table.count(chunk);
   tiles_.resize(line.size() * tile_elements + std::min(format_.table.chunk_elements(), format_.table.elements()));
   std::vector<const float*> values(line.size());
@@ -129,7 +139,11 @@ double RoundOwner::mean_of_encoded(const std::vector<LineMember>& line, const Li
       if (held.head.weight == 0) continue;
       // decode() writes a part at its place in the whole: all wholes lie in one memory, a piece apart.
       float* const whole = tiles_.data() + held.head.author * tile_elements;
-      decode({.codec = format_.contribute, .message = contribution_elements(held.message).data(), .elements = whole, .count = count}, counts, part);
+      decode({.codec = format_.contribute,
+              .message = contribution_elements(held.message).data(),
+              .elements = whole,
+              .count = count},
+             counts, part);
       values[held.head.author] = whole + first;
     }
     variance += line_mean(weights, line, values, part.count, mean + first);

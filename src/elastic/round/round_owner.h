@@ -1,8 +1,8 @@
 // The owner's part of a round: takes contributions to the chunks that one member owns, and adds each chunk up once, as soon as
 // everybody has contributed to it or is excused.
 //
-// Chunks are closed in ascending order, as members send them. At most a window's chunks of each member are held; who sends more, or
-// twice, or too late is refused. Nothing is held any more when the last chunk is closed.
+// Chunks are closed in ascending order, as members send them. At most a window's chunks of each member are held; who sends
+// more, or twice, or too late is refused. Nothing is held any more when the last chunk is closed.
 #pragma once
 
 #include <cstdint>
@@ -45,18 +45,20 @@ class RoundOwner {
   void add_own(uint32_t chunk, OpenChunk& open);
   bool is_full(const OpenChunk& open, const LineWeights& weights) const;
   SharedBuffer reduce(uint32_t chunk, const OpenChunk& open, ChunkResult& result);
-  double mean_of_plain(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open, uint32_t chunk, float* mean) const;
-  double mean_of_encoded(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open, uint32_t chunk, float* mean);
+  double mean_of_plain(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open, uint32_t chunk,
+                       float* mean) const;
+  double mean_of_encoded(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open, uint32_t chunk,
+                         float* mean);
 
   const RoundRequest& request_;
   const RoundFormat& format_;
-  RankSet expected_;             // members that have values, this one not included
+  RankSet expected_;  // members that have values, this one not included
   uint32_t first_ = 0, count_ = 0;
-  uint32_t closed_ = 0;          // of them; the deque begins with the next one
+  uint32_t closed_ = 0;  // of them; the deque begins with the next one
   std::deque<OpenChunk> open_;
-  size_t held_bytes_ = 0;        // of contributions
-  std::vector<float> mean_;      // of one chunk, before it is encoded
-  std::vector<float> tiles_;     // a piece of each encoded contribution, decoded
+  size_t held_bytes_ = 0;     // of contributions
+  std::vector<float> mean_;   // of one chunk, before it is encoded
+  std::vector<float> tiles_;  // a piece of each encoded contribution, decoded
 };
 
 }  // namespace unisono

@@ -23,7 +23,9 @@ struct Owner {
   bool take(RoundOwner& owner, uint32_t chunk, uint32_t author, double weight = 1) {
     const Contribution head{.chunk = chunk, .author = author, .weight = weight, .full = true};
     const auto message = contribution_message(format, head);
-    if (weight > 0) std::fill_n(reinterpret_cast<float*>(const_cast<std::byte*>(message.data()) + contribution_head_bytes), 256, 10.f * static_cast<float>(author));
+    if (weight > 0)
+      std::fill_n(reinterpret_cast<float*>(const_cast<std::byte*>(message.data()) + contribution_head_bytes), 256,
+                  10.f * static_cast<float>(author));
     return owner.take(head, message);
   }
   ChunkValues values;

@@ -24,7 +24,9 @@ void RoundRepair::missed(uint32_t chunk, uint32_t from) {
   if (found != wanted_.end() && found->second.asking && asked(found->second) == from) found->second.asking = false;
 }
 
-Nanos RoundRepair::expiry(const Wanted& wanted) const { return std::max(wanted.asked_at, answered_at_[asked(wanted)]) + stall_timeout_; }
+Nanos RoundRepair::expiry(const Wanted& wanted) const {
+  return std::max(wanted.asked_at, answered_at_[asked(wanted)]) + stall_timeout_;
+}
 
 bool RoundRepair::ask_next(uint32_t chunk, Wanted& wanted, Nanos now) {
   while (wanted.until_here || wanted.tries < tries_max) {

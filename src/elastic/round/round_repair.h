@@ -1,7 +1,8 @@
 // Whom to ask for the results that a member lacks: the others in turn, beginning with the next rank.
 //
-// Before the verdict each chunk is asked for three times at most; what is decided is asked for until it is here, because somebody in
-// every living majority has it. An answer may take a stall_timeout since it was asked for, or since the last one of the same member came.
+// Before the verdict each chunk is asked for three times at most; what is decided is asked for until it is here, because
+// somebody in every living majority has it. An answer may take a stall_timeout since it was asked for, or since the last one of
+// the same member came.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // What one round of averaging came to at one member of its group. A value.
 //
-// Every chunk is in one of five counts: it was applied, with this member's values in it (committed; for a reducer, which has none, all
-// that were decided) or without (kept_local); or nobody takes a step (voided); or it was decided but could not be had (lost); or
-// there was no verdict in time (undecided). Values and weights of this member changed for the committed ones only.
+// Every chunk is in one of five counts: it was applied, with this member's values in it (committed; for a reducer, which has
+// none, all that were decided) or without (kept_local); or nobody takes a step (voided); or it was decided but could not be had
+// (lost); or there was no verdict in time (undecided). Values and weights of this member changed for the committed ones only.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ struct RoundReport {
   Nanos result = 0;                  // from then until it had all results, or repair was over
   Nanos verdict = 0;                 // from then until the end
   uint64_t sent_bytes = 0, received_bytes = 0;
-  uint64_t ignored = 0;              // messages that were damaged, or that no member sends
-  double variance = 0;               // within the group before averaging, mean over the elements of known results
-  double total_weight = 0;           // W, mean over the known results that were not void
+  uint64_t ignored = 0;     // messages that were damaged, or that no member sends
+  double variance = 0;      // within the group before averaging, mean over the elements of known results
+  double total_weight = 0;  // W, mean over the known results that were not void
 };
 
 }  // namespace unisono

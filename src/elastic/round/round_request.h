@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "codecs/codec.h"
 #include "elastic/round/chunk_values.h"
-#include "unisono/status.h"
 #include "elastic/wire/elastic_message.h"
 #include "elastic/wire/elastic_times.h"
+#include "unisono/status.h"
 
 namespace unisono {
 
@@ -21,8 +21,8 @@ struct RoundMember {
   friend bool operator==(const RoundMember&, const RoundMember&) = default;
 };
 
-// Of one chunk at one peer; carried over the rounds of an averaging step. At its start: the peer's own weight (0: it takes the mean and gives
-// nothing), full, one sharer. A new layout inside an averaging step clears full.
+// Of one chunk at one peer; carried over the rounds of an averaging step. At its start: the peer's own weight (0: it takes the
+// mean and gives nothing), full, one sharer. A new layout inside an averaging step clears full.
 struct ChunkState {
   double weight = 1;
   bool full = true;      // committed in every earlier round of the averaging step, lacking no peer's value

@@ -89,7 +89,9 @@ class StepSimulation {
     RoundGroupOptions options{.members = {}, .chunk_counts = std::vector<uint32_t>(members.size()), .table = table_, .x = {}};
     for (const auto peer : members) {
       const bool client = !options.members.empty() && random_.chance(0.15);
-      options.members.push_back({.position = axis == 0 ? peers_[peer].first : peers_[peer].second, .role = client ? ElasticRole::client : ElasticRole::peer, .in_layout = true});
+      options.members.push_back({.position = axis == 0 ? peers_[peer].first : peers_[peer].second,
+                                 .role = client ? ElasticRole::client : ElasticRole::peer,
+                                 .in_layout = true});
       options.x.push_back(peers_[peer].x);
       options.states.push_back(peers_[peer].states);
     }
@@ -156,18 +158,24 @@ class StepSimulation {
     for (size_t i = first; i < first + table_.count(chunk); ++i) EXPECT_EQ(group.x(rank)[i], group.x(rank)[first]);
     const auto& state = group.states(rank)[chunk];
     const auto& old = before.states[rank][chunk];
-    return {.x = group.x(rank)[first], .weight = state.weight, .changed = group.x(rank)[first] != before.x[rank][first] || state.weight != old.weight};
+    return {.x = group.x(rank)[first],
+            .weight = state.weight,
+            .changed = group.x(rank)[first] != before.x[rank][first] || state.weight != old.weight};
   }
 
   // Whether the living members' values are those of a step of `line`'s contributors.
-  bool matches(const RoundGroupOptions& before, RoundGroup& group, const std::vector<LineMember>& line, const std::vector<std::optional<Value>>& values, uint32_t chunk) const {
+  bool matches(const RoundGroupOptions& before, RoundGroup& group, const std::vector<LineMember>& line,
+               const std::vector<std::optional<Value>>& values, uint32_t chunk) const {
     const auto weights = line_weights(line);
     if (weights.order.size() < 2 || weights.total == 0) return false;
     double mean = 0, mass_before = 0, mass_after = 0;
-    for (const auto rank : weights.order) mean += line[rank].weight * (line[rank].weight > 0 ? before.x[rank][table_.first(chunk)] : 0.f);
+    for (const auto rank : weights.order)
+      mean += line[rank].weight * (line[rank].weight > 0 ? before.x[rank][table_.first(chunk)] : 0.f);
     mean /= weights.total;
     for (uint32_t rank = 0; rank < line.size(); ++rank) {
-      if (values[rank] && (std::abs(values[rank]->x - mean) > 1e-5 * std::max(1., std::abs(mean)) || std::abs(values[rank]->weight - weights.after[rank]) > 1e-12 * weights.total)) return false;
+      if (values[rank] && (std::abs(values[rank]->x - mean) > 1e-5 * std::max(1., std::abs(mean)) ||
+                           std::abs(values[rank]->weight - weights.after[rank]) > 1e-12 * weights.total))
+        return false;
       mass_before += line[rank].weight;
       mass_after += values[rank] ? values[rank]->weight : weights.after[rank];  // the dead took theirs
     }
@@ -181,7 +189,9 @@ class StepSimulation {
     std::vector<uint32_t> unsure;  // whether they are contributors: the dead, and who knows no verdict
     uint32_t changed = 0, living = 0;
     for (uint32_t rank = 0; rank < line.size(); ++rank) {
-      line[rank] = {.position = before.members[rank].position, .weight = before.states[rank][chunk].weight, .contributed = group.alive(rank)};
+      line[rank] = {.position = before.members[rank].position,
+                    .weight = before.states[rank][chunk].weight,
+                    .contributed = group.alive(rank)};
       if (!group.alive(rank)) {
         unsure.push_back(rank);
         continue;
@@ -195,7 +205,8 @@ class StepSimulation {
       line[rank].contributed = false;
       if (group.report(rank).undecided + group.report(rank).lost > 0) unsure.push_back(rank);
     }
-    EXPECT_TRUE(!majority || changed == 0 || changed == living) << "chunk " << chunk << ": " << changed << " of " << living << " changed";
+    EXPECT_TRUE(!majority || changed == 0 || changed == living)
+        << "chunk " << chunk << ": " << changed << " of " << living << " changed";
     if (changed == 0) return;
     for (uint32_t subset = 0; subset < 1u << unsure.size(); ++subset) {
       for (size_t i = 0; i < unsure.size(); ++i) line[unsure[i]].contributed = (subset >> i & 1) != 0;
@@ -234,7 +245,9 @@ void simulate(uint64_t seeds, double loss = 0) {
 
 TEST(RoundSimulationA27, every_chunk_is_the_step_without_the_dead_before_or_after_it) { simulate(seed_count(600)); }
 TEST(RoundSimulation, with_lost_messages_each_chunk_is_still_one_step_of_those_who_take_it) { simulate(seed_count(300), 0.03); }
-TEST(RoundSimulationLong, with_lost_messages_each_chunk_is_still_one_step_of_those_who_take_it) { simulate(seed_count(10'000), 0.03); }
+TEST(RoundSimulationLong, with_lost_messages_each_chunk_is_still_one_step_of_those_who_take_it) {
+  simulate(seed_count(10'000), 0.03);
+}
 TEST(RoundSimulationLongA27, every_chunk_is_the_step_without_the_dead_before_or_after_it) { simulate(seed_count(10'000)); }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A group of rounds in a virtual network: messages in order per pair, with delays; members that die at chosen messages, noticed or not.
-// What a filter says of a message decides its fate, so that tests can kill a member between any two of its sends.
+// A group of rounds in a virtual network: messages in order per pair, with delays; members that die at chosen messages, noticed
+// or not. What a filter says of a message decides its fate, so that tests can kill a member between any two of its sends.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ struct RoundGroupOptions {
   std::vector<RoundMember> members;
   std::vector<uint32_t> chunk_counts;
   ChunkTable table;
-  std::vector<std::vector<float>> x;                // by rank; of reducers empty
-  std::vector<std::vector<ChunkState>> states{};    // by rank; empty: weight 1
+  std::vector<std::vector<float>> x;              // by rank; of reducers empty
+  std::vector<std::vector<ChunkState>> states{};  // by rank; empty: weight 1
   ElasticTimes times{};
   Nanos contribute_timeout = 5 * second, round_timeout = 30 * second;
   CommitRule commit = CommitRule::agreed;
@@ -30,10 +30,10 @@ struct RoundGroupOptions {
   bool line_complete = true;
   Nanos delay_min = millisecond, delay_max = millisecond;
   uint64_t seed = 1;
-  Nanos noticed_after = 50 * millisecond;           // others hear of a death so much later; never: they do not
+  Nanos noticed_after = 50 * millisecond;  // others hear of a death so much later; never: they do not
   MemberLoss noticed_as = MemberLoss::dead;
-  size_t room_bytes = SIZE_MAX;                     // of bulk on its way to one member
-  std::vector<bool> absent{};                       // by rank: never starts
+  size_t room_bytes = SIZE_MAX;  // of bulk on its way to one member
+  std::vector<bool> absent{};    // by rank: never starts
 };
 
 class RoundGroup {
@@ -54,7 +54,8 @@ class RoundGroup {
     refused_.assign(count, std::vector<bool>(count));
     for (uint32_t rank = 0; rank < count; ++rank) {
       nodes_[rank].port = std::make_unique<Port>(*this, rank);
-      if (!options_.x[rank].empty()) nodes_[rank].values = ChunkValues(options_.table, SharedBuffer::copy(std::as_bytes(std::span(options_.x[rank]))));
+      if (!options_.x[rank].empty())
+        nodes_[rank].values = ChunkValues(options_.table, SharedBuffer::copy(std::as_bytes(std::span(options_.x[rank]))));
       auto made = MoshpitRound::make(request(rank), *nodes_[rank].port);
       EXPECT_TRUE(made.ok()) << made.status().to_string();
       nodes_[rank].round = std::move(*made);
@@ -107,7 +108,11 @@ class RoundGroup {
   size_t held_bytes_max() const { return held_bytes_max_; }
   uint64_t messages() const { return message_number_; }
   RoundFormat format() const {
-    return {.group = {7, 9}, .members = static_cast<uint32_t>(nodes_.size()), .table = options_.table, .contribute = options_.contribute, .result = options_.result};
+    return {.group = {7, 9},
+            .members = static_cast<uint32_t>(nodes_.size()),
+            .table = options_.table,
+            .contribute = options_.contribute,
+            .result = options_.result};
   }
 
  private:
@@ -137,10 +142,20 @@ class RoundGroup {
   };
 
   RoundRequest request(uint32_t rank) {
-    return {.id = {7, 9}, .self = rank, .members = options_.members, .chunk_counts = options_.chunk_counts, .table = options_.table, .times = options_.times,
-            .contribute_timeout = options_.contribute_timeout, .round_timeout = options_.round_timeout, .commit = options_.commit,
-            .contribute_codec = options_.contribute, .result_codec = options_.result, .line_complete = options_.line_complete,
-            .values = options_.x[rank].empty() ? nullptr : &nodes_[rank].values, .states = options_.states[rank]};
+    return {.id = {7, 9},
+            .self = rank,
+            .members = options_.members,
+            .chunk_counts = options_.chunk_counts,
+            .table = options_.table,
+            .times = options_.times,
+            .contribute_timeout = options_.contribute_timeout,
+            .round_timeout = options_.round_timeout,
+            .commit = options_.commit,
+            .contribute_codec = options_.contribute,
+            .result_codec = options_.result,
+            .line_complete = options_.line_complete,
+            .values = options_.x[rank].empty() ? nullptr : &nodes_[rank].values,
+            .states = options_.states[rank]};
   }
   void start(uint32_t rank) {
     nodes_[rank].started = true;
@@ -189,7 +204,9 @@ class RoundGroup {
     if (fate == Fate::lost) return;
     if (bulk) on_the_way_[from][to] += message.size();
     auto& last = last_arrival_[from][to];
-    last = std::max(last, now_ + options_.delay_min + static_cast<Nanos>(random_.below(static_cast<uint64_t>(options_.delay_max - options_.delay_min + 1))));
+    last = std::max(last,
+                    now_ + options_.delay_min +
+                        static_cast<Nanos>(random_.below(static_cast<uint64_t>(options_.delay_max - options_.delay_min + 1))));
     at(last, [this, from, to, message = std::move(message), bulk] { arrive(from, to, message, bulk); });
   }
   void arrive(uint32_t from, uint32_t to, const SharedBuffer& message, bool bulk) {

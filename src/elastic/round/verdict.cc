@@ -12,7 +12,8 @@ Verdict::Verdict(VerdictOptions options)
       haves_(options_.members),
       accepts_(options_.members),
       promises_(options_.members) {
-  UNISONO_CHECK(options_.self < options_.members && options_.proposer.size() == options_.members && options_.ballot_timeout >= 2);
+  UNISONO_CHECK(options_.self < options_.members && options_.proposer.size() == options_.members &&
+                options_.ballot_timeout >= 2);
   for (uint32_t rank = 0; rank < options_.members; ++rank) {
     if (options_.proposer[rank]) proposers_.push_back(rank);
   }
@@ -48,7 +49,8 @@ bool Verdict::fits(uint32_t from, const VerdictMessage& message) const {
   if (const auto* accept = std::get_if<VerdictAccept>(&message)) return ours(accept->value);
   if (const auto* prepare = std::get_if<VerdictPrepare>(&message)) return runs(prepare->ballot, from);
   if (const auto* promise = std::get_if<VerdictPromise>(&message)) {
-    return ours(promise->have) && runs(promise->ballot, options_.self) && (!promise->accepted || ours(promise->accepted->value));
+    return ours(promise->have) && runs(promise->ballot, options_.self) &&
+           (!promise->accepted || ours(promise->accepted->value));
   }
   return ours(std::get<VerdictDecided>(message).value);
 }
@@ -103,7 +105,8 @@ void Verdict::on(uint32_t from, const VerdictPromise& promise, Nanos now) {
   if (phase_ != Phase::preparing || promise.ballot != ballot_) return;
   promises_[from] = true;
   if (!haves_[from]) haves_[from] = promise.have;
-  if (promise.accepted && (!newest_accepted_ || promise.accepted->ballot > newest_accepted_->ballot)) newest_accepted_ = promise.accepted;
+  if (promise.accepted && (!newest_accepted_ || promise.accepted->ballot > newest_accepted_->ballot))
+    newest_accepted_ = promise.accepted;
   if (std::count(promises_.begin(), promises_.end(), true) < majority()) return;
   propose(ballot_, newest_accepted_ ? newest_accepted_->value : held_by_majority(), now);
 }
@@ -180,8 +183,8 @@ void Verdict::woke(Nanos now) {
   begin_due_ballot(now);
 }
 
-// Of several ballots that fell due while this process slept, only the last one is of use. One is also due when those that would run the ones before are gone;
-// but they are told all the same when their time has come, for they may live.
+// Of several ballots that fell due while this process slept, only the last one is of use. One is also due when those that would
+// run the ones before are gone; but they are told all the same when their time has come, for they may live.
 void Verdict::begin_due_ballot(Nanos now) {
   if (decided_ || !have_at_ || proposers_.empty()) return;
   const auto timed = static_cast<uint32_t>((now - *have_at_) / options_.ballot_timeout);
@@ -202,7 +205,8 @@ Nanos Verdict::next_deadline() const {
   if (decided_ || !have_at_ || proposers_.empty()) return never;
   Nanos next = *have_at_ + (Nanos{ballots_timed_} + 1) * options_.ballot_timeout;
   if (phase_ != Phase::idle) next = std::min(next, repeat_at_);
-  if (phase_ == Phase::idle && patient_ && proposers_[0] == options_.self) next = std::min(next, *have_at_ + options_.ballot_timeout / 2);
+  if (phase_ == Phase::idle && patient_ && proposers_[0] == options_.self)
+    next = std::min(next, *have_at_ + options_.ballot_timeout / 2);
   return next;
 }
 

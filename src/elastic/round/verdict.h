@@ -41,7 +41,8 @@ class Verdict {
   void have(const ChunkBits& mine, Nanos now);
   // At any time, also before have(). What no member would send is ignored and counted.
   void message(uint32_t from, const VerdictMessage& message, Nanos now);
-  // Dead, or it declined the group: nobody waits for it, nor for the ballots that it would run. Should it speak all the same, it is heard.
+  // Dead, or it declined the group: nobody waits for it, nor for the ballots that it would run. Should it speak all the same,
+  // it is heard.
   void member_gone(uint32_t rank, Nanos now);
   void woke(Nanos now);
   // When woke() must be called; `never` before have() and after the decision.
@@ -97,7 +98,7 @@ class Verdict {
 
   Phase phase_ = Phase::idle;  // of the own ballot
   uint32_t ballot_ = 0;
-  ChunkBits value_;            // that it proposes; one per ballot, ever
+  ChunkBits value_;  // that it proposes; one per ballot, ever
   Nanos repeat_at_ = never;
   std::vector<bool> promises_;
   std::optional<VerdictAccept> newest_accepted_;  // among the promises

@@ -52,7 +52,9 @@ Status read_body(ByteReader& reader, size_t chunks, VerdictPromise& promise) {
   }
   return read_bits(reader, chunks, promise.have);
 }
-Status read_body(ByteReader& reader, size_t chunks, VerdictDecided& decided) { return read_bits(reader, chunks, decided.value); }
+Status read_body(ByteReader& reader, size_t chunks, VerdictDecided& decided) {
+  return read_bits(reader, chunks, decided.value);
+}
 
 template <typename Body>
 Status read_as(ByteReader& reader, size_t chunks, VerdictMessage& message) {

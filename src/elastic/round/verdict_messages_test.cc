@@ -84,7 +84,8 @@ TEST(VerdictMessages, of_random_bytes_never_fail_the_process) {
   const auto messages = one_of_each();
   for (int i = 0; i < 20'000; ++i) {
     auto bytes = encoded(messages[random.below(messages.size())]);
-    for (uint64_t flips = 1 + random.below(3); flips > 0; --flips) bytes[random.below(bytes.size())] = std::byte(random.below(256));
+    for (uint64_t flips = 1 + random.below(3); flips > 0; --flips)
+      bytes[random.below(bytes.size())] = std::byte(random.below(256));
     ByteReader reader(bytes);
     VerdictMessage read;
     if (!read_verdict(reader, 10, read).ok()) continue;

@@ -1,5 +1,6 @@
-// Check A26 of docs/design/methods/moshpit.md: the verdict under random schedules. With loss, duplicates, late wake-ups, crashes between any two sends and false reports of
-// death no two members decide differently; without loss, everybody that lives decides, and soon.
+// Check A26 of docs/design/methods/moshpit.md: the verdict under random schedules. With loss, duplicates, late wake-ups,
+// crashes between any two sends and false reports of death no two members decide differently; without loss, everybody that
+// lives decides, and soon.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +14,6 @@ using test::VirtualGroupOptions;
 
 constexpr Nanos ballot = 1 * second;
 constexpr size_t chunks = 6;
-
 
 class RandomGroup {
  public:
@@ -52,7 +52,8 @@ class RandomGroup {
     }
     for (size_t chunk = 0; first != nullptr && chunk < chunks; ++chunk) {
       uint32_t holders = 0;
-      for (uint32_t rank = 0; rank < options_.members; ++rank) holders += group_->had(rank) && group_->had(rank)->test(chunk) ? 1 : 0;
+      for (uint32_t rank = 0; rank < options_.members; ++rank)
+        holders += group_->had(rank) && group_->had(rank)->test(chunk) ? 1 : 0;
       EXPECT_TRUE(!first->test(chunk) || holders > options_.members / 2) << "chunk " << chunk << ": " << holders << " holders";
     }
   }

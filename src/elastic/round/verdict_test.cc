@@ -237,12 +237,12 @@ TEST(Verdict, who_asks_about_a_decided_verdict_is_told) {
 
 TEST(Verdict, nothing_comes_of_messages_that_no_member_would_send) {
   Verdict member({.members = 3, .self = 0, .proposer = {true, true, true}, .chunks = 1});
-  member.message(3, VerdictDecided{bits("1")}, 0);                           // no member
-  member.message(0, VerdictDecided{bits("1")}, 0);                           // itself
-  member.message(1, VerdictDecided{bits("11")}, 0);                          // other chunks
-  member.message(2, VerdictPropose{1, bits("1")}, 0);                        // rank 1's ballot
-  member.message(1, VerdictPrepare{0}, 0);                                   // rank 0's
-  member.message(1, VerdictPromise{1, std::nullopt, bits("1")}, 0);          // not ours
+  member.message(3, VerdictDecided{bits("1")}, 0);                   // no member
+  member.message(0, VerdictDecided{bits("1")}, 0);                   // itself
+  member.message(1, VerdictDecided{bits("11")}, 0);                  // other chunks
+  member.message(2, VerdictPropose{1, bits("1")}, 0);                // rank 1's ballot
+  member.message(1, VerdictPrepare{0}, 0);                           // rank 0's
+  member.message(1, VerdictPromise{1, std::nullopt, bits("1")}, 0);  // not ours
   EXPECT_EQ(member.ignored(), 6u);
   EXPECT_EQ(member.decided(), nullptr);
   EXPECT_TRUE(member.take_sends().empty());

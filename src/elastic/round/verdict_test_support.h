@@ -45,7 +45,8 @@ struct VirtualGroupOptions {
 
 class VirtualGroup {
  public:
-  explicit VirtualGroup(const VirtualGroupOptions& options) : options_(options), random_(options.seed), nodes_(options.members) {
+  explicit VirtualGroup(const VirtualGroupOptions& options)
+      : options_(options), random_(options.seed), nodes_(options.members) {
     for (uint32_t rank = 0; rank < options.members; ++rank) {
       nodes_[rank].machine = std::make_unique<Verdict>(
           VerdictOptions{options.members, rank, options.proposer, options.chunks, options.ballot_timeout});

@@ -24,20 +24,26 @@ Status bad(const std::string& option, const std::string& what) { return {Code::i
 
 Status check_step(const char* option, const StepCodec& step) {
   if (step.kind != StepCodec::Kind::quantize) return {};
-  if (step.bits < 2 || step.bits > 8) return bad(option, "asks for " + std::to_string(step.bits) + " bits: 2 to 8 are possible");
+  if (step.bits < 2 || step.bits > 8)
+    return bad(option, "asks for " + std::to_string(step.bits) + " bits: 2 to 8 are possible");
   if (step.group != 32 && step.group != 64 && step.group != 128 && step.group != 256)
     return bad(option, "asks for groups of " + std::to_string(step.group) + ": 32, 64, 128 and 256 are possible");
   return {};
 }
 
 void write_step(ByteWriter& writer, const StepCodec& step) {
-  writer.write(static_cast<uint8_t>(step.kind)).write(step.bits).write(step.group).write(static_cast<uint8_t>(step.metadata)).write(static_cast<uint8_t>(step.spikes));
+  writer.write(static_cast<uint8_t>(step.kind))
+      .write(step.bits)
+      .write(step.group)
+      .write(static_cast<uint8_t>(step.metadata))
+      .write(static_cast<uint8_t>(step.spikes));
 }
 
 // "10.0.0.1:4" -> "tcp://10.0.0.1:4"; every address of a name once.
 void look_up(const SeedName& seed, Seeds& found) {
   if (seed.dht) {
-    if (std::ranges::find(found.dht_nodes, seed) == found.dht_nodes.end() && found.dht_nodes.size() < dht_nodes_max) found.dht_nodes.push_back(seed);
+    if (std::ranges::find(found.dht_nodes, seed) == found.dht_nodes.end() && found.dht_nodes.size() < dht_nodes_max)
+      found.dht_nodes.push_back(seed);
     return;
   }
   const auto addresses = look_up_host(seed);
@@ -52,7 +58,9 @@ void look_up(const SeedName& seed, Seeds& found) {
   }
 }
 
-Status bad_seed(const std::string& where, const Status& why) { return {why.code(), "bad_option: seeds " + where + ": " + why.message()}; }
+Status bad_seed(const std::string& where, const Status& why) {
+  return {why.code(), "bad_option: seeds " + where + ": " + why.message()};
+}
 
 std::string trimmed(std::string line) {
   line.erase(std::min(line.find('#'), line.size()));
@@ -109,12 +117,16 @@ uint64_t total_elements(const ElasticOptions& options) {
 Status check_elastic_options(const ElasticOptions& options) {
   if (options.run_id.empty() || options.run_id.size() > name_bytes_max) return bad("run_id", "must have 1 to 200 bytes");
   if (options.name.size() > name_bytes_max) return bad("name", "may have up to 200 bytes");
-  if (!options.found && options.seeds.empty()) return bad("seeds", "are empty, and `found` is not set: there is no run to join");
+  if (!options.found && options.seeds.empty())
+    return bad("seeds", "are empty, and `found` is not set: there is no run to join");
   if (options.seeds.size() > seeds_max) return bad("seeds", "may be up to 1024");
-  if (options.tensor_elements.empty() || options.tensor_elements.size() > tensors_max) return bad("tensor_elements", "must name 1 to 1048576 tensors");
-  if (std::ranges::any_of(options.tensor_elements, [](uint64_t elements) { return elements > elements_max; }) || total_elements(options) > elements_max)
+  if (options.tensor_elements.empty() || options.tensor_elements.size() > tensors_max)
+    return bad("tensor_elements", "must name 1 to 1048576 tensors");
+  if (std::ranges::any_of(options.tensor_elements, [](uint64_t elements) { return elements > elements_max; }) ||
+      total_elements(options) > elements_max)
     return bad("tensor_elements", "are more than 2^36 together");
-  if (options.max_group < 4 || options.max_group > 128) return bad("max_group", "is " + std::to_string(options.max_group) + ": 4 to 128 are possible");
+  if (options.max_group < 4 || options.max_group > 128)
+    return bad("max_group", "is " + std::to_string(options.max_group) + ": 4 to 128 are possible");
   if (options.rounds > 64) return bad("rounds", "may be up to 64");
   if (options.max_peers < 1 || options.max_peers > 4096) return bad("max_peers", "must be 1 to 4096");
   if (options.min_peers < 1 || options.min_peers > options.max_peers) return bad("min_peers", "must be 1 to max_peers");
@@ -123,9 +135,11 @@ Status check_elastic_options(const ElasticOptions& options) {
     if (const auto parsed = parse_seed(seed); !parsed.ok()) return bad_seed('"' + seed + '"', parsed.status());
   }
   for (const auto wait : {options.gather_timeout, options.stall_timeout}) {
-    if (wait.count() < 0 || wait.count() > timeout_max / millisecond) return bad("gather_timeout or stall_timeout", "must be 0 to 30 days");
+    if (wait.count() < 0 || wait.count() > timeout_max / millisecond)
+      return bad("gather_timeout or stall_timeout", "must be 0 to 30 days");
   }
-  if (options.join_timeout.count() < 0 || options.join_timeout.count() > timeout_max / millisecond) return bad("join_timeout", "must be 0 to 30 days");
+  if (options.join_timeout.count() < 0 || options.join_timeout.count() > timeout_max / millisecond)
+    return bad("join_timeout", "must be 0 to 30 days");
   if (auto status = check_step("contribute", options.contribute); !status.ok()) return status;
   if (auto status = check_step("result", options.result); !status.ok()) return status;
   return elastic_times(options).check();
@@ -134,7 +148,8 @@ Status check_elastic_options(const ElasticOptions& options) {
 Result<SeedName> parse_seed(std::string_view text) {
   SeedName seed;
   seed.dht = text.starts_with("dht:");
-  if (seed.dht && !SeedDht::built_in()) return Status(Code::unsupported, "this build has no OpenDHT; configure it with -DUNISONO_OPENDHT=ON");
+  if (seed.dht && !SeedDht::built_in())
+    return Status(Code::unsupported, "this build has no OpenDHT; configure it with -DUNISONO_OPENDHT=ON");
   if (seed.dht) text.remove_prefix(4);
   else if (text.starts_with("tcp://")) text.remove_prefix(6);
   const auto colon = text.rfind(':');

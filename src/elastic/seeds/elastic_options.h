@@ -1,4 +1,5 @@
-// What ElasticOptions ask for: checked, with time-outs filled in, seeds as addresses, and the digest of what peers must agree on.
+// What ElasticOptions ask for: checked, with time-outs filled in, seeds as addresses, and the digest of what peers must agree
+// on.
 //
 // resolve_seeds and look_up_host ask name servers and read files, so they block; everything else here is a pure function.
 #pragma once
@@ -10,10 +11,10 @@
 #include <vector>
 
 #include "codecs/codec.h"
+#include "elastic/wire/elastic_times.h"
 #include "net/socket_address.h"
 #include "unisono/elastic.h"
 #include "unisono/status.h"
-#include "elastic/wire/elastic_times.h"
 
 namespace unisono {
 
@@ -32,7 +33,8 @@ struct SeedName {
   bool dht = false;  // not a peer's: a node of a distributed hash table where peers can be found
   bool operator==(const SeedName&) const = default;
 };
-// "host:port", "[::1]:port", "tcp://…", "dht:host", "dht:host:port": host and port apart. invalid: not of that form. unsupported: this build has no table.
+// "host:port", "[::1]:port", "tcp://…", "dht:host", "dht:host:port": host and port apart. invalid: not of that form.
+// unsupported: this build has no table.
 Result<SeedName> parse_seed(std::string_view text);
 
 struct Seeds {

@@ -93,13 +93,15 @@ TEST(ElasticOptions, seeds_are_read_in_every_form) {
   EXPECT_EQ(parse_seed("tcp://10.0.0.1:4040")->host, "10.0.0.1");
   EXPECT_EQ(parse_seed("[::1]:4040")->host, "::1");
   EXPECT_EQ(parse_seed("node-3.example:1")->port, 1);
-  for (const char* text : {"", "host", "host:", "host:0", "host:65536", "host:1x", ":5", "::1:5"}) EXPECT_FALSE(parse_seed(text).ok()) << text;
+  for (const char* text : {"", "host", "host:", "host:0", "host:65536", "host:1x", ":5", "::1:5"})
+    EXPECT_FALSE(parse_seed(text).ok()) << text;
 }
 
 TEST(ElasticOptions, only_addresses_stay_what_they_are) {
   EXPECT_TRUE(seeds_stay(std::vector<std::string>{"10.0.0.1:1", "tcp://[::1]:1"}));
   EXPECT_TRUE(seeds_stay(std::vector<std::string>{}));
-  for (const char* text : {"host.example:1", "file:/seeds", "dht:10.0.0.1:1"}) EXPECT_FALSE(seeds_stay(std::vector<std::string>{"10.0.0.1:1", text})) << text;
+  for (const char* text : {"host.example:1", "file:/seeds", "dht:10.0.0.1:1"})
+    EXPECT_FALSE(seeds_stay(std::vector<std::string>{"10.0.0.1:1", text})) << text;
 }
 
 TEST(ElasticOptions, a_file_names_seeds_one_per_line) {

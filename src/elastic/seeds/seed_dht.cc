@@ -23,7 +23,8 @@ namespace {
 
 constexpr char record_type[] = "unisono-elastic";
 constexpr ssize_t store_bytes_max = 16 << 20;  // what this process keeps for others in the table
-constexpr auto settling = std::chrono::milliseconds(300);  // after the first record others follow, or the search would go on to the table's far end
+constexpr auto settling =
+    std::chrono::milliseconds(300);  // after the first record others follow, or the search would go on to the table's far end
 
 // Shared with the table's threads, which may still call when the look-up that they answer is over.
 struct TableState {
@@ -41,14 +42,17 @@ struct LookUpState {
   std::vector<std::string> addresses{};
 };
 
-std::chrono::steady_clock::time_point after_now(Nanos wait) { return std::chrono::steady_clock::now() + std::chrono::nanoseconds(wait); }
+std::chrono::steady_clock::time_point after_now(Nanos wait) {
+  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(wait);
+}
 
 // False: enough, the search may end.
 bool take_record(LookUpState& look_up, const dht::Value& value, uint64_t own) {
   if (++look_up.seen > SeedDht::records_max) return false;
   if (value.id == own || value.isEncrypted() || value.user_type != record_type) return true;
   for (auto& address : read_seed_record({reinterpret_cast<const char*>(value.data.data()), value.data.size()})) {
-    if (std::ranges::find(look_up.addresses, address) == look_up.addresses.end()) look_up.addresses.push_back(std::move(address));
+    if (std::ranges::find(look_up.addresses, address) == look_up.addresses.end())
+      look_up.addresses.push_back(std::move(address));
   }
   return true;
 }
@@ -61,8 +65,8 @@ std::string cannot_bind(const TcpAddress& place) {
   return error == 0 ? "" : std::strerror(error);
 }
 
-// The first of each family, with a port of the kernel's choice, where a socket can be bound. Tried beforehand: OpenDHT says neither where it cannot nor why, and leaves descriptors
-// open. unavailable: there is none.
+// The first of each family, with a port of the kernel's choice, where a socket can be bound. Tried beforehand: OpenDHT says
+// neither where it cannot nor why, and leaves descriptors open. unavailable: there is none.
 Result<std::vector<TcpAddress>> places_of(std::span<const TcpAddress> bind) {
   const std::vector<TcpAddress> all{*parse_tcp_address("0.0.0.0"), *parse_tcp_address("::")};
   std::vector<TcpAddress> places;
@@ -81,14 +85,18 @@ Result<std::vector<TcpAddress>> places_of(std::span<const TcpAddress> bind) {
 class OpenDhtSeeds final : public SeedDht {
  public:
   explicit OpenDhtSeeds(const SeedDhtOptions& options)
-      : key_(dht::InfoHash::get(seed_dht_key(options.run_id))), id_(mix64(options.seed) | 1), random_(options.seed), addresses_(options.addresses) {}
+      : key_(dht::InfoHash::get(seed_dht_key(options.run_id))),
+        id_(mix64(options.seed) | 1),
+        random_(options.seed),
+        addresses_(options.addresses) {}
   ~OpenDhtSeeds() override { OpenDhtSeeds::stop(); }
 
   // Throws what OpenDHT does.
   void run(std::span<const TcpAddress> places) {
     dht::DhtRunner::Config config;
     config.dht_config.node_config.max_store_size = store_bytes_max;
-    for (const auto& place : places) (place.family() == AF_INET ? config.bind4 : config.bind6) = dht::SockAddr(place.storage, place.bytes);
+    for (const auto& place : places)
+      (place.family() == AF_INET ? config.bind4 : config.bind6) = dht::SockAddr(place.storage, place.bytes);
     dht::DhtRunner::Context context;
     context.statusChangedCallback = [state = state_](dht::NodeStatus status4, dht::NodeStatus status6) {
       const std::lock_guard lock(state->mutex);
@@ -136,7 +144,9 @@ class OpenDhtSeeds final : public SeedDht {
       });
     }
     std::unique_lock lock(state_->mutex);
-    (void)state_->changed.wait_until(lock, after_now(wait), [&] { return state_->stopped || state_->connected || look_up->answered || look_up->nodes_left == 0; });
+    (void)state_->changed.wait_until(lock, after_now(wait), [&] {
+      return state_->stopped || state_->connected || look_up->answered || look_up->nodes_left == 0;
+    });
     return !state_->stopped && (state_->connected || look_up->answered);
   }
 
@@ -150,7 +160,8 @@ class OpenDhtSeeds final : public SeedDht {
     auto record = std::make_shared<dht::Value>(reinterpret_cast<const uint8_t*>(text.data()), text.size());
     record->id = id_;
     record->user_type = record_type;
-    // Permanent: as long as the runner lives it puts the record there again before it expires, and at nodes that come nearer to the key.
+    // Permanent: as long as the runner lives it puts the record there again before it expires, and at nodes that come nearer to
+    // the key.
     const dht::DoneCallbackSimple done = [state = state_](bool ok) {
       const std::lock_guard lock(state->mutex);
       state->put_under_way = false;
@@ -162,7 +173,8 @@ class OpenDhtSeeds final : public SeedDht {
 
   Found search(const std::shared_ptr<LookUpState>& look_up, Nanos wait) {
     {
-      const dht::GetCallback taken = [state = state_, look_up, own = id_](const std::vector<std::shared_ptr<dht::Value>>& values) {
+      const dht::GetCallback taken = [state = state_, look_up,
+                                      own = id_](const std::vector<std::shared_ptr<dht::Value>>& values) {
         const std::lock_guard lock(state->mutex);
         state->changed.notify_all();
         try {
@@ -186,8 +198,11 @@ class OpenDhtSeeds final : public SeedDht {
     (void)state_->changed.wait_until(lock, std::min(until, std::chrono::steady_clock::now() + settling), over);
     Found found{.addresses = std::exchange(look_up->addresses, {}), .failure = {}};
     look_up->seen = records_max;  // what comes later is not wanted
-    if (found.addresses.empty()) found.failure = look_up->done ? "it has no record of another process of this run" : "no record of this run in " + std::to_string(wait / millisecond) + " ms";
-    for (size_t i = 0; i + 1 < found.addresses.size(); ++i) std::swap(found.addresses[i], found.addresses[i + random_.below(found.addresses.size() - i)]);
+    if (found.addresses.empty())
+      found.failure = look_up->done ? "it has no record of another process of this run"
+                                    : "no record of this run in " + std::to_string(wait / millisecond) + " ms";
+    for (size_t i = 0; i + 1 < found.addresses.size(); ++i)
+      std::swap(found.addresses[i], found.addresses[i + random_.below(found.addresses.size() - i)]);
     found.addresses.resize(std::min(found.addresses.size(), addresses_max));
     return found;
   }

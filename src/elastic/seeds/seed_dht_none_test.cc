@@ -3,8 +3,8 @@
 
 #include <fstream>
 
-#include "testing/temporary_folder.h"
 #include "elastic/seeds/seed_dht.h"
+#include "testing/temporary_folder.h"
 #include "unisono/elastic.h"
 
 namespace unisono {

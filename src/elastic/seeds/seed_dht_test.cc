@@ -1,4 +1,5 @@
-// Seeds by OpenDHT, with a table of its own on this host: nothing leaves the loopback interface, all ports are the kernel's choice.
+// Seeds by OpenDHT, with a table of its own on this host: nothing leaves the loopback interface, all ports are the kernel's
+// choice.
 #include "elastic/seeds/seed_dht.h"
 
 #include <gtest/gtest.h>
@@ -13,12 +14,12 @@
 #include <future>
 #include <thread>
 
-#include "testing/temporary_folder.h"
 #include "elastic/peer/elastic_driver.h"
 #include "elastic/seeds/elastic_options.h"
 #include "elastic/seeds/seed_finder.h"
 #include "elastic/seeds/seed_record.h"
 #include "elastic/seeds/seed_test_support.h"
+#include "testing/temporary_folder.h"
 #include "unisono/elastic.h"
 
 namespace unisono {
@@ -65,7 +66,9 @@ class Node {
     runner_.put(dht::InfoHash::get("unisono/elastic/" + run_id), value, done);
     return put.get_future().get();
   }
-  size_t records(const std::string& run_id) { return runner_.get(dht::InfoHash::get("unisono/elastic/" + run_id)).get().size(); }
+  size_t records(const std::string& run_id) {
+    return runner_.get(dht::InfoHash::get("unisono/elastic/" + run_id)).get().size();
+  }
 
  private:
   dht::DhtRunner runner_;
@@ -115,7 +118,8 @@ TEST(SeedDht, nodes_of_a_table_are_read_in_every_form) {
   EXPECT_EQ(*parse_seed("dht:10.0.0.1:4000"), (SeedName{"10.0.0.1", 4000, true}));
   EXPECT_EQ(*parse_seed("dht:[::1]:4000"), (SeedName{"::1", 4000, true}));
   EXPECT_EQ(*parse_seed("dht:[::1]"), (SeedName{"::1", 4222, true}));
-  for (const char* text : {"dht:", "dht::5", "dht:host:", "dht:host:0", "dht:host:65536", "dht:::1:5", "dht:[]"}) EXPECT_FALSE(parse_seed(text).ok()) << text;
+  for (const char* text : {"dht:", "dht::5", "dht:host:", "dht:host:0", "dht:host:65536", "dht:::1:5", "dht:[]"})
+    EXPECT_FALSE(parse_seed(text).ok()) << text;
 }
 
 TEST(SeedDht, processes_find_what_others_have_put_there_and_not_themselves) {
@@ -146,7 +150,8 @@ TEST(SeedDht, records_that_are_none_are_left_out) {
   EXPECT_TRUE(unauthenticated.put("run", ""));
   EXPECT_TRUE(unauthenticated.put("run", good + std::string(5000, 'x')));
   EXPECT_TRUE(unauthenticated.put("run", good + "tcp://0.0.0.0:1\ntcp://224.0.0.1:9\n" + std::string(200, 'y')));
-  EXPECT_TRUE(unauthenticated.put("run", write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4009"}), "something else"));
+  EXPECT_TRUE(
+      unauthenticated.put("run", write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4009"}), "something else"));
   const auto seeds = make_seeds({}, 1);
   EXPECT_EQ(look_up(*seeds, node).addresses, std::vector<std::string>{"tcp://127.0.0.1:4001"});
 }
@@ -156,7 +161,8 @@ TEST(SeedDht, of_very_many_addresses_some_are_given_out) {
   ASSERT_TRUE(unauthenticated.meet(node));
   for (int host = 0; host < 12; ++host) {
     std::vector<std::string> addresses;
-    for (int port = 1; port <= 4; ++port) addresses.push_back("tcp://10.0.0." + std::to_string(host) + ':' + std::to_string(port));
+    for (int port = 1; port <= 4; ++port)
+      addresses.push_back("tcp://10.0.0." + std::to_string(host) + ':' + std::to_string(port));
     EXPECT_TRUE(unauthenticated.put("run", write_seed_record(addresses)));
   }
   const auto seeds = make_seeds({}, 1);
@@ -199,7 +205,8 @@ TEST(SeedDht, where_no_socket_can_be_bound_is_told_with_the_reason_and_nothing_s
 
 TEST(SeedDht, of_two_places_one_is_enough) {
   const Node node;
-  const auto made = SeedDht::make({.run_id = "run", .addresses = {}, .bind = {*parse_tcp_address("2001:db8::1"), loopback(0)}, .seed = 1});
+  const auto made =
+      SeedDht::make({.run_id = "run", .addresses = {}, .bind = {*parse_tcp_address("2001:db8::1"), loopback(0)}, .seed = 1});
   ASSERT_TRUE(made.ok()) << made.status().to_string();
   EXPECT_NE((*made)->look_up(std::vector{loopback(node.port())}, patience).failure.find("another process"), std::string::npos);
 }
@@ -220,7 +227,9 @@ TEST(SeedFinderByDht, it_ends_while_a_table_is_asked) {
   const Silence silence;
   const auto begin = Clock::now();
   {
-    SeedFinder finder({.seeds = {"dht:" + silence.address().to_string()}, .dht_wait = 60 * second, .dht = {.run_id = "run", .bind = {loopback(0)}, .seed = 1}});
+    SeedFinder finder({.seeds = {"dht:" + silence.address().to_string()},
+                       .dht_wait = 60 * second,
+                       .dht = {.run_id = "run", .bind = {loopback(0)}, .seed = 1}});
     ASSERT_TRUE(finder.start(10 * second).ok());
     EXPECT_TRUE(finder.busy());
   }
@@ -237,7 +246,8 @@ TEST(SeedFinderByDht, a_table_that_a_file_does_not_name_any_more_says_nothing_an
   SeedFinder finder({.seeds = {"file:" + path}, .dht = {.run_id = "run", .bind = {loopback(0)}, .seed = 1}});
   ASSERT_TRUE(finder.start(10 * second).ok());
   const auto look = [&](auto condition) {
-    for (const auto begin = Clock::now(); !condition() && seconds_since(begin) < 20; std::this_thread::yield()) finder.look_again();
+    for (const auto begin = Clock::now(); !condition() && seconds_since(begin) < 20; std::this_thread::yield())
+      finder.look_again();
     return condition();
   };
   EXPECT_TRUE(look([&] { return !finder.found().addresses.empty(); }));
@@ -265,7 +275,8 @@ TEST(ElasticByDht, a_joiner_finds_the_run_among_what_unauthenticated_put_there) 
   ASSERT_TRUE(unauthenticated.meet(node));
   const Silence silence;  // a UDP port: nobody listens at it by TCP
   EXPECT_TRUE(unauthenticated.put("run", "nonsense"));
-  EXPECT_TRUE(unauthenticated.put("run", write_seed_record(std::vector{silence.address().endpoint(), "tcp://127.0.0.1:" + std::to_string(1)})));
+  EXPECT_TRUE(unauthenticated.put(
+      "run", write_seed_record(std::vector{silence.address().endpoint(), "tcp://127.0.0.1:" + std::to_string(1)})));
   auto options = options_of(node.seed(), true);
   options.run_key = "secret";
   auto founder = Elastic::join(options);
@@ -300,12 +311,14 @@ TEST(ElasticByDht, a_bootstrap_node_that_is_not_there_is_named) {
   const auto run = Elastic::join(options);
   ASSERT_FALSE(run.ok());
   EXPECT_TRUE(run.status().message().starts_with("NO_SEED")) << run.status().message();
-  EXPECT_NE(run.status().message().find("dht:" + silence.address().to_string() + ": no answer in 300 ms"), std::string::npos) << run.status().message();
+  EXPECT_NE(run.status().message().find("dht:" + silence.address().to_string() + ": no answer in 300 ms"), std::string::npos)
+      << run.status().message();
 }
 
 TEST(ElasticByDht, two_who_began_one_run_find_each_other_and_unite) {
   const Node node;
-  const auto one = ElasticDriver::make(options_of(node.seed(), true)), other = ElasticDriver::make(options_of(node.seed(), true));
+  const auto one = ElasticDriver::make(options_of(node.seed(), true)),
+             other = ElasticDriver::make(options_of(node.seed(), true));
   ASSERT_TRUE(one.ok() && other.ok());
   (*one)->start(0);
   (*other)->start(0);

@@ -1,8 +1,9 @@
-// Looks up the seeds of an elastic run, as often as it is asked to, in a thread of its own: name servers, files and a hash table may take their
-// time, and the run's own thread must not wait for them. Where all seeds are addresses there is no such thread.
+// Looks up the seeds of an elastic run, as often as it is asked to, in a thread of its own: name servers, files and a hash
+// table may take their time, and the run's own thread must not wait for them. Where all seeds are addresses there is no such
+// thread.
 //
-// What is found stands here until more is: version() tells of it without a lock. A look-up that hangs in a name server is left behind when the
-// finder goes: it shares nothing with anybody.
+// What is found stands here until more is: version() tells of it without a lock. A look-up that hangs in a name server is left
+// behind when the finder goes: it shares nothing with anybody.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ class SeedFinder {
   SeedFinder(const SeedFinder&) = delete;
   SeedFinder& operator=(const SeedFinder&) = delete;
 
-  // The first look-up. Returns when names and files are read, or the time is over; the table's answer comes later. Errors as resolve_seeds.
+  // The first look-up. Returns when names and files are read, or the time is over; the table's answer comes later. Errors as
+  // resolve_seeds.
   Status start(Nanos timeout);
   // Begins another one, unless one is under way or there is nothing to look up.
   void look_again();

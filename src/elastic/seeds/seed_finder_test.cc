@@ -9,8 +9,8 @@
 #include <chrono>
 #include <fstream>
 
-#include "testing/temporary_folder.h"
 #include "elastic/seeds/seed_test_support.h"
+#include "testing/temporary_folder.h"
 
 namespace unisono {
 
@@ -108,7 +108,9 @@ TEST(SeedFinder, a_run_that_has_begun_finds_by_a_file_that_is_written_later_whom
   std::ofstream(path) << other->status(0).endpoints.front() << '\n';
   // The clock of both runs faster than time does: healing is due every ten seconds.
   Nanos now = 0;
-  const auto united = [&] { return driver->peer().keeper().roster().present().size() == 2 && other->peer().keeper().roster().present().size() == 2; };
+  const auto united = [&] {
+    return driver->peer().keeper().roster().present().size() == 2 && other->peer().keeper().roster().present().size() == 2;
+  };
   EXPECT_TRUE(comes_true([&] {
     now += 10 * millisecond;
     (void)driver->poll(now);

@@ -20,7 +20,8 @@ bool can_listen(const TcpAddress& address) {
     return host >> 24 != 0 && !IN_MULTICAST(host) && host != INADDR_BROADCAST;
   }
   const auto& host = reinterpret_cast<const sockaddr_in6*>(address.get())->sin6_addr;
-  return !IN6_IS_ADDR_UNSPECIFIED(&host) && !IN6_IS_ADDR_MULTICAST(&host) && !IN6_IS_ADDR_V4MAPPED(&host);  // the last are written as IPv4
+  return !IN6_IS_ADDR_UNSPECIFIED(&host) && !IN6_IS_ADDR_MULTICAST(&host) &&
+         !IN6_IS_ADDR_V4MAPPED(&host);  // the last are written as IPv4
 }
 
 }  // namespace

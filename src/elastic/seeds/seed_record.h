@@ -1,7 +1,7 @@
 // What a process of an elastic run leaves in a distributed hash table: where it can be reached. Pure functions.
 //
-// Anybody can put anything there, so reading takes nothing on trust: sizes are bounded, an address counts only if it is one by its form and
-// something can listen there, and what is wrong is left out.
+// Anybody can put anything there, so reading takes nothing on trust: sizes are bounded, an address counts only if it is one by
+// its form and something can listen there, and what is wrong is left out.
 #pragma once
 
 #include <cstddef>

@@ -29,7 +29,8 @@ TEST(SeedRecord, the_best_addresses_are_written_where_there_are_many) {
 }
 
 TEST(SeedRecord, what_does_not_begin_like_one_is_none) {
-  for (const char* text : {"", "unisono-elastic 1", "unisono-elastic 2\ntcp://10.0.0.1:4040\n", "tcp://10.0.0.1:4040\n"}) EXPECT_TRUE(read_seed_record(text).empty()) << text;
+  for (const char* text : {"", "unisono-elastic 1", "unisono-elastic 2\ntcp://10.0.0.1:4040\n", "tcp://10.0.0.1:4040\n"})
+    EXPECT_TRUE(read_seed_record(text).empty()) << text;
 }
 
 TEST(SeedRecord, a_record_that_is_too_long_is_none) {
@@ -39,12 +40,16 @@ TEST(SeedRecord, a_record_that_is_too_long_is_none) {
 }
 
 TEST(SeedRecord, lines_that_are_no_address_are_left_out) {
-  const auto text = opening + "nonsense\ntcp://host.example:1\ntcp://10.0.0.1\ntcp://10.0.0.1:70000\ntcp://10.0.0.1:x\n\n10.0.0.256:1\ntcp://10.0.0.2:4040";
+  const auto text = opening +
+                    "nonsense\ntcp://host.example:1\ntcp://10.0.0.1\ntcp://10.0.0.1:70000\ntcp://"
+                    "10.0.0.1:x\n\n10.0.0.256:1\ntcp://10.0.0.2:4040";
   EXPECT_EQ(read_seed_record(text), Addresses{"tcp://10.0.0.2:4040"});
 }
 
 TEST(SeedRecord, addresses_where_nobody_can_listen_are_left_out) {
-  const auto text = opening + "tcp://0.0.0.0:1\ntcp://224.0.0.1:1\ntcp://255.255.255.255:1\ntcp://[::]:1\ntcp://[ff02::1]:1\ntcp://[::ffff:10.0.0.1]:1\ntcp://10.0.0.1:0\n";
+  const auto text = opening +
+                    "tcp://0.0.0.0:1\ntcp://224.0.0.1:1\ntcp://255.255.255.255:1\ntcp://[::]:1\ntcp://[ff02::1]:1\ntcp://"
+                    "[::ffff:10.0.0.1]:1\ntcp://10.0.0.1:0\n";
   EXPECT_TRUE(read_seed_record(text).empty());
 }
 
@@ -61,7 +66,8 @@ TEST(SeedRecord, any_bytes_at_all_do_no_harm) {
   Random random(seed);
   for (int turn = 0; turn < 5000; ++turn) {
     auto text = opening + "tcp://10.0.0.1:4040\ntcp://[fe80::1%eth0]:4040\n";
-    for (int change = 0; change < 4; ++change) text[opening.size() + random.below(text.size() - opening.size())] = static_cast<char>(random.next());
+    for (int change = 0; change < 4; ++change)
+      text[opening.size() + random.below(text.size() - opening.size())] = static_cast<char>(random.next());
     EXPECT_LE(read_seed_record(text).size(), seed_record_addresses_max);
   }
 }

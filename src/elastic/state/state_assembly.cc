@@ -8,7 +8,8 @@
 
 namespace unisono {
 
-StateAssembly::StateAssembly(uint64_t schema, std::vector<size_t> chunk_bytes) : schema_(schema), chunk_bytes_(std::move(chunk_bytes)) {
+StateAssembly::StateAssembly(uint64_t schema, std::vector<size_t> chunk_bytes)
+    : schema_(schema), chunk_bytes_(std::move(chunk_bytes)) {
   UNISONO_CHECK(chunk_bytes_.size() <= state_chunks_max);
   offsets_.push_back(0);
   for (const auto bytes : chunk_bytes_) offsets_.push_back(offsets_.back() + bytes);
@@ -18,8 +19,8 @@ Status StateAssembly::fits(const StateManifest& manifest) const {
   if (manifest.schema != schema_) return {Code::corrupt, "state message: manifest of other tensors"};
   if (manifest.vector_bytes != offsets_.back() || manifest.chunk_digests.size() != chunk_bytes_.size()) {
     return {Code::corrupt, "state message: manifest of " + std::to_string(manifest.vector_bytes) + " bytes in " +
-                               std::to_string(manifest.chunk_digests.size()) + " chunks, not " + std::to_string(offsets_.back()) + " in " +
-                               std::to_string(chunk_bytes_.size())};
+                               std::to_string(manifest.chunk_digests.size()) + " chunks, not " +
+                               std::to_string(offsets_.back()) + " in " + std::to_string(chunk_bytes_.size())};
   }
   return {};
 }
@@ -69,7 +70,8 @@ uint64_t StateAssembly::bytes_all() const {
 }
 
 StateAssembly::Place StateAssembly::place_of(uint32_t part) {
-  if (part < chunk_bytes_.size()) return {&values_, offsets_.back(), offsets_[part], chunk_bytes_[part], manifest_.chunk_digests[part]};
+  if (part < chunk_bytes_.size())
+    return {&values_, offsets_.back(), offsets_[part], chunk_bytes_[part], manifest_.chunk_digests[part]};
   size_t piece = part - chunk_bytes_.size();
   size_t blob = 0;
   while (piece >= manifest_.blobs[blob].digests.size()) piece -= manifest_.blobs[blob++].digests.size();

@@ -49,7 +49,8 @@ class StateAssembly {
 
  private:
   struct Place {
-    Bytes* whole = nullptr;  // values_ or a blob; as long as whole_bytes once any of it is there: a manifest alone costs no memory
+    Bytes* whole =
+        nullptr;  // values_ or a blob; as long as whole_bytes once any of it is there: a manifest alone costs no memory
     size_t whole_bytes = 0;
     size_t at = 0;
     size_t bytes = 0;
@@ -62,7 +63,7 @@ class StateAssembly {
   std::vector<size_t> offsets_;  // of each chunk, and the end
   StateManifest manifest_;
   uint64_t state_ = 0;
-  ChunkBits have_;               // by part of manifest_
+  ChunkBits have_;  // by part of manifest_
   size_t parts_done_ = 0;
   uint64_t bytes_done_ = 0;
   bool mixed_ = false;

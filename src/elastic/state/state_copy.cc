@@ -14,17 +14,20 @@ StateCopy::StateCopy(uint64_t schema, std::vector<size_t> chunk_bytes) : schema_
 
 Status StateCopy::set_blobs(std::vector<StateBlob> blobs) {
   if (blobs.size() > state_blobs_max) {
-    return {Code::invalid, std::to_string(blobs.size()) + " blobs: at most " + std::to_string(state_blobs_max) + " are possible"};
+    return {Code::invalid,
+            std::to_string(blobs.size()) + " blobs: at most " + std::to_string(state_blobs_max) + " are possible"};
   }
   std::sort(blobs.begin(), blobs.end(), [](const StateBlob& a, const StateBlob& b) { return a.name < b.name; });
   uint64_t total = 0;
   for (size_t i = 0; i < blobs.size(); ++i) {
     total += blobs[i].bytes.size();
-    if (blobs[i].name.size() > state_blob_name_bytes_max) return {Code::invalid, "blob " + blobs[i].name + ": its name is too long"};
+    if (blobs[i].name.size() > state_blob_name_bytes_max)
+      return {Code::invalid, "blob " + blobs[i].name + ": its name is too long"};
     if (i > 0 && blobs[i].name == blobs[i - 1].name) return {Code::invalid, "blob " + blobs[i].name + ": given twice"};
   }
   if (total > state_blob_bytes_max) {
-    return {Code::invalid, "blobs of " + std::to_string(total) + " bytes: at most " + std::to_string(state_blob_bytes_max) + " are possible"};
+    return {Code::invalid,
+            "blobs of " + std::to_string(total) + " bytes: at most " + std::to_string(state_blob_bytes_max) + " are possible"};
   }
   entries_.clear();
   blobs_.clear();

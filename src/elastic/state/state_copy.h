@@ -1,8 +1,8 @@
-// What a peer can give to joiners: the vector as it was at the end of an averaging step, and named blobs. Nothing is copied: the memory of its chunks is shared
-// with whoever made them, and nobody changes it.
+// What a peer can give to joiners: the vector as it was at the end of an averaging step, and named blobs. Nothing is copied:
+// the memory of its chunks is shared with whoever made them, and nobody changes it.
 //
-// At most one state is held besides the newest one, so that as much memory as two vectors is all that this keeps; the newest one is offered once the
-// last joiner has let go of the one that is held.
+// At most one state is held besides the newest one, so that as much memory as two vectors is all that this keeps; the newest
+// one is offered once the last joiner has let go of the one that is held.
 #pragma once
 
 #include <cstdint>

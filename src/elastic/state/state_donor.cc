@@ -110,7 +110,9 @@ void StateDonor::serve(Nanos now) {
     counters_.part_bytes += bytes;
     turn->wanting = turn->told = now;
     std::rotate(turn, turn + 1, slots_.end());
-    if (rate > 0) next_part_ = std::max(next_part_, now - catch_up) + static_cast<Nanos>(std::min(1e9 * static_cast<double>(bytes) / rate, 1e15));
+    if (rate > 0)
+      next_part_ =
+          std::max(next_part_, now - catch_up) + static_cast<Nanos>(std::min(1e9 * static_cast<double>(bytes) / rate, 1e15));
   }
 }
 

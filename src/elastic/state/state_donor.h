@@ -15,8 +15,8 @@
 #include "base/shared_buffer.h"
 #include "elastic/state/state_copy.h"
 #include "elastic/state/state_messages.h"
-#include "unisono/status.h"
 #include "elastic/wire/elastic_times.h"
+#include "unisono/status.h"
 #include "wire/peer_id.h"
 
 namespace unisono {
@@ -36,7 +36,7 @@ struct StateDonorOptions {
 struct StateDonorCounters {
   uint64_t parts = 0, part_bytes = 0;  // given
   uint64_t granted = 0, busy = 0, refused = 0;
-  uint64_t stalled = 0;                // slots taken from joiners that were silent or wanted nothing
+  uint64_t stalled = 0;  // slots taken from joiners that were silent or wanted nothing
   uint64_t malformed = 0;
 };
 
@@ -64,8 +64,8 @@ class StateDonor {
     PeerId joiner;
     std::deque<uint32_t> wanted;  // at most state_window_max, none twice
     Nanos heard = 0;
-    Nanos wanting = 0;            // last time that there was something to send to it
-    Nanos told = 0;               // last time that something was
+    Nanos wanting = 0;  // last time that there was something to send to it
+    Nanos told = 0;     // last time that something was
   };
 
   Slot* slot_of(const PeerId& joiner);
@@ -83,8 +83,8 @@ class StateDonor {
   StateCopy& copy_;
   double bandwidth_ = 0;
   bool leaving_ = false;
-  std::vector<Slot> slots_;      // at most serve_slots; in turn: who was served goes to the end
-  Nanos next_part_ = 0;          // not before, for the bandwidth's sake
+  std::vector<Slot> slots_;  // at most serve_slots; in turn: who was served goes to the end
+  Nanos next_part_ = 0;      // not before, for the bandwidth's sake
   std::vector<StateSend> sends_;
   StateDonorCounters counters_;
 };

@@ -12,7 +12,9 @@ const std::vector<size_t> donor_sizes(20, 10'000);
 
 class StateDonorServes : public ::testing::Test {
  protected:
-  StateDonorServes() : values(test::random_bytes(200'000, 1)), copy(test::state_schema, donor_sizes), donor(options(), copy) { test::finish(copy, 7, values, donor_sizes); }
+  StateDonorServes() : values(test::random_bytes(200'000, 1)), copy(test::state_schema, donor_sizes), donor(options(), copy) {
+    test::finish(copy, 7, values, donor_sizes);
+  }
   static StateDonorOptions options() {
     StateDonorOptions options;
     options.schema = test::state_schema;
@@ -30,8 +32,8 @@ class StateDonorServes : public ::testing::Test {
   template <typename Body>
   size_t count(const PeerId& to) {
     const auto messages = said(to);
-    return static_cast<size_t>(
-        std::count_if(messages.begin(), messages.end(), [](const auto& message) { return std::holds_alternative<Body>(message); }));
+    return static_cast<size_t>(std::count_if(messages.begin(), messages.end(),
+                                             [](const auto& message) { return std::holds_alternative<Body>(message); }));
   }
   void ask(const PeerId& from, Nanos now = 0, uint64_t wanted = 0) {
     EXPECT_TRUE(donor.message(from, StateAsk{test::state_schema, wanted}, now).ok());

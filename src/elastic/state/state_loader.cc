@@ -55,7 +55,8 @@ void StateLoader::sort_donors() {
   order_.clear();
   for (const auto& [id, donor] : donors_) order_.push_back(id);
   const auto place = [&](const PeerId& id) { return mix64(options_.self.low ^ id.low); };
-  std::sort(order_.begin(), order_.end(), [&](const PeerId& a, const PeerId& b) { return std::pair(place(a), a) < std::pair(place(b), b); });
+  std::sort(order_.begin(), order_.end(),
+            [&](const PeerId& a, const PeerId& b) { return std::pair(place(a), a) < std::pair(place(b), b); });
   popular_ = 0;
   size_t most = 1;
   for (const auto& id : order_) {
@@ -64,9 +65,11 @@ void StateLoader::sort_donors() {
     most = found->second;
     popular_ = found->first;
   }
-  const auto first = std::ranges::find_if(order_, [&](const PeerId& id) { return popular_ == 0 ? donors_[id].listed != 0 : donors_[id].listed == popular_; });
+  const auto first = std::ranges::find_if(
+      order_, [&](const PeerId& id) { return popular_ == 0 ? donors_[id].listed != 0 : donors_[id].listed == popular_; });
   popular_step_ = first == order_.end() ? -1 : donors_[*first].listed_step;
-  std::stable_partition(order_.begin(), order_.end(), [&](const PeerId& id) { return popular_ != 0 && donors_[id].listed == popular_; });
+  std::stable_partition(order_.begin(), order_.end(),
+                        [&](const PeerId& id) { return popular_ != 0 && donors_[id].listed == popular_; });
 }
 
 void StateLoader::peer_gone(const PeerId& peer, Nanos now) {
@@ -181,7 +184,8 @@ Status StateLoader::on(const PeerId& from, Donor& donor, const StatePart& part, 
   if (part.state != assembly_.state()) return {};  // of a state that is loaded no longer
   if (part.part >= assembly_.part_count()) {
     strike(from, donor);
-    return {Code::corrupt, "state message: part " + std::to_string(part.part) + " of " + std::to_string(assembly_.part_count())};
+    return {Code::corrupt,
+            "state message: part " + std::to_string(part.part) + " of " + std::to_string(assembly_.part_count())};
   }
   sign_ = donor.heard = now;
   received_bytes_ += part.bytes.size();
@@ -234,18 +238,21 @@ Nanos StateLoader::next_deadline() const {
   for (const auto& [id, donor] : donors_) {
     if (donor.stage == Stage::asked) next = std::min(next, donor.heard + stall);
     if (donor.stage == Stage::offered) next = std::min(next, donor.heard + stall / 4);
-    if (donor.stage == Stage::serving && !donor.wanted.empty()) next = std::min({next, donor.heard + stall, donor.told + stall / 4});
+    if (donor.stage == Stage::serving && !donor.wanted.empty())
+      next = std::min({next, donor.heard + stall, donor.told + stall / 4});
     if (donor.stage == Stage::resting && donor.again > planned_) next = std::min(next, donor.again);
   }
   return next;
 }
 
 void StateLoader::check_patience(Nanos now) {
-  const bool anybody = std::any_of(donors_.begin(), donors_.end(),
-                                   [](const auto& entry) { return entry.second.stage != Stage::useless && entry.second.state != 0; });
+  const bool anybody = std::any_of(donors_.begin(), donors_.end(), [](const auto& entry) {
+    return entry.second.stage != Stage::useless && entry.second.state != 0;
+  });
   if (anybody) nobody_since_ = never;
   else if (nobody_since_ == never) nobody_since_ = now;
-  if (nobody_since_ != never && now >= nobody_since_ + options_.times.result_timeout) return fail("none of the peers has a state to give");
+  if (nobody_since_ != never && now >= nobody_since_ + options_.times.result_timeout)
+    return fail("none of the peers has a state to give");
   if (now >= sign_ + options_.patience) return fail("no answer");
   if (now >= progress_ + options_.busy_patience) return fail("donors are busy, and give nothing");
 }
@@ -264,10 +271,11 @@ void StateLoader::fail(const std::string& why) {
   const auto seconds = std::to_string((planned_ - began_) / second);
   ended_ = true;
   outcome_ = Result<LoadedState>(
-      Status(Code::unavailable, "STATE_UNAVAILABLE: " + why + " (" + std::to_string(donors_.size()) + " peers known, " + seconds + " s; busy " +
-                                    std::to_string(counters_.busy) + " times, refused " + std::to_string(counters_.refused) + ", silent " +
-                                    std::to_string(counters_.stalled) + "; " + std::to_string(assembly_.parts_done()) + " of " +
-                                    std::to_string(assembly_.part_count()) + " parts loaded)"));
+      Status(Code::unavailable, "STATE_UNAVAILABLE: " + why + " (" + std::to_string(donors_.size()) + " peers known, " +
+                                    seconds + " s; busy " + std::to_string(counters_.busy) + " times, refused " +
+                                    std::to_string(counters_.refused) + ", silent " + std::to_string(counters_.stalled) + "; " +
+                                    std::to_string(assembly_.parts_done()) + " of " + std::to_string(assembly_.part_count()) +
+                                    " parts loaded)"));
   for (const auto& [id, donor] : donors_) {
     if (donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving) say(id, StateDone{});
   }

@@ -1,10 +1,11 @@
 // Loads the state of an elastic run into a process that joins, from several donors at once. A state machine: messages and time
 // in, messages out. It always ends: with the state, or with the reason why there is none.
 //
-// Donors are taken in ascending order of mix64(own pid64 XOR donor pid64), so that joiners spread over them; those that name the most
-// frequent state first, and others only if they named theirs after another averaging step: where averaging steps are short, rosters are behind. Parts come from any donor of the same state, each checked by its digest; who answers sooner is asked for more.
-// If a donor dies, the others give what it still owed. If nobody else has the same state, what is missing comes from another
-// one (`mixed`): finished parts are never loaded again, and a blob is of one state only.
+// Donors are taken in ascending order of mix64(own pid64 XOR donor pid64), so that joiners spread over them; those that name
+// the most frequent state first, and others only if they named theirs after another averaging step: where averaging steps are
+// short, rosters are behind. Parts come from any donor of the same state, each checked by its digest; who answers sooner is
+// asked for more. If a donor dies, the others give what it still owed. If nobody else has the same state, what is missing comes
+// from another one (`mixed`): finished parts are never loaded again, and a blob is of one state only.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@
 #include "elastic/state/state_assembly.h"
 #include "elastic/state/state_donor.h"
 #include "elastic/state/state_messages.h"
-#include "unisono/status.h"
 #include "elastic/wire/elastic_times.h"
+#include "unisono/status.h"
 #include "wire/peer_id.h"
 
 namespace unisono {
@@ -30,7 +31,7 @@ namespace unisono {
 struct StateSource {
   PeerId id;
   uint64_t state = 0;  // digest of what it can give; 0: nothing
-  int64_t step = -1;  // after which it had that: by now it may have made others
+  int64_t step = -1;   // after which it had that: by now it may have made others
 };
 
 struct StateLoaderOptions {
@@ -39,13 +40,13 @@ struct StateLoaderOptions {
   std::vector<size_t> chunk_bytes;  // how the vector is cut: by the schema, so the same at donors
   uint32_t donors_at_once = 4;
   ElasticTimes times;
-  Nanos patience = 30 * second;        // without a sign of any donor
-  Nanos busy_patience = 3600 * second; // while donors are busy with other joiners, and give nothing
+  Nanos patience = 30 * second;         // without a sign of any donor
+  Nanos busy_patience = 3600 * second;  // while donors are busy with other joiners, and give nothing
 };
 
 struct LoadedState {
   int64_t step = -1;  // of the state that the last parts were of
-  Bytes values;        // all chunks
+  Bytes values;       // all chunks
   std::vector<LoadedBlob> blobs;
   bool mixed = false;
   uint32_t donors = 0;  // that gave a part
@@ -55,7 +56,7 @@ struct LoadedState {
 struct StateProgress {
   uint32_t parts = 0, parts_all = 0;  // all: 0 until a donor was found
   uint64_t bytes = 0, bytes_all = 0;
-  uint32_t serving = 0;               // donors
+  uint32_t serving = 0;  // donors
 };
 
 struct StateLoaderCounters {
@@ -91,7 +92,7 @@ class StateLoader {
   struct Donor {
     uint64_t listed = 0;  // what it has, by the roster
     int64_t listed_step = -1;
-    uint64_t state = 0;   // what it has, as far as is known here
+    uint64_t state = 0;  // what it has, as far as is known here
     Stage stage = Stage::fresh;
     Nanos heard = 0;      // asked, offered, serving: last sign of life, or the question
     Nanos told = 0;       // serving: something was said to it last
@@ -138,14 +139,14 @@ class StateLoader {
   std::map<PeerId, Donor> donors_;
   std::vector<PeerId> order_;      // in which they are asked
   uint64_t popular_ = 0;           // the state that most of them have; 0: no two have the same
-  int64_t popular_step_ = -1;     // after which they had it; without one, that of the first in order
+  int64_t popular_step_ = -1;      // after which they had it; without one, that of the first in order
   uint32_t guesses_ = 0;           // donors that were asked although the roster does not say that they have what is wanted
   std::vector<uint8_t> asked_of_;  // by part: of how many donors it is wanted now, 2 at most
   uint32_t first_open_ = 0;        // all parts before are there or wanted
   Random random_;
   Nanos began_ = 0, sign_ = 0, progress_ = 0;  // began; last sign of any donor; last new part
   Nanos nobody_since_ = never;
-  Nanos planned_ = 0;              // what fell due until then has been seen
+  Nanos planned_ = 0;  // what fell due until then has been seen
   uint64_t received_bytes_ = 0;
   std::vector<StateSend> sends_;
   std::optional<Result<LoadedState>> outcome_;

@@ -31,7 +31,8 @@ bool StateLoader::waits_for(const Donor& donor) const {
 
 // Others are taken only if nobody is left who has what was begun with.
 void StateLoader::give_up_state_without_donors() {
-  if (!chosen_ || std::any_of(donors_.begin(), donors_.end(), [&](const auto& entry) { return waits_for(entry.second); })) return;
+  if (!chosen_ || std::any_of(donors_.begin(), donors_.end(), [&](const auto& entry) { return waits_for(entry.second); }))
+    return;
   chosen_ = false;
   ++counters_.switched;
   for (auto& [id, donor] : donors_) donor.denied = false;
@@ -59,7 +60,9 @@ std::optional<PeerId> StateLoader::next_to_ask(uint32_t active, Nanos now) const
     const auto& donor = donors_.at(id);
     const bool may = donor.stage == Stage::fresh || (donor.stage == Stage::resting && now >= donor.again);
     if (!may || donor.state == 0) continue;
-    if (chosen_ ? donor.denied || !may_have(donor, assembly_.state(), assembly_.manifest().step) : active > 0 && !may_have(donor, popular_, popular_step_)) continue;
+    if (chosen_ ? donor.denied || !may_have(donor, assembly_.state(), assembly_.manifest().step)
+                : active > 0 && !may_have(donor, popular_, popular_step_))
+      continue;
     return id;
   }
   return std::nullopt;
@@ -139,7 +142,8 @@ std::optional<uint32_t> StateLoader::next_part(const Donor& donor) {
 std::optional<uint32_t> StateLoader::part_to_repeat(const Donor& donor) const {
   const Donor* slowest = nullptr;
   for (const auto& [id, other] : donors_) {
-    if (&other == &donor || other.stage != Stage::serving || other.wanted.empty() || asked_of_[other.wanted.back()] > 1) continue;
+    if (&other == &donor || other.stage != Stage::serving || other.wanted.empty() || asked_of_[other.wanted.back()] > 1)
+      continue;
     if (slowest == nullptr || other.wanted.size() > slowest->wanted.size()) slowest = &other;
   }
   return slowest == nullptr ? std::nullopt : std::optional(slowest->wanted.back());

@@ -128,7 +128,8 @@ TEST(StateLoader, is_not_misled_by_a_roster_that_is_wrong) {
 
 TEST(StateLoader, goes_on_with_others_when_its_only_donor_dies_and_says_that_the_state_is_mixed) {
   StateWorld world(chunks(100));
-  for (uint64_t id = 1; id <= 3; ++id) world.add_donor(id, bandwidth, id, {test::blob("optimizer", test::random_bytes(900'000, id))});
+  for (uint64_t id = 1; id <= 3; ++id)
+    world.add_donor(id, bandwidth, id, {test::blob("optimizer", test::random_bytes(900'000, id))});
   auto& joiner = world.add_joiner(100);
   uint32_t parts_before = 0;
   PeerId killed;
@@ -259,7 +260,8 @@ TEST(StateLoader, of_nothing_at_all_is_done_with_the_manifest) {
 
 TEST(StateLoader, of_blobs_only) {
   StateWorld world({});
-  const auto large = test::random_bytes(3 * state_piece_bytes + 17, 3), small = test::random_bytes(1, 4), exact = test::random_bytes(state_piece_bytes, 5);
+  const auto large = test::random_bytes(3 * state_piece_bytes + 17, 3), small = test::random_bytes(1, 4),
+             exact = test::random_bytes(state_piece_bytes, 5);
   for (uint64_t id = 1; id <= 2; ++id) {
     world.add_donor(id, bandwidth, 1, {test::blob("small", small), test::blob("exact", exact), test::blob("large", large)});
   }
@@ -345,8 +347,8 @@ TEST(StateLoader, takes_no_harm_from_messages_that_no_donor_would_send) {
   StateLoader loader(options, {{donor, copy.state_digest()}}, 0);
   const auto state = copy.state_digest();
   EXPECT_EQ(loader.message(donor, StateAsk{}, 0).code(), Code::corrupt);
-  EXPECT_TRUE(loader.message(donor, StatePart{state, 0, values}, 0).ok());            // before its manifest
-  EXPECT_TRUE(loader.message({5, 5}, StateOffer{copy.manifest()}, 0).ok());           // an unauthenticated peer's
+  EXPECT_TRUE(loader.message(donor, StatePart{state, 0, values}, 0).ok());   // before its manifest
+  EXPECT_TRUE(loader.message({5, 5}, StateOffer{copy.manifest()}, 0).ok());  // an unauthenticated peer's
   EXPECT_EQ(loader.progress().parts_all, 0u);
   EXPECT_TRUE(loader.message(donor, StateOffer{copy.manifest()}, 0).ok());
   EXPECT_EQ(loader.progress().parts_all, 3u);

@@ -4,14 +4,23 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "wire/digest.h"
 #include "elastic/wire/elastic_message.h"
+#include "wire/digest.h"
 
 namespace unisono {
 
 namespace {
 
-enum class Kind : uint8_t { ask = 1, want = 2, done = 3, offer = 4, busy = 5, refused = 6, alive = 7, part = 8 };  // as in the variant
+enum class Kind : uint8_t {
+  ask = 1,
+  want = 2,
+  done = 3,
+  offer = 4,
+  busy = 5,
+  refused = 6,
+  alive = 7,
+  part = 8
+};  // as in the variant
 constexpr size_t part_header_bytes = 2 + sizeof(uint64_t) + sizeof(uint32_t);
 
 Status corrupt(const std::string& what) { return {Code::corrupt, "state message: " + what}; }
@@ -42,8 +51,10 @@ Status read_body(ByteReader& reader, StateManifest& manifest) {
     StateBlobEntry blob;
     blob.name = reader.read_string(state_blob_name_bytes_max);
     blob.bytes = reader.read<uint64_t>();
-    if (!reader.ok() || blob.bytes > state_blob_bytes_max - total) return corrupt("manifest: size of blob " + std::to_string(i));
-    if (!read_digests(reader, pieces_of(blob.bytes), blob.digests)) return corrupt("manifest: digests of blob " + std::to_string(i));
+    if (!reader.ok() || blob.bytes > state_blob_bytes_max - total)
+      return corrupt("manifest: size of blob " + std::to_string(i));
+    if (!read_digests(reader, pieces_of(blob.bytes), blob.digests))
+      return corrupt("manifest: digests of blob " + std::to_string(i));
     if (!manifest.blobs.empty() && blob.name <= manifest.blobs.back().name) return corrupt("manifest: order of blobs");
     total += blob.bytes;
     manifest.blobs.push_back(std::move(blob));

@@ -2,7 +2,8 @@
 //
 // A state is cut into parts: the chunks of the vector, then the pieces of each blob in turn. A manifest lists them with their
 // digests; its own digest names the state, so equal names mean equal bytes. A joiner asks, gets the manifest and with it one of
-// few slots, then requests parts by number. The first byte is ElasticChannel::state, the second the kind (docs/reference/wire_format.md).
+// few slots, then requests parts by number. The first byte is ElasticChannel::state, the second the kind
+// (docs/reference/wire_format.md).
 #pragma once
 
 #include <cstdint>

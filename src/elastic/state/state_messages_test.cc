@@ -14,8 +14,10 @@ StateManifest manifest() {
 const Bytes payload = {std::byte{1}, std::byte{2}, std::byte{3}};
 
 std::vector<StateMessage> one_of_each() {
-  return {StateAsk{1, 2}, StateWant{3, {4, 5, 6}}, StateDone{}, StateOffer{manifest()}, StateBusy{7}, StateRefused{StateRefusal::leaving},
-          StateAlive{}, StatePart{8, 9, payload}};
+  return {StateAsk{1, 2}, StateWant{3, {4, 5, 6}},
+          StateDone{},    StateOffer{manifest()},
+          StateBusy{7},   StateRefused{StateRefusal::leaving},
+          StateAlive{},   StatePart{8, 9, payload}};
 }
 Bytes encoded(const StateMessage& message) {
   const auto buffer = encode(message);
@@ -48,7 +50,8 @@ TEST(StateMessages, that_are_cut_are_corrupt_or_shorter_parts) {
   for (const auto& message : one_of_each()) {
     const auto bytes = encoded(message);
     const size_t least = std::holds_alternative<StatePart>(message) ? bytes.size() - payload.size() : bytes.size();
-    for (size_t size = 0; size < least; ++size) EXPECT_EQ(decode_state(ByteView(bytes).first(size)).status().code(), Code::corrupt);
+    for (size_t size = 0; size < least; ++size)
+      EXPECT_EQ(decode_state(ByteView(bytes).first(size)).status().code(), Code::corrupt);
   }
 }
 
@@ -149,7 +152,8 @@ TEST(StateMessages, of_random_bytes_never_fail_the_process) {
   const auto messages = one_of_each();
   for (int i = 0; i < 20'000; ++i) {
     auto bytes = encoded(messages[random.below(messages.size())]);
-    for (uint64_t flips = 1 + random.below(3); flips > 0; --flips) bytes[random.below(bytes.size())] = std::byte(random.below(256));
+    for (uint64_t flips = 1 + random.below(3); flips > 0; --flips)
+      bytes[random.below(bytes.size())] = std::byte(random.below(256));
     bytes.resize(random.below(bytes.size() + 1));
     const auto read = decode_state(bytes);
     if (!read.ok()) continue;

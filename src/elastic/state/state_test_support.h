@@ -1,5 +1,5 @@
-// Donors and joiners in virtual time: a link of some bandwidth out of each process, some delay, messages in order per sender, as
-// bytes that a test may change on the way.
+// Donors and joiners in virtual time: a link of some bandwidth out of each process, some delay, messages in order per sender,
+// as bytes that a test may change on the way.
 #pragma once
 
 #include <algorithm>
@@ -65,7 +65,7 @@ class StateWorld {
     Nanos link_free = 0;
     uint32_t serving_max = 0;
     std::optional<uint64_t> listed;  // what the roster says; else the truth
-    int64_t listed_step = 7;        // when it had that
+    int64_t listed_step = 7;         // when it had that
   };
   struct Joiner {
     PeerId id;
@@ -76,7 +76,8 @@ class StateWorld {
     bool lost_parts = false;  // progress has gone back
   };
 
-  explicit StateWorld(std::vector<size_t> chunk_bytes, Nanos delay = 5 * millisecond) : chunk_bytes_(std::move(chunk_bytes)), delay_(delay) {}
+  explicit StateWorld(std::vector<size_t> chunk_bytes, Nanos delay = 5 * millisecond)
+      : chunk_bytes_(std::move(chunk_bytes)), delay_(delay) {}
 
   Tamper tamper;
   ElasticTimes times;
@@ -214,7 +215,8 @@ class StateWorld {
       const auto view = whole.view();
       bytes_between_[{from, send.to}] += view.size();
       link_free = std::max(link_free, now_) + static_cast<Nanos>(1e9 * static_cast<double>(view.size()) / bandwidth);
-      at(link_free + delay_, [this, from, to = send.to, bytes = Bytes(view.begin(), view.end())]() mutable { deliver(from, to, bytes); });
+      at(link_free + delay_,
+         [this, from, to = send.to, bytes = Bytes(view.begin(), view.end())]() mutable { deliver(from, to, bytes); });
     }
   }
   void deliver(const PeerId& from, const PeerId& to, Bytes& bytes) {

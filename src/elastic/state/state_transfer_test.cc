@@ -38,7 +38,8 @@ TEST(StateTransfer, a30_thirty_joiners_at_once_and_no_donor_serves_more_than_two
   for (auto& [id, donor] : world.donors()) {
     const auto& counters = donor->machine->counters();
     EXPECT_GT(counters.parts, 100u) << "donor " << id.low << " had little to do";
-    EXPECT_LE(static_cast<double>(counters.part_bytes), 0.25 * link_bandwidth * 1e-9 * static_cast<double>(world.now()) + 50'000);
+    EXPECT_LE(static_cast<double>(counters.part_bytes),
+              0.25 * link_bandwidth * 1e-9 * static_cast<double>(world.now()) + 50'000);
   }
 }
 
@@ -110,12 +111,15 @@ TEST(StateTransfer, joiners_are_given_one_state_whole_while_steps_go_on) {
 }
 
 // Each chunk is of one of the values that donors had, and all of them are if nothing was mixed; a blob is always whole.
-void expect_sound(const StateWorld& world, const LoadedState& state, const std::vector<Bytes>& values, const std::vector<Bytes>& blobs) {
+void expect_sound(const StateWorld& world, const LoadedState& state, const std::vector<Bytes>& values,
+                  const std::vector<Bytes>& blobs) {
   size_t whole = 0;
   for (const auto& one : values) whole += state.values == one ? 1 : 0;
   EXPECT_TRUE(state.mixed || whole > 0);
   for (size_t at = 0; at < world.vector_bytes(); at += 40'000) {
-    const auto equal = [&](const Bytes& one) { return std::equal(one.begin() + at, one.begin() + at + 40'000, state.values.begin() + at); };
+    const auto equal = [&](const Bytes& one) {
+      return std::equal(one.begin() + at, one.begin() + at + 40'000, state.values.begin() + at);
+    };
     EXPECT_TRUE(std::any_of(values.begin(), values.end(), equal)) << at;
   }
   ASSERT_EQ(state.blobs.size(), 1u);
@@ -138,7 +142,8 @@ TEST(StateTransfer, survives_random_loss_damage_deaths_and_steps) {
     const uint64_t donors = 1 + random.below(6);
     const auto soon = [&] { return static_cast<Nanos>(random.below(1'500'000'000)); };
     for (uint64_t id = 1; id <= donors; ++id) {
-      auto& donor = world.add_donor(id, link_bandwidth * (0.1 + random.unit()), 1 + random.below(3), {test::blob("step", blobs[random.below(3)])});
+      auto& donor = world.add_donor(id, link_bandwidth * (0.1 + random.unit()), 1 + random.below(3),
+                                    {test::blob("step", blobs[random.below(3)])});
       if (id > 1 && random.chance(0.4)) world.at(soon(), [&] { world.kill(donor); });
       if (random.chance(0.5)) {
         world.at(soon(), [&] {

@@ -1,5 +1,5 @@
-// How long the peers of an elastic run wait for each other, all as durations on the local monotonic clock: nobody compares clocks.
-// There are two profiles, lan and wan; every value can be set by itself, and check() says what does not fit.
+// How long the peers of an elastic run wait for each other, all as durations on the local monotonic clock: nobody compares
+// clocks. There are two profiles, lan and wan; every value can be set by itself, and check() says what does not fit.
 #pragma once
 
 #include <algorithm>
@@ -14,46 +14,74 @@ struct ElasticTimes {
   Nanos probe_timeout = 500 * millisecond;  // then three others are asked to probe it
   Nanos suspect_time = 3 * second;          // from suspect to dead
   Nanos gossip_period = 500 * millisecond;
-  Nanos heal_period = 10 * second;          // the full roster with a seed or a dead entry, for ever
+  Nanos heal_period = 10 * second;  // the full roster with a seed or a dead entry, for ever
   Nanos forget_dead = 3600 * second;
   Nanos coordinator_timeout = 1 * second;
-  Nanos gather_timeout = 2 * second;        // of a coordinator, for members that do not register
-  Nanos stall_timeout = 2 * second;         // a member of a round that says nothing
-  Nanos contribute_timeout = 5 * second;    // at least; see contribute_timeout_for
-  Nanos result_timeout = 4 * second;        // more than stall_timeout
+  Nanos gather_timeout = 2 * second;      // of a coordinator, for members that do not register
+  Nanos stall_timeout = 2 * second;       // a member of a round that says nothing
+  Nanos contribute_timeout = 5 * second;  // at least; see contribute_timeout_for
+  Nanos result_timeout = 4 * second;      // more than stall_timeout
   Nanos ballot_timeout = 1 * second;
-  Nanos round_timeout = 30 * second;        // at least; see round_timeout_for
+  Nanos round_timeout = 30 * second;  // at least; see round_timeout_for
   Nanos relayout_period = 10 * second;
   Nanos leave_grace = 5 * second;
 
   static ElasticTimes lan() { return {}; }
   static ElasticTimes wan() {
-    return {.probe_period = 2 * second, .probe_timeout = 1500 * millisecond, .suspect_time = 10 * second, .gossip_period = 1 * second,
-            .heal_period = 30 * second, .forget_dead = 3600 * second, .coordinator_timeout = 3 * second, .gather_timeout = 10 * second,
-            .stall_timeout = 6 * second, .contribute_timeout = 5 * second, .result_timeout = 12 * second, .ballot_timeout = 3 * second,
-            .round_timeout = 120 * second, .relayout_period = 30 * second, .leave_grace = 15 * second};
+    return {.probe_period = 2 * second,
+            .probe_timeout = 1500 * millisecond,
+            .suspect_time = 10 * second,
+            .gossip_period = 1 * second,
+            .heal_period = 30 * second,
+            .forget_dead = 3600 * second,
+            .coordinator_timeout = 3 * second,
+            .gather_timeout = 10 * second,
+            .stall_timeout = 6 * second,
+            .contribute_timeout = 5 * second,
+            .result_timeout = 12 * second,
+            .ballot_timeout = 3 * second,
+            .round_timeout = 120 * second,
+            .relayout_period = 30 * second,
+            .leave_grace = 15 * second};
   }
 
-  // max(contribute_timeout, 4·V/b), b the group's smallest measured bandwidth above 0; 0: none is known. At most a day, whatever a peer says of its own.
+  // max(contribute_timeout, 4·V/b), b the group's smallest measured bandwidth above 0; 0: none is known. At most a day,
+  // whatever a peer says of its own.
   Nanos contribute_timeout_for(double vector_bytes, double bytes_per_second) const {
     if (bytes_per_second <= 0) return contribute_timeout;
-    return std::max(contribute_timeout, static_cast<Nanos>(std::min(4e9 * vector_bytes / bytes_per_second, 24.0 * 3600 * second)));
+    return std::max(contribute_timeout,
+                    static_cast<Nanos>(std::min(4e9 * vector_bytes / bytes_per_second, 24.0 * 3600 * second)));
   }
   // max(round_timeout, contribute + result + 10 ballots).
-  Nanos round_timeout_for(Nanos contribute) const { return std::max(round_timeout, contribute + result_timeout + 10 * ballot_timeout); }
+  Nanos round_timeout_for(Nanos contribute) const {
+    return std::max(round_timeout, contribute + result_timeout + 10 * ballot_timeout);
+  }
 
-  // invalid, naming the value: none may be below a millisecond or above timeout_max, and result_timeout must exceed stall_timeout.
+  // invalid, naming the value: none may be below a millisecond or above timeout_max, and result_timeout must exceed
+  // stall_timeout.
   Status check() const {
     const struct {
       const char* name;
       Nanos value;
-    } all[] = {{"probe_period", probe_period}, {"probe_timeout", probe_timeout}, {"suspect_time", suspect_time}, {"gossip_period", gossip_period},
-               {"heal_period", heal_period}, {"forget_dead", forget_dead}, {"coordinator_timeout", coordinator_timeout}, {"gather_timeout", gather_timeout},
-               {"stall_timeout", stall_timeout}, {"contribute_timeout", contribute_timeout}, {"result_timeout", result_timeout},
-               {"ballot_timeout", ballot_timeout}, {"round_timeout", round_timeout}, {"relayout_period", relayout_period}, {"leave_grace", leave_grace}};
+    } all[] = {{"probe_period", probe_period},
+               {"probe_timeout", probe_timeout},
+               {"suspect_time", suspect_time},
+               {"gossip_period", gossip_period},
+               {"heal_period", heal_period},
+               {"forget_dead", forget_dead},
+               {"coordinator_timeout", coordinator_timeout},
+               {"gather_timeout", gather_timeout},
+               {"stall_timeout", stall_timeout},
+               {"contribute_timeout", contribute_timeout},
+               {"result_timeout", result_timeout},
+               {"ballot_timeout", ballot_timeout},
+               {"round_timeout", round_timeout},
+               {"relayout_period", relayout_period},
+               {"leave_grace", leave_grace}};
     for (const auto& one : all) {
       if (one.value < millisecond || one.value > timeout_max)
-        return {Code::invalid, std::string(one.name) + " is " + std::to_string(one.value / 1000) + " us: 1 ms to 30 days are possible"};
+        return {Code::invalid,
+                std::string(one.name) + " is " + std::to_string(one.value / 1000) + " us: 1 ms to 30 days are possible"};
     }
     if (result_timeout <= stall_timeout) return {Code::invalid, "result_timeout must be longer than stall_timeout"};
     return {};

@@ -4,9 +4,9 @@
 #include <new>
 #include <span>
 
+#include "engine/engine_active.h"
 #include "executor/request.h"
 #include "kernels/dispatch.h"
-#include "engine/engine_active.h"
 
 namespace unisono {
 namespace {
@@ -32,12 +32,27 @@ void record_rooted(const FastPath& e, Nanos now) {
   const auto count = plan.sends + plan.receives;
   for (size_t i = 0; i < count; ++i) {
     const auto rank = static_cast<Rank>(e.group->rank_of(plan.others[i]));
-    moved[i] = {.rank = rank, .sent_bytes = sent ? bytes : 0, .sent_messages = sent ? 1u : 0u, .received_bytes = sent ? 0 : bytes, .received_messages = sent ? 0u : 1u};
+    moved[i] = {.rank = rank,
+                .sent_bytes = sent ? bytes : 0,
+                .sent_messages = sent ? 1u : 0u,
+                .received_bytes = sent ? 0 : bytes,
+                .received_messages = sent ? 0u : 1u};
   }
-  const record::Entry entry{.number = e.header.operation, .bytes = plan.tensor_bytes, .started = e.started, .first_send = sent ? e.started : 0, .last_receive = sent ? 0 : now, .ended = now,
-                            .kind = {.collective = static_cast<uint8_t>(plan.collective), .dtype = static_cast<uint8_t>(plan.dtype), .reduce_op = static_cast<uint8_t>(plan.op),
-                                     .schedule = static_cast<uint8_t>(plan.plan->kind), .root = plan.root},
-                            .code = static_cast<uint8_t>(Code::ok), .numbering = static_cast<uint8_t>(record::Numbering::by_order), .reserved = 0, .pending = sent ? -1 : static_cast<int32_t>(e.last_rank)};
+  const record::Entry entry{.number = e.header.operation,
+                            .bytes = plan.tensor_bytes,
+                            .started = e.started,
+                            .first_send = sent ? e.started : 0,
+                            .last_receive = sent ? 0 : now,
+                            .ended = now,
+                            .kind = {.collective = static_cast<uint8_t>(plan.collective),
+                                     .dtype = static_cast<uint8_t>(plan.dtype),
+                                     .reduce_op = static_cast<uint8_t>(plan.op),
+                                     .schedule = static_cast<uint8_t>(plan.plan->kind),
+                                     .root = plan.root},
+                            .code = static_cast<uint8_t>(Code::ok),
+                            .numbering = static_cast<uint8_t>(record::Numbering::by_order),
+                            .reserved = 0,
+                            .pending = sent ? -1 : static_cast<int32_t>(e.last_rank)};
   e.group->record->begun();
   e.group->record->ended(entry, now - e.started, std::span(moved).first(count));
 }
@@ -59,38 +74,44 @@ Transport* Engine::fast_path_route(const GroupCore& group) {
 
 bool Engine::plan_fast_path(GroupCore& group, const OperationRequest& request, FastPathPlan& fast_path) try {
   const auto collective = request.collective;
-  const bool barrier = collective == Collective::barrier, message = collective == Collective::send || collective == Collective::recv;
+  const bool barrier = collective == Collective::barrier,
+             message = collective == Collective::send || collective == Collective::recv;
   const uint64_t bytes = barrier ? 0 : request.count * element_bytes(request.dtype);
   const bool even = request.send_counts.empty() && request.recv_counts.empty();
   const bool is_short = (barrier || bytes > 0) && bytes * (has_blocks(collective) ? group.world() : 1) <= FastPath::bytes_max;
   const bool plain = request.codec->is_plain() && request.encode_error == nullptr && request.agreement == 0;
   if (message || !even || !is_short || !plain || group.world() < 2 || group.world() > FastPath::world_max) return false;
   const auto chosen = plan_for(group, request);
-  if (!chosen || !is_exchange(collective, chosen->plan->kind) || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
+  if (!chosen || !is_exchange(collective, chosen->plan->kind) || chosen->plan->relayed || bytes > chosen->slice_bytes)
+    return false;
   const auto& plan = *chosen->plan;
   const auto descriptor = describe(request, plan.kind, chosen->slice_bytes, group.world());
   fast_path = {.collective = collective,
-             .count = request.count,
-             .dtype = request.dtype,
-             .op = request.op,
-             .order = request.order,
-             .schedule = request.schedule,
-             .asked_slice_bytes = request.slice_bytes,
-             .slice_bytes = chosen->slice_bytes,
-             .in_place_blocks = request.in_place_blocks,
-             .root = request.root,
-             .plan = &plan,
-             .tensor_bytes = barrier ? 0 : tensor_bytes(request, group.world(), group.self),
-             .header = {.kind = FrameKind::data,
-                        .epoch = group.epoch,
-                        .group = group.number,
-                        .sender = group.self,
-                        .round = static_cast<uint16_t>(plan.stages.front().round),
-                        .amount = descriptor.amount != 0 || barrier ? descriptor.amount : request.count,
-                        .descriptor = descriptor.bits,
-                        .payload_bytes = static_cast<uint32_t>(bytes)},
-             .report = {.operation = name(collective), .schedule = name(plan.kind), .world_size = group.world(), .contributors = group.world()}};
-  const bool rooted = is_rooted(collective), to_root = collective == Collective::gather || collective == Collective::reduce, is_root = request.root == group.self;
+               .count = request.count,
+               .dtype = request.dtype,
+               .op = request.op,
+               .order = request.order,
+               .schedule = request.schedule,
+               .asked_slice_bytes = request.slice_bytes,
+               .slice_bytes = chosen->slice_bytes,
+               .in_place_blocks = request.in_place_blocks,
+               .root = request.root,
+               .plan = &plan,
+               .tensor_bytes = barrier ? 0 : tensor_bytes(request, group.world(), group.self),
+               .header = {.kind = FrameKind::data,
+                          .epoch = group.epoch,
+                          .group = group.number,
+                          .sender = group.self,
+                          .round = static_cast<uint16_t>(plan.stages.front().round),
+                          .amount = descriptor.amount != 0 || barrier ? descriptor.amount : request.count,
+                          .descriptor = descriptor.bits,
+                          .payload_bytes = static_cast<uint32_t>(bytes)},
+               .report = {.operation = name(collective),
+                          .schedule = name(plan.kind),
+                          .world_size = group.world(),
+                          .contributors = group.world()}};
+  const bool rooted = is_rooted(collective), to_root = collective == Collective::gather || collective == Collective::reduce,
+             is_root = request.root == group.self;
   const bool sends = !rooted || to_root != is_root, receives = !rooted || to_root == is_root;
   size_t count = 0;
   for (uint32_t distance = 1; distance < group.world(); ++distance) {
@@ -148,7 +169,8 @@ bool Engine::send_blocks(FastPath& e, std::span<const PeerIndex> others) {
 
 bool Engine::begin_fast_path(FastPath& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
   // Whatever else there is to do or to say: the executor's path knows how.
-  const bool quiet = id == 0 && request.delivery == Delivery::reliable && active_.empty() && unexpected_.empty() && !gave_up_ && group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
+  const bool quiet = id == 0 && request.delivery == Delivery::reliable && active_.empty() && unexpected_.empty() && !gave_up_ &&
+                     group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
   auto& plan = group.fast_path[static_cast<size_t>(request.collective)];
   if (!quiet || !(plan.serves(request) || plan_fast_path(group, request, plan))) return false;
   e.route = fast_path_route(group);
@@ -164,14 +186,22 @@ bool Engine::begin_fast_path(FastPath& e, GroupCore& group, OperationRequest& re
   e.missing = plan.pending;
   const bool rooted = is_rooted(request.collective);
   if (group.record != nullptr && !rooted) {
-    group.record->fast_path_begun(e.header.operation, plan.tensor_bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
-                                                  .reduce_op = static_cast<uint8_t>(request.op), .schedule = static_cast<uint8_t>(plan.plan->kind), .root = 0}, now);
+    group.record->fast_path_begun(e.header.operation, plan.tensor_bytes,
+                                  {.collective = static_cast<uint8_t>(request.collective),
+                                   .dtype = static_cast<uint8_t>(request.dtype),
+                                   .reduce_op = static_cast<uint8_t>(request.op),
+                                   .schedule = static_cast<uint8_t>(plan.plan->kind),
+                                   .root = 0},
+                                  now);
   }
   if (adds(request.collective)) e.values[group.self] = input_for(e, group.self);
-  else if (e.header.payload_bytes > 0 && (!rooted || request.root == group.self)) keep_block(e, group.self, input_for(e, group.self));
-  // From here on that is the input: where the caller's overlaps the output, blocks of others may come to lie in it, and the executor may take over.
+  else if (e.header.payload_bytes > 0 && (!rooted || request.root == group.self))
+    keep_block(e, group.self, input_for(e, group.self));
+  // From here on that is the input: where the caller's overlaps the output, blocks of others may come to lie in it, and the
+  // executor may take over.
   if (request.collective == Collective::gather || (request.collective == Collective::all_gather && !request.in_place_blocks)) {
-    if (plan.receives > 0) request.input = static_cast<const std::byte*>(request.output) + group.self * size_t{e.header.payload_bytes};
+    if (plan.receives > 0)
+      request.input = static_cast<const std::byte*>(request.output) + group.self * size_t{e.header.payload_bytes};
   }
   return true;
 }
@@ -209,7 +239,8 @@ void Engine::add_up(FastPath& e) {
   const auto& request = *e.request;
   if (adds(request.collective) && e.plan->receives > 0) {
     const auto world = e.group->world();
-    auto* const output = static_cast<std::byte*>(request.output) + (request.in_place_blocks ? e.group->self * size_t{e.header.payload_bytes} : 0);
+    auto* const output = static_cast<std::byte*>(request.output) +
+                         (request.in_place_blocks ? e.group->self * size_t{e.header.payload_bytes} : 0);
     const kernels::Reduction task{.dtype = request.dtype,
                                   .op = request.op,
                                   .sources = std::span(e.values).first(world),
@@ -241,7 +272,11 @@ Result<Report> Engine::report(const FastPath& e, Nanos now) const {
 
 std::shared_ptr<Completion> Engine::take_over(FastPath& e, Nanos now) {
   return guarded([&] {
-    return launch(*e.group, std::move(*e.request), {.chosen = {.plan = e.plan->plan, .slice_bytes = e.plan->slice_bytes}, .number = e.header.operation, .is_sent = e.plan->sends > 0}, e.started, now);
+    return launch(*e.group, std::move(*e.request),
+                  {.chosen = {.plan = e.plan->plan, .slice_bytes = e.plan->slice_bytes},
+                   .number = e.header.operation,
+                   .is_sent = e.plan->sends > 0},
+                  e.started, now);
   });
 }
 

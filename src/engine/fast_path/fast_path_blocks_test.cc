@@ -1,5 +1,6 @@
-// Short collectives without the executor whose ranks give or get different blocks, or have a root that others send to: reduce-scatter, all-to-all,
-// scatter, gather, reduce. The same results, frames and reports as the executor's, and its way out of everything else.
+// Short collectives without the executor whose ranks give or get different blocks, or have a root that others send to:
+// reduce-scatter, all-to-all, scatter, gather, reduce. The same results, frames and reports as the executor's, and its way out
+// of everything else.
 #include <cstring>
 
 #include "engine/fast_path/fast_path_test_support.h"
@@ -14,7 +15,9 @@ struct Kind {
   bool in_place = false;
 };
 
-std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << name(kind.collective) << (kind.in_place ? "_in_place" : ""); }
+std::ostream& operator<<(std::ostream& out, const Kind& kind) {
+  return out << name(kind.collective) << (kind.in_place ? "_in_place" : "");
+}
 
 class FastPathBlocks : public FastPathCalls, public ::testing::WithParamInterface<Kind> {
  protected:
@@ -30,7 +33,8 @@ class FastPathBlocks : public FastPathCalls, public ::testing::WithParamInterfac
     const auto [collective, in_place] = GetParam();
     auto &in = inputs[r], &out = outputs[r];
     in.resize(gives_blocks(collective) ? count * world : count);
-    for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(1000 * r + i % 991) / 7;  // whose sums depend on their order
+    for (size_t i = 0; i < in.size(); ++i)
+      in[i] = static_cast<float>(1000 * r + i % 991) / 7;  // whose sums depend on their order
     out.assign(gets_blocks(collective) ? count * world : count, -1);
     if (in_place) out = in;
     const ConstTensor given(in_place ? out.data() : in.data(), in.size(), DType::f32);
@@ -49,7 +53,8 @@ class FastPathBlocks : public FastPathCalls, public ::testing::WithParamInterfac
   bool rooted() const { return is_rooted(GetParam().collective); }
   bool waits(Rank r, Rank root) const { return !rooted() || (GetParam().collective == Collective::scatter) == (r != root); }
   void expect_nothing_held() {
-    for (Rank r = 0; r < cluster->world(); ++r) EXPECT_EQ(cluster->engine(r).held_bytes() + cluster->engine(r).in_flight_bytes(), 0u) << r;
+    for (Rank r = 0; r < cluster->world(); ++r)
+      EXPECT_EQ(cluster->engine(r).held_bytes() + cluster->engine(r).in_flight_bytes(), 0u) << r;
   }
 
   std::vector<Floats> inputs, outputs;  // by rank
@@ -153,7 +158,8 @@ TEST_P(FastPathSums, averages_of_16_bit_floats_are_the_executors) {
     for (Rank r = 0; r < 3; ++r) {
       auto& words = GetParam().in_place ? outputs[r] : inputs[r];
       auto* const values = reinterpret_cast<uint16_t*>(words.data());
-      for (size_t i = 0; i < 2 * words.size(); ++i) values[i] = static_cast<uint16_t>(0x3F80 + (37 * i + 11 * r) % 128);  // 1 to 2
+      for (size_t i = 0; i < 2 * words.size(); ++i)
+        values[i] = static_cast<uint16_t>(0x3F80 + (37 * i + 11 * r) % 128);  // 1 to 2
       calls[r].request.dtype = DType::bf16;
     }
     std::vector<std::shared_ptr<Completion>> done;
@@ -201,7 +207,9 @@ TEST_P(FastPathBlocks, a_call_that_differs_is_named_and_so_is_a_rank_that_is_los
 TEST_P(FastPathBlocks, a_message_of_another_block_or_another_length_is_something_else) {
   const auto collective = GetParam().collective;
   const Rank root = collective == Collective::scatter ? 1 : 0;
-  const uint32_t right = collective == Collective::all_to_all ? 3 : collective == Collective::gather ? 1 : 0;  // from rank 1 to rank 0 of 3
+  const uint32_t right = collective == Collective::all_to_all ? 3
+                         : collective == Collective::gather   ? 1
+                                                              : 0;  // from rank 1 to rank 0 of 3
   for (const int wrong : {0, 1, 2}) {
     make(3, 100, root);
     ASSERT_TRUE(begin(0));
@@ -240,7 +248,8 @@ TEST_P(FastPathBlocks, is_only_for_short_even_blocks_in_one_round) {
   EXPECT_FALSE(begin(0)) << "blocks of sizes of their own";
 }
 
-// The root's own values lie where those of rank 0 will: a rank that is late makes the executor begin where these have come already.
+// The root's own values lie where those of rank 0 will: a rank that is late makes the executor begin where these have come
+// already.
 TEST_F(FastPathCalls, what_gathers_into_its_own_input_has_it_put_away_first) {
   for (const bool all : {false, true}) {
     make_cluster(3);
@@ -250,7 +259,10 @@ TEST_F(FastPathCalls, what_gathers_into_its_own_input_has_it_put_away_first) {
       const ConstTensor in(memory[r].data(), 100, DType::f32);
       const Tensor out(memory[r].data(), 300, DType::f32);
       const CallOptions direct{.schedule = ScheduleKind::direct};
-      calls[r] = {.request = (all ? all_gather_call(cluster->caller(r), in, out, {}, false, direct) : gather_call(cluster->caller(r), in, out, 1, {}, direct)).value(), .fast_path = {}};
+      calls[r] = {.request = (all ? all_gather_call(cluster->caller(r), in, out, {}, false, direct)
+                                  : gather_call(cluster->caller(r), in, out, 1, {}, direct))
+                                 .value(),
+                  .fast_path = {}};
     };
     for (Rank r = 0; r < 3; ++r) call(r);
     std::vector<std::shared_ptr<Completion>> done = {by_executor(0)};
@@ -267,7 +279,8 @@ TEST_F(FastPathCalls, what_gathers_into_its_own_input_has_it_put_away_first) {
   }
 }
 
-const Kind scatters{Collective::reduce_scatter}, scatters_in_place{Collective::reduce_scatter, true}, reduces{Collective::reduce}, reduces_in_place{Collective::reduce, true};
+const Kind scatters{Collective::reduce_scatter}, scatters_in_place{Collective::reduce_scatter, true},
+    reduces{Collective::reduce}, reduces_in_place{Collective::reduce, true};
 const Kind exchanges{Collective::all_to_all}, exchanges_in_place{Collective::all_to_all, true};
 std::string title(const ::testing::TestParamInfo<Kind>& info) { return ::testing::PrintToString(info.param); }
 
@@ -289,7 +302,9 @@ TEST_F(FastPathUneven, a_rank_of_equal_blocks_is_beside_others_whose_blocks_diff
       for (size_t i = 0; i < recv[r].back(); ++i) expected[r].push_back(value(other, r, i));
     }
     out[r].resize(expected[r].size());
-    calls[r].request = all_to_all_call(cluster->caller(r), ConstTensor(std::span<const float>(in[r])), Tensor(std::span<float>(out[r])), send[r], recv[r], {.schedule = ScheduleKind::direct}).value();
+    calls[r].request = all_to_all_call(cluster->caller(r), ConstTensor(std::span<const float>(in[r])),
+                                       Tensor(std::span<float>(out[r])), send[r], recv[r], {.schedule = ScheduleKind::direct})
+                           .value();
   }
   ASSERT_TRUE(begin(0));
   EXPECT_FALSE(begin(1));
@@ -301,9 +316,15 @@ TEST_F(FastPathUneven, a_rank_of_equal_blocks_is_beside_others_whose_blocks_diff
   EXPECT_EQ(out, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FastPathBlocks, ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place, Kind{Collective::scatter}, Kind{Collective::gather}, reduces, reduces_in_place), title);
+INSTANTIATE_TEST_SUITE_P(All, FastPathBlocks,
+                         ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place,
+                                           Kind{Collective::scatter}, Kind{Collective::gather}, reduces, reduces_in_place),
+                         title);
 INSTANTIATE_TEST_SUITE_P(All, FastPathSums, ::testing::Values(scatters, scatters_in_place, reduces, reduces_in_place), title);
-INSTANTIATE_TEST_SUITE_P(All, FastPathGifts, ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place, Kind{Collective::scatter}), title);
+INSTANTIATE_TEST_SUITE_P(All, FastPathGifts,
+                         ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place,
+                                           Kind{Collective::scatter}),
+                         title);
 
 }  // namespace
 }  // namespace unisono

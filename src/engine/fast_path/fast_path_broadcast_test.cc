@@ -1,4 +1,5 @@
-// Short broadcasts without the executor: the root sends and is done, the others look for what it sent; else as sums (fast_path_test.cc).
+// Short broadcasts without the executor: the root sends and is done, the others look for what it sent; else as sums
+// (fast_path_test.cc).
 #include <numeric>
 
 #include "engine/fast_path/fast_path_test_support.h"
@@ -19,7 +20,9 @@ class FastPathBroadcast : public FastPathCalls {
   void again(Rank r, size_t count, Rank root, int32_t first = 100, ScheduleKind schedule = ScheduleKind::direct) {
     data[r].assign(count, -1);
     if (r == root) std::iota(data[r].begin(), data[r].end(), first);
-    calls[r] = {.request = broadcast_call(cluster->caller(r), std::span<int32_t>(data[r]), root, {.schedule = schedule}).value(), .fast_path = {}};
+    calls[r] = {
+        .request = broadcast_call(cluster->caller(r), std::span<int32_t>(data[r]), root, {.schedule = schedule}).value(),
+        .fast_path = {}};
   }
   void expect_received(Rank r, int32_t first = 100) {
     Ints expected(data[r].size());

@@ -1,4 +1,5 @@
-// Short all-gathers without the executor: the same blocks, the same frames and report, and the executor's way out of everything else.
+// Short all-gathers without the executor: the same blocks, the same frames and report, and the executor's way out of everything
+// else.
 #include <numeric>
 
 #include "engine/fast_path/fast_path_test_support.h"
@@ -11,7 +12,8 @@ using Ints = std::vector<int32_t>;
 class FastPathGather : public FastPathCalls {
  protected:
   // In place: every rank's block is in `all` already.
-  void make(uint32_t world, size_t count, bool in_place = false, const CallOptions& options = {.schedule = ScheduleKind::direct}) {
+  void make(uint32_t world, size_t count, bool in_place = false,
+            const CallOptions& options = {.schedule = ScheduleKind::direct}) {
     make_cluster(world);
     blocks.assign(world, {});
     gathered.assign(world, {});
@@ -24,7 +26,8 @@ class FastPathGather : public FastPathCalls {
     all.assign(count * blocks.size(), -1);
     if (in_place) std::copy(block.begin(), block.end(), all.begin() + static_cast<ptrdiff_t>(r * count));
     const std::span<const int32_t> given(in_place ? all : block);
-    calls[r] = {.request = all_gather_call(cluster->caller(r), given, std::span<int32_t>(all), {}, in_place, options).value(), .fast_path = {}};
+    calls[r] = {.request = all_gather_call(cluster->caller(r), given, std::span<int32_t>(all), {}, in_place, options).value(),
+                .fast_path = {}};
   }
   void expect_gathered(Rank r) {
     Ints expected;
@@ -161,7 +164,9 @@ TEST_F(FastPathGather, is_only_for_short_even_blocks_in_one_round) {
   EXPECT_EQ(look(0), FastPath::Found::all);
   const std::vector<size_t> uneven = {10, 5};
   Ints all(15);
-  calls[0].request = all_gather_call(cluster->caller(0), std::span<const int32_t>(blocks[0]), std::span<int32_t>(all), uneven, false, {.schedule = ScheduleKind::direct}).value();
+  calls[0].request = all_gather_call(cluster->caller(0), std::span<const int32_t>(blocks[0]), std::span<int32_t>(all), uneven,
+                                     false, {.schedule = ScheduleKind::direct})
+                         .value();
   EXPECT_FALSE(begin(0)) << "uneven, though what was found out would serve as many elements";
 }
 

@@ -15,7 +15,9 @@ using Floats = std::vector<float>;
 Floats made(Rank rank, size_t count) {
   Random random(100 + rank);
   Floats values(count);
-  for (auto& value : values) value = static_cast<float>(static_cast<double>(random.next() >> 11) * 0x1p-53 - 0.5) * (random.below(2) == 0 ? 1e-3f : 1e3f);
+  for (auto& value : values)
+    value =
+        static_cast<float>(static_cast<double>(random.next() >> 11) * 0x1p-53 - 0.5) * (random.below(2) == 0 ? 1e-3f : 1e3f);
   return values;
 }
 
@@ -57,16 +59,20 @@ TEST_F(FastPathTest, gives_the_executors_bits_and_the_executors_report) {
 TEST_F(FastPathTest, a_barrier_waits_for_all_and_is_the_executors) {
   for (const uint32_t world : {2u, 3u, 32u}) {
     make(world, 10);
-    for (Rank r = 0; r < world; ++r) calls[r].request = barrier_call(cluster->caller(r), {.schedule = ScheduleKind::one_shot}).value();
+    for (Rank r = 0; r < world; ++r)
+      calls[r].request = barrier_call(cluster->caller(r), {.schedule = ScheduleKind::one_shot}).value();
     for (Rank r = 0; r + 1 < world; ++r) ASSERT_TRUE(begin(r)) << world;
     EXPECT_EQ(look(0), FastPath::Found::nothing_yet) << "rank " << world - 1 << " has not come";
-    const auto last = cluster->submit(world - 1, barrier_call(cluster->caller(world - 1), {.schedule = ScheduleKind::one_shot}));
+    const auto last =
+        cluster->submit(world - 1, barrier_call(cluster->caller(world - 1), {.schedule = ScheduleKind::one_shot}));
     for (Rank r = 0; r + 1 < world; ++r) EXPECT_EQ(look(r), FastPath::Found::all) << r;
     cluster->finish({last});
     const auto ours = cluster->engine(0).report(calls[0].fast_path, cluster->now()).value(), theirs = last->report;
     EXPECT_EQ(ours.operation, "barrier");
-    EXPECT_EQ(std::tuple(ours.schedule, ours.number, ours.contributors, ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages),
-              std::tuple(theirs.schedule, theirs.number, theirs.contributors, theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages));
+    EXPECT_EQ(std::tuple(ours.schedule, ours.number, ours.contributors, ours.sent_bytes, ours.received_bytes,
+                         ours.sent_messages, ours.received_messages),
+              std::tuple(theirs.schedule, theirs.number, theirs.contributors, theirs.sent_bytes, theirs.received_bytes,
+                         theirs.sent_messages, theirs.received_messages));
     EXPECT_EQ(std::tuple(ours.sent_payload, ours.sent_elements), std::tuple(theirs.sent_payload, theirs.sent_elements));
     EXPECT_EQ(data[0], made(0, 10)) << "a barrier touches no tensor";
   }
@@ -115,7 +121,8 @@ TEST_F(FastPathTest, what_was_found_out_for_one_sum_serves_only_its_like) {
     EXPECT_EQ(both(20, {.schedule = one_shot}), Floats(20, 3.0f));
     EXPECT_EQ(both(20, {.op = ReduceOp::max, .schedule = one_shot}), Floats(20, 2.0f));
     EXPECT_EQ(both(7, {.op = ReduceOp::avg, .schedule = one_shot}), Floats(7, 1.5f));
-    EXPECT_EQ(both(7, {.op = ReduceOp::avg, .order = Order::in_rank_order, .schedule = one_shot, .slice_bytes = 4096}), Floats(7, 1.5f));
+    EXPECT_EQ(both(7, {.op = ReduceOp::avg, .order = Order::in_rank_order, .schedule = one_shot, .slice_bytes = 4096}),
+              Floats(7, 1.5f));
   }
   EXPECT_EQ(both(7, {.schedule = one_shot}), Floats(7, 3.0f));
   calls[0].request = request(0, {.op = ReduceOp::max, .schedule = one_shot});
@@ -168,10 +175,12 @@ TEST_F(FastPathTest, a_call_that_differs_is_something_else_and_the_executor_name
 
 TEST_F(FastPathTest, a_frame_that_differs_in_any_field_is_something_else) {
   const std::vector<std::function<void(FrameHeader&)>> changes = {
-      [](FrameHeader& h) { h.sender = 0; },    [](FrameHeader& h) { h.kind = FrameKind::failed; }, [](FrameHeader& h) { h.codec = 1; },
-      [](FrameHeader& h) { ++h.epoch; },       [](FrameHeader& h) { ++h.group; },                  [](FrameHeader& h) { ++h.operation; },
-      [](FrameHeader& h) { ++h.round; },       [](FrameHeader& h) { ++h.chunk; },                  [](FrameHeader& h) { ++h.slice; },
-      [](FrameHeader& h) { ++h.amount; },      [](FrameHeader& h) { ++h.descriptor; }};
+      [](FrameHeader& h) { h.sender = 0; },  [](FrameHeader& h) { h.kind = FrameKind::failed; },
+      [](FrameHeader& h) { h.codec = 1; },   [](FrameHeader& h) { ++h.epoch; },
+      [](FrameHeader& h) { ++h.group; },     [](FrameHeader& h) { ++h.operation; },
+      [](FrameHeader& h) { ++h.round; },     [](FrameHeader& h) { ++h.chunk; },
+      [](FrameHeader& h) { ++h.slice; },     [](FrameHeader& h) { ++h.amount; },
+      [](FrameHeader& h) { ++h.descriptor; }};
   for (size_t i = 0; i <= changes.size(); ++i) {
     make(2, 100);
     ASSERT_TRUE(begin(0));

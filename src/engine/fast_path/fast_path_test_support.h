@@ -21,7 +21,9 @@ class FastPathCalls : public ::testing::Test {
     cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, world);
     calls = std::vector<Call>(world);
   }
-  bool begin(Rank r, uint64_t id = 0) { return cluster->engine(r).begin_fast_path(calls[r].fast_path, cluster->group(r), calls[r].request, id, cluster->now()); }
+  bool begin(Rank r, uint64_t id = 0) {
+    return cluster->engine(r).begin_fast_path(calls[r].fast_path, cluster->group(r), calls[r].request, id, cluster->now());
+  }
   FastPath::Found look(Rank r) { return cluster->engine(r).look(calls[r].fast_path); }
   Report report(Rank r) { return cluster->engine(r).report(calls[r].fast_path, cluster->now()).value(); }
   std::shared_ptr<Completion> take_over(Rank r) { return cluster->engine(r).take_over(calls[r].fast_path, cluster->now()); }
@@ -34,7 +36,8 @@ class FastPathCalls : public ::testing::Test {
     const auto done = take_over(waits);
     cluster->settle();
     EXPECT_EQ(done->status.code(), Code::peer_lost);
-    EXPECT_NE(done->status.message().find("rank " + std::to_string(dead) + " was lost"), std::string::npos) << done->status.to_string();
+    EXPECT_NE(done->status.message().find("rank " + std::to_string(dead) + " was lost"), std::string::npos)
+        << done->status.to_string();
   }
   // `waits` has begun, and `differs`, whose message it needs, calls a barrier instead.
   void expect_difference_is_named(Rank waits, Rank differs) {
@@ -43,14 +46,19 @@ class FastPathCalls : public ::testing::Test {
     const auto done = take_over(waits);
     cluster->finish({done, other});
     EXPECT_EQ(done->status.code(), Code::invalid);
-    EXPECT_NE(done->status.message().find("rank " + std::to_string(differs) + " calls barrier"), std::string::npos) << done->status.to_string();
+    EXPECT_NE(done->status.message().find("rank " + std::to_string(differs) + " calls barrier"), std::string::npos)
+        << done->status.to_string();
   }
   // Of both reports, all but times.
   static void expect_alike(const Report& ours, const Report& theirs) {
-    EXPECT_EQ(std::tuple(ours.operation, ours.schedule, ours.number, ours.contributors, ours.world_size, ours.passes, ours.last_rank),
-              std::tuple(theirs.operation, theirs.schedule, theirs.number, theirs.contributors, theirs.world_size, theirs.passes, theirs.last_rank));
-    EXPECT_EQ(std::tuple(ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages, ours.sent_payload, ours.sent_elements),
-              std::tuple(theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages, theirs.sent_payload, theirs.sent_elements));
+    EXPECT_EQ(
+        std::tuple(ours.operation, ours.schedule, ours.number, ours.contributors, ours.world_size, ours.passes, ours.last_rank),
+        std::tuple(theirs.operation, theirs.schedule, theirs.number, theirs.contributors, theirs.world_size, theirs.passes,
+                   theirs.last_rank));
+    EXPECT_EQ(std::tuple(ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages, ours.sent_payload,
+                         ours.sent_elements),
+              std::tuple(theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages,
+                         theirs.sent_payload, theirs.sent_elements));
     EXPECT_TRUE(ours.codec == theirs.codec && ours.codec_note == theirs.codec_note);
   }
 
@@ -62,7 +70,10 @@ class FastPathCalls : public ::testing::Test {
     cluster->settle();
     const auto world = static_cast<uint32_t>(calls.size());
     for (Rank r = 0; r < world; ++r) {
-      record::Identity identity{.rank = r, .wall_start = cluster->now(), .monotonic_start = cluster->now(), .links = std::vector<record::LinkName>(world)};
+      record::Identity identity{.rank = r,
+                                .wall_start = cluster->now(),
+                                .monotonic_start = cluster->now(),
+                                .links = std::vector<record::LinkName>(world)};
       cluster->group(r).record = std::move(record::Recorder::make(identity, {}).value());
     }
     std::vector<std::shared_ptr<Completion>> done;
@@ -91,7 +102,9 @@ class FastPathCalls : public ::testing::Test {
     uint64_t waited = 0;
     for (Rank other = 0; other < ours.links.size(); ++other) {
       const auto &a = ours.links[other], &b = theirs.links[other];
-      EXPECT_EQ(std::tuple(a.sent_bytes, a.sent_messages, a.received_bytes, a.received_messages), std::tuple(b.sent_bytes, b.sent_messages, b.received_bytes, b.received_messages)) << other;
+      EXPECT_EQ(std::tuple(a.sent_bytes, a.sent_messages, a.received_bytes, a.received_messages),
+                std::tuple(b.sent_bytes, b.sent_messages, b.received_bytes, b.received_messages))
+          << other;
       waited += a.waited;
       if (a.waited > 0) {
         EXPECT_EQ(our.pending, static_cast<int32_t>(other));

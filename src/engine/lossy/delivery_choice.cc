@@ -7,18 +7,30 @@
 namespace unisono {
 
 Bytes DeliveryDecision::encode() const {
-  return std::move(ByteWriter().write(kind).write(static_cast<uint8_t>(asked)).write(static_cast<uint8_t>(used)).write(from).write_string(std::string_view(note).substr(0, note_bytes_max))).take();
+  return std::move(ByteWriter()
+                       .write(kind)
+                       .write(static_cast<uint8_t>(asked))
+                       .write(static_cast<uint8_t>(used))
+                       .write(from)
+                       .write_string(std::string_view(note).substr(0, note_bytes_max)))
+      .take();
 }
 
 Result<DeliveryDecision> DeliveryDecision::decode(ByteView bytes) {
   ByteReader reader(bytes);
   const auto first = reader.read<uint8_t>(), asked = reader.read<uint8_t>(), used = reader.read<uint8_t>();
-  DeliveryDecision decision{.asked = static_cast<Delivery>(asked), .used = static_cast<Delivery>(used), .from = reader.read<uint32_t>(), .note = reader.read_string(note_bytes_max)};
-  if (!reader.done()) return Status(Code::corrupt, "a decision about delivery has " + std::to_string(bytes.size()) + " bytes, which do not fit its note");
+  DeliveryDecision decision{.asked = static_cast<Delivery>(asked),
+                            .used = static_cast<Delivery>(used),
+                            .from = reader.read<uint32_t>(),
+                            .note = reader.read_string(note_bytes_max)};
+  if (!reader.done())
+    return Status(Code::corrupt,
+                  "a decision about delivery has " + std::to_string(bytes.size()) + " bytes, which do not fit its note");
   if (first != kind) return Status(Code::corrupt, "a decision about delivery begins with " + std::to_string(first));
   const bool is_asked = decision.asked == Delivery::lossy || decision.asked == Delivery::automatic;
   const bool is_used = decision.used == Delivery::reliable || decision.used == Delivery::lossy;
-  if (!is_asked || !is_used) return Status(Code::corrupt, "a decision about delivery " + std::to_string(asked) + " says " + std::to_string(used));
+  if (!is_asked || !is_used)
+    return Status(Code::corrupt, "a decision about delivery " + std::to_string(asked) + " says " + std::to_string(used));
   return decision;
 }
 
@@ -34,7 +46,8 @@ Delivery DeliveryChoice::begin(uint32_t op, Delivery asked) {
   return kind.used;
 }
 
-std::optional<DeliveryDecision> DeliveryChoice::ended(uint32_t op, Delivery asked, const DeliveryOptions& options, const DeliveryOutcome& outcome) {
+std::optional<DeliveryDecision> DeliveryChoice::ended(uint32_t op, Delivery asked, const DeliveryOptions& options,
+                                                      const DeliveryOutcome& outcome) {
   auto& kind = of(asked);
   // It ran before what was decided last.
   if (kind.next && op_distance(op, kind.next->from) < 0) return {};
@@ -42,7 +55,10 @@ std::optional<DeliveryDecision> DeliveryChoice::ended(uint32_t op, Delivery aske
   kind.policy->set(options);
   if (!kind.policy->operation_ended(outcome)) return {};
   const auto from = op + 2;
-  kind.next = DeliveryDecision{.asked = asked, .used = kind.policy->current(), .from = from, .note = kind.policy->note() + " (rank 0, from operation " + std::to_string(from) + ")"};
+  kind.next = DeliveryDecision{.asked = asked,
+                               .used = kind.policy->current(),
+                               .from = from,
+                               .note = kind.policy->note() + " (rank 0, from operation " + std::to_string(from) + ")"};
   return kind.next;
 }
 

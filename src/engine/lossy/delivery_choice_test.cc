@@ -11,11 +11,15 @@ namespace {
 constexpr uint64_t datagrams = 10'000;
 
 DeliveryOutcome outcome(double loss, Nanos duration = 10 * millisecond) {
-  return {.phase_duration = duration, .size_class = 20, .expected = datagrams, .missing = static_cast<uint64_t>(loss * datagrams + 0.5)};
+  return {.phase_duration = duration,
+          .size_class = 20,
+          .expected = datagrams,
+          .missing = static_cast<uint64_t>(loss * datagrams + 0.5)};
 }
 
 // Operations from number `first` on, the tenth of ten three times as long, until something is decided.
-std::optional<DeliveryDecision> decide(DeliveryChoice& choice, Delivery asked, double loss, uint32_t first, uint32_t count = 300) {
+std::optional<DeliveryDecision> decide(DeliveryChoice& choice, Delivery asked, double loss, uint32_t first,
+                                       uint32_t count = 300) {
   for (auto op = first; op != first + count; ++op) {
     choice.begin(op, asked);
     auto decision = choice.ended(op, asked, {}, outcome(loss, (op % 10 == 0 ? 30 : 10) * millisecond));
@@ -38,7 +42,9 @@ TEST(DeliveryChoice, what_rank_0_decides_holds_from_the_operation_after_the_next
   EXPECT_EQ(decision->asked, Delivery::lossy);
   EXPECT_EQ(decision->used, Delivery::reliable);
   EXPECT_EQ(decision->from, 121u);  // the twentieth was 119
-  EXPECT_EQ(decision->note, "loss of 50.0 % over 20 operations is above loss_off, 40.0 %: reliable delivery from now on (rank 0, from operation 121)");
+  EXPECT_EQ(decision->note,
+            "loss of 50.0 % over 20 operations is above loss_off, 40.0 %: reliable delivery from now on (rank 0, from "
+            "operation 121)");
   EXPECT_EQ(choice.begin(120, Delivery::lossy), Delivery::lossy);
   EXPECT_EQ(choice.note(Delivery::lossy), "");
   EXPECT_EQ(choice.begin(121, Delivery::lossy), Delivery::reliable);
@@ -91,7 +97,8 @@ TEST(DeliveryChoice, numbers_of_operations_wrap_around) {
 }
 
 TEST(DeliveryDecision, is_read_as_it_was_written) {
-  const DeliveryDecision decision{.asked = Delivery::automatic, .used = Delivery::lossy, .from = 4'000'000'000, .note = "loss of 1 %"};
+  const DeliveryDecision decision{
+      .asked = Delivery::automatic, .used = Delivery::lossy, .from = 4'000'000'000, .note = "loss of 1 %"};
   const auto read = DeliveryDecision::decode(decision.encode());
   ASSERT_TRUE(read.ok()) << read.status().to_string();
   EXPECT_EQ(*read, decision);
@@ -99,11 +106,18 @@ TEST(DeliveryDecision, is_read_as_it_was_written) {
 
 TEST(DeliveryDecision, what_is_cut_or_too_long_is_corrupt) {
   const auto bytes = DeliveryDecision{.note = "loss of 1 %"}.encode();
-  for (size_t size = 0; size < bytes.size(); ++size) EXPECT_EQ(DeliveryDecision::decode(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_EQ(DeliveryDecision::decode(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;
   auto longer = bytes;
   longer.push_back(std::byte{0});
   EXPECT_EQ(DeliveryDecision::decode(longer).status().code(), Code::corrupt);
-  const auto huge = std::move(ByteWriter().write(DeliveryDecision::kind).write(uint8_t{2}).write(uint8_t{0}).write(uint32_t{0}).write_string(std::string(1025, 'x'))).take();
+  const auto huge = std::move(ByteWriter()
+                                  .write(DeliveryDecision::kind)
+                                  .write(uint8_t{2})
+                                  .write(uint8_t{0})
+                                  .write(uint32_t{0})
+                                  .write_string(std::string(1025, 'x')))
+                        .take();
   EXPECT_EQ(DeliveryDecision::decode(huge).status().code(), Code::corrupt);
 }
 
@@ -115,7 +129,9 @@ TEST(DeliveryDecision, something_else_is_corrupt) {
 
 TEST(DeliveryDecision, an_unknown_delivery_is_corrupt) {
   for (const auto& [asked, used] : {std::pair<uint8_t, uint8_t>{0, 0}, {3, 0}, {1, 2}, {2, 3}}) {
-    const auto bytes = std::move(ByteWriter().write(DeliveryDecision::kind).write(asked).write(used).write(uint32_t{0}).write_string("")).take();
+    const auto bytes =
+        std::move(ByteWriter().write(DeliveryDecision::kind).write(asked).write(used).write(uint32_t{0}).write_string(""))
+            .take();
     EXPECT_EQ(DeliveryDecision::decode(bytes).status().code(), Code::corrupt) << int{asked} << " " << int{used};
   }
 }

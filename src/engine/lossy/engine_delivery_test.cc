@@ -4,7 +4,8 @@
 namespace unisono {
 namespace {
 
-std::vector<std::shared_ptr<Completion>> sums(TestCluster& cluster, std::vector<std::vector<float>>& values, const CallOptions& options) {
+std::vector<std::shared_ptr<Completion>> sums(TestCluster& cluster, std::vector<std::vector<float>>& values,
+                                              const CallOptions& options) {
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < cluster.world(); ++r) {
     const Tensor tensor{std::span<float>(values[r])};
@@ -28,7 +29,8 @@ TEST(EngineDelivery, automatic_calls_without_datagrams_are_reliable_and_name_the
       EXPECT_EQ(delivery.effective_contributors, 3);
       EXPECT_EQ(delivery.to_string(), "reliable (" + delivery.note + ")");
       EXPECT_EQ(completion->report.contributors, 3u);
-      EXPECT_NE(completion->report.to_string().find(", reliable: " + delivery.note), std::string::npos) << completion->report.to_string();
+      EXPECT_NE(completion->report.to_string().find(", reliable: " + delivery.note), std::string::npos)
+          << completion->report.to_string();
     }
     EXPECT_EQ(values[1], std::vector<float>(1000, 2));
   }
@@ -44,13 +46,16 @@ TEST(EngineDelivery, a_link_without_datagrams_is_named) {
   for (Rank r = 0; r < 3; ++r) {
     auto& group = cluster.make_group(r, 2, cluster.all());
     const Tensor tensor{std::span<float>(values[r])};
-    done.push_back(cluster.submit(r, group, all_reduce_call(cluster.caller(r), ConstTensor(tensor), tensor, {.delivery = Delivery::automatic})));
+    done.push_back(cluster.submit(
+        r, group, all_reduce_call(cluster.caller(r), ConstTensor(tensor), tensor, {.delivery = Delivery::automatic})));
   }
   cluster.finish(done);
   EXPECT_TRUE(done[0]->status.ok()) << done[0]->status.to_string();
   EXPECT_EQ(values[0], std::vector<float>{6});
-  EXPECT_EQ(done[0]->report.delivery->note, "the link to rank 1 (process 1) carries no datagrams, as one of the transport \"udp\" would");
-  EXPECT_EQ(done[2]->report.delivery->note, "the link to rank 0 (process 0) carries no datagrams, as one of the transport \"udp\" would");
+  EXPECT_EQ(done[0]->report.delivery->note,
+            "the link to rank 1 (process 1) carries no datagrams, as one of the transport \"udp\" would");
+  EXPECT_EQ(done[2]->report.delivery->note,
+            "the link to rank 0 (process 0) carries no datagrams, as one of the transport \"udp\" would");
 }
 
 TEST(EngineDelivery, automatic_calls_of_what_cannot_be_lossy_say_what_is_in_the_way) {

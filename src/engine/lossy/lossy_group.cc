@@ -1,4 +1,5 @@
-// The order of lossy operations, their numbers, and datagrams that come before their operation. lossy_group_report.cc has what is made of those that have ended.
+// The order of lossy operations, their numbers, and datagrams that come before their operation. lossy_group_report.cc has what
+// is made of those that have ended.
 #include "engine/lossy/lossy_group.h"
 
 #include <algorithm>
@@ -16,7 +17,9 @@ Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, L
   group->heard_calls_.resize(group->world());
   group->repaired_before_.assign(group->world(), 0);
   group->told_positions_.assign(group->world(), {});
-  if (Status status = service.open_group(group->setup_.number, group->setup_.datagrams, group->setup_.peers, *group); !status.ok()) return status;
+  if (Status status = service.open_group(group->setup_.number, group->setup_.datagrams, group->setup_.peers, *group);
+      !status.ok())
+    return status;
   return group;
 }
 
@@ -40,9 +43,12 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
   if (call.request.needed_ranges != nullptr) call.needed = *call.request.needed_ranges;
   call.deadline = now + call.request.timeout;
   call.completion->report.operation = name(call.request.collective);
-  if (call.needed.size() > world()) return end(std::move(call), {Code::invalid, "needed_ranges of " + std::to_string(call.needed.size()) + " ranks; there are " + std::to_string(world())});
+  if (call.needed.size() > world())
+    return end(std::move(call), {Code::invalid, "needed_ranges of " + std::to_string(call.needed.size()) +
+                                                    " ranks; there are " + std::to_string(world())});
   if (waiting_.size() >= waiting_max) {
-    return end(std::move(call), {Code::unavailable, std::to_string(waiting_.size()) + " lossy operations wait already, the limit"});
+    return end(std::move(call),
+               {Code::unavailable, std::to_string(waiting_.size()) + " lossy operations wait already, the limit"});
   }
   // What has no number is over now, so that those of the others are known.
   if (call.request.count == 0) return end(std::move(call), {});
@@ -58,24 +64,32 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
 
 // invalid: what does not fit into datagrams, or not into staging memory.
 Result<RangeGeometry> LossyGroup::geometry_for(const OperationRequest& request) const {
-  auto geometry = RangeGeometry::make({.elements = request.count,
-                                       .world = world(),
-                                       .datagram_bytes = setup_.datagram_bytes,
-                                       .codec = wire_codec(request.collective == Collective::all_gather ? request.codec->gather : request.codec->reduce, request.dtype, request.dtype, request.codec->poison),
-                                       .shard_unit = request.shard_unit});
+  auto geometry = RangeGeometry::make(
+      {.elements = request.count,
+       .world = world(),
+       .datagram_bytes = setup_.datagram_bytes,
+       .codec = wire_codec(request.collective == Collective::all_gather ? request.codec->gather : request.codec->reduce,
+                           request.dtype, request.dtype, request.codec->poison),
+       .shard_unit = request.shard_unit});
   if (!geometry) return geometry;
   if (request.collective == Collective::all_gather) return geometry;
   const auto staging = uint64_t{world() - 1} * geometry->shard_bytes(0);  // of the largest shard: so all ranks refuse alike
   const auto limit = request.lossy.staging_bytes_max;
-  if (staging > limit) return Status(Code::invalid, "contributions of " + std::to_string(staging) + " bytes would wait here, more than staging=" + std::to_string(limit));
+  if (staging > limit)
+    return Status(Code::invalid, "contributions of " + std::to_string(staging) +
+                                     " bytes would wait here, more than staging=" + std::to_string(limit));
   return geometry;
 }
 
-Status LossyGroup::fits(const OperationRequest& request) const { return request.count == 0 ? Status() : geometry_for(request).status(); }
+Status LossyGroup::fits(const OperationRequest& request) const {
+  return request.count == 0 ? Status() : geometry_for(request).status();
+}
 
 LossyGroup::Learnt& LossyGroup::learnt_for(const OperationRequest& request, size_t bytes) {
   const auto key = size_class_of(bytes) << 8 | static_cast<uint64_t>(request.collective);
-  const DeadlineSettings settings{.fixed = request.lossy.deadline.count() * microsecond, .hard_max = request.lossy.deadline_max.count() * microsecond, .loss_budget = request.lossy.loss_budget};
+  const DeadlineSettings settings{.fixed = request.lossy.deadline.count() * microsecond,
+                                  .hard_max = request.lossy.deadline_max.count() * microsecond,
+                                  .loss_budget = request.lossy.loss_budget};
   const auto it = learnt_by_size_.find(key);
   if (it != learnt_by_size_.end()) {
     // Calls of one size may have different options.
@@ -102,7 +116,8 @@ LossyPhaseSetup LossyGroup::phase_setup(uint32_t phase, const OperationRequest& 
   const auto hard = std::min(agreed_deadline(announced, deadline.hard()), hard_max);
   const auto soft = deadline.soft(hard);
   // Sums are repaired as long as their owner shows that it lives: values that stay old may be some ranks' only.
-  const bool completes = (phase == 1 && request.collective == Collective::all_reduce) || request.lossy.loss_budget <= 0 || deadline.learning();
+  const bool completes =
+      (phase == 1 && request.collective == Collective::all_reduce) || request.lossy.loss_budget <= 0 || deadline.learning();
   LossyPhaseSetup setup{.limits = {.soft = soft, .hard = hard, .grace = Deadline::grace(soft)}, .completes = completes};
   if (phase == 1) setup.silent = hard;
   if (completes) setup.limits.soft = setup.limits.hard = fixed > 0 ? fixed : hard_max;
@@ -129,7 +144,7 @@ void LossyGroup::begin(Call&& call, Nanos now) {
   const auto& request = call_.request;
   learnt_ = &learnt_for(request, geometry.cut().codec.message_bytes(geometry.cut().elements));
   auto& operation = current();
-  operation.drop_streams();  // of three operations ago
+  operation.drop_streams();                                    // of three operations ago
   operations_[(op_ + 1) % operations_.size()].drop_streams();  // of the one before the last: whoever needs it has had its time
   auto& setup = operation.new_setup();
   setup.collective = request.collective;
@@ -141,18 +156,23 @@ void LossyGroup::begin(Call&& call, Nanos now) {
   setup.self = setup_.datagrams.self;
   setup.op = op_;
   setup.estimator = request.lossy.estimator;
-  setup.on_empty = request.lossy.on_empty == OnEmpty::automatic ? (request.collective == Collective::all_reduce ? OnEmpty::own : OnEmpty::hold) : request.lossy.on_empty;
+  setup.on_empty = request.lossy.on_empty == OnEmpty::automatic
+                       ? (request.collective == Collective::all_reduce ? OnEmpty::own : OnEmpty::hold)
+                       : request.lossy.on_empty;
   setup.own_exact = request.codec->own_exact;
   setup.loss_budget = request.lossy.loss_budget;
   used_ = choice_.begin(op_, request.delivery);
   setup.reliable = used_ == Delivery::reliable;
   for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request, now);
   // Who is late for contributions may still come with results: it is given as long again.
-  if (request.collective == Collective::all_reduce) setup.phases[1].silent = std::max(setup.phases[0].limits.hard, setup.phases[1].silent);
+  if (request.collective == Collective::all_reduce)
+    setup.phases[1].silent = std::max(setup.phases[0].limits.hard, setup.phases[1].silent);
   setup.needed = std::move(call_.needed);
-  setup.needed_hard = request.lossy.deadline.count() > 0 ? request.lossy.deadline.count() * microsecond : request.lossy.deadline_max.count() * microsecond;
+  setup.needed_hard = request.lossy.deadline.count() > 0 ? request.lossy.deadline.count() * microsecond
+                                                         : request.lossy.deadline_max.count() * microsecond;
   // A rank to which nothing is sent in a phase never learns, and has no say.
-  setup.announced = {geometry.ranges(setup_.datagrams.self) == 0 ? 0 : learnt_->deadlines[0].hard(), learnt_->deadlines[1].hard()};
+  setup.announced = {geometry.ranges(setup_.datagrams.self) == 0 ? 0 : learnt_->deadlines[0].hard(),
+                     learnt_->deadlines[1].hard()};
   setup.deadline = call_.deadline;
   tell_call();
   operation.start(*this, now);
@@ -170,10 +190,12 @@ void LossyGroup::begin(Call&& call, Nanos now) {
 
 // Datagrams say nothing about what they are of; so ranks say when they call what they have not called lately.
 void LossyGroup::tell_call() {
-  const auto call = describe(call_.request, ScheduleKind::two_step, setup_.datagram_bytes | uint64_t{call_.request.shard_unit} << 32, world());
+  const auto call = describe(call_.request, ScheduleKind::two_step,
+                             setup_.datagram_bytes | uint64_t{call_.request.shard_unit} << 32, world());
   own_call_ = call;
   const auto told = std::span(told_).first(std::min<size_t>(told_count_, told_.size()));
-  if (!setup_.tell || std::ranges::any_of(told, [&](const auto& t) { return t.bits == call.bits && t.amount == call.amount; })) return;
+  if (!setup_.tell || std::ranges::any_of(told, [&](const auto& t) { return t.bits == call.bits && t.amount == call.amount; }))
+    return;
   told_[told_count_++ % told_.size()] = call;
   for (Rank rank = 0; rank < world(); ++rank) {
     if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.tell(rank, op_, call);
@@ -192,7 +214,9 @@ void LossyGroup::compare_call(Rank from, Nanos now) {
   if (!running_ || current().done() || !heard.known || heard.op != op_) return;
   if (heard.call.bits == own_call_.bits && heard.call.amount == own_call_.amount) return;
   tell_call_again();
-  current().fail({Code::invalid, "calls differ: rank " + std::to_string(from) + " (" + place(from) + ") " + difference(heard.call, own_call_)}, now);
+  current().fail({Code::invalid,
+                  "calls differ: rank " + std::to_string(from) + " (" + place(from) + ") " + difference(heard.call, own_call_)},
+                 now);
 }
 
 // Somebody calls something else, and may not know yet what this rank calls, which it has called before.
@@ -208,7 +232,8 @@ void LossyGroup::replay(EarlyStore& store, Nanos now) {
   if (store.op == op_) {
     for (const auto& early : store.datagrams) {
       if (current().done()) break;
-      if (early.header.phase < lossy_phases && early.header.deadline_us > 0) learnt_->announced[early.header.phase][early.from] = early.header.deadline_us * microsecond;
+      if (early.header.phase < lossy_phases && early.header.deadline_us > 0)
+        learnt_->announced[early.header.phase][early.from] = early.header.deadline_us * microsecond;
       const std::span<const std::byte> payload(store.payloads.data() + early.at, early.header.payload_bytes);
       if (early.header.kind == DatagramKind::end) current().end_seen(early.from, early.header, early.came);
       else current().data(early.from, early.header, payload, early.came);
@@ -247,7 +272,8 @@ DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, st
   return DatagramFault::none;
 }
 
-DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
+DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& header, std::span<const std::byte> payload,
+                                   Nanos now) {
   note_newest(from, header.op);
   heard_at_[from] = std::max(heard_at_[from], now);
   const auto distance = op_distance(header.op, op_);
@@ -265,7 +291,8 @@ DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& he
   } else {
     fault = current().data(from, header, payload, now);
   }
-  if (header.phase < lossy_phases && header.deadline_us > 0) learnt_->announced[header.phase][from] = header.deadline_us * microsecond;
+  if (header.phase < lossy_phases && header.deadline_us > 0)
+    learnt_->announced[header.phase][from] = header.deadline_us * microsecond;
   return fault;
 }
 
@@ -307,7 +334,8 @@ bool LossyGroup::end_late_waiting(Nanos now) {
   bool any = false;
   for (auto& call : waiting_) {
     if (call.completion == nullptr || now < call.deadline) continue;
-    end(std::move(call), {Code::late, std::string(name(call.request.collective)) + " waited for lossy operation " + std::to_string(op_) + " to end until its own deadline"});
+    end(std::move(call), {Code::late, std::string(name(call.request.collective)) + " waited for lossy operation " +
+                                          std::to_string(op_) + " to end until its own deadline"});
     call.completion = nullptr;
     any = true;
   }
@@ -369,14 +397,19 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
   }
   for (Rank rank = 0; rank < world(); ++rank) {
     const auto& stream = operation.phase(0).streams[rank];
-    if (rank != setup_.datagrams.self && stream.arrivals.ranges() > 0 && stream.arrivals.arrived_count() == 0) --report.contributors;
+    if (rank != setup_.datagrams.self && stream.arrivals.ranges() > 0 && stream.arrivals.arrived_count() == 0)
+      --report.contributors;
   }
   count_silence(status);
   const auto silent = static_cast<Rank>(std::max_element(silent_.begin(), silent_.end()) - silent_.begin());
   if (!status.ok()) {
     const bool gone = status.code() == Code::late && silent_[silent] >= silent_operations_max;
-    const auto text = gone ? "rank " + std::to_string(silent) + " (" + place(silent) + ") was silent for " + std::to_string(silent_[silent]) + " operations in a row" : status.message();
-    if (!without_reports) status = {gone ? Code::peer_lost : status.code(), std::string(name(call_.request.collective)) + " " + std::to_string(op_) + ": " + text};
+    const auto text = gone ? "rank " + std::to_string(silent) + " (" + place(silent) + ") was silent for " +
+                                 std::to_string(silent_[silent]) + " operations in a row"
+                           : status.message();
+    if (!without_reports)
+      status = {gone ? Code::peer_lost : status.code(),
+                std::string(name(call_.request.collective)) + " " + std::to_string(op_) + ": " + text};
   }
   running_ = false;
   // Who was away joins the newest operation of the others.

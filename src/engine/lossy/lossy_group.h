@@ -1,8 +1,9 @@
-// The lossy operations of one group: their numbers, the order in which they run, what arrives early for the next one, what their deadlines
-// learn, and which of them lose nothing after all (engine/lossy/delivery_choice). One runs at a time; those behind it wait in order of calls.
+// The lossy operations of one group: their numbers, the order in which they run, what arrives early for the next one, what
+// their deadlines learn, and which of them lose nothing after all (engine/lossy/delivery_choice). One runs at a time; those
+// behind it wait in order of calls.
 //
-// The engine owns it, tells it when time passes and links end, and gives it a datagram service. Senders' copies are kept until the operation after
-// the next one starts, because until then others may ask for them again.
+// The engine owns it, tells it when time passes and links end, and gives it a datagram service. Senders' copies are kept until
+// the operation after the next one starts, because until then others may ask for them again.
 #pragma once
 
 #include <array>
@@ -17,12 +18,12 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/call_position.h"
+#include "engine/lossy/delivery_choice.h"
+#include "executor/completion.h"
+#include "executor/request.h"
 #include "lossy/deadline.h"
 #include "lossy/lossy_operation.h"
-#include "executor/request.h"
-#include "engine/call_position.h"
-#include "executor/completion.h"
-#include "engine/lossy/delivery_choice.h"
 #include "transports/datagram_service.h"
 #include "unisono/delivery.h"
 
@@ -37,7 +38,7 @@ struct DatagramSecret {
 };
 
 struct LossyGroupSetup {
-  uint32_t number = 0;                     // of the group
+  uint32_t number = 0;  // of the group
   DatagramGroup datagrams;
   std::vector<PeerIndex> peers;            // by rank
   uint32_t datagram_bytes = 1472;          // of a full one; equal on all ranks
@@ -46,15 +47,15 @@ struct LossyGroupSetup {
   std::function<void(Rank to, uint32_t op, const CallDescriptor& call)> tell;
   // Likewise, whatever else there is to tell; LossyGroup::heard() there.
   std::function<void(Rank to, Bytes news)> say{};
-  ReliableCalls reliable{};                // null functions: their order is not compared
+  ReliableCalls reliable{};  // null functions: their order is not compared
 };
 
 class LossyGroup final : public DatagramSink, public StreamPort {
  public:
-  static constexpr size_t waiting_max = 1024;         // calls
+  static constexpr size_t waiting_max = 1024;            // calls
   static constexpr size_t early_bytes_max = 256u << 20;  // of datagrams for an operation that has not begun here
   static constexpr size_t kept_positions_max = 256;
-  static constexpr uint32_t silent_operations_max = 3;   // in a row: then the rank counts as lost
+  static constexpr uint32_t silent_operations_max = 3;  // in a row: then the rank counts as lost
 
   static Result<std::unique_ptr<LossyGroup>> make(DatagramService& service, LossyGroupSetup setup);
   ~LossyGroup() override;
@@ -85,7 +86,8 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   uint64_t early_dropped() const { return early_dropped_; }
 
   // DatagramSink
-  DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) override;
+  DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload,
+                         Nanos now) override;
   void stream_sent(uint32_t group, Rank to, StreamName stream) override;
 
   // StreamPort
@@ -103,12 +105,12 @@ class LossyGroup final : public DatagramSink, public StreamPort {
 
   struct Call {
     OperationRequest request;
-    Codec codec{};                              // the request's is this one
+    Codec codec{};                                // the request's is this one
     std::vector<std::vector<uint32_t>> needed{};  // likewise
-    std::shared_ptr<Completion> completion{};   // null: it has ended while it waited, and only its number is left
+    std::shared_ptr<Completion> completion{};     // null: it has ended while it waited, and only its number is left
     Nanos deadline = 0;
     std::optional<RangeGeometry> geometry{};
-    uint64_t reliable_before = 0;               // as in CallPosition, when it began
+    uint64_t reliable_before = 0;  // as in CallPosition, when it began
   };
   // What was learnt of operations of one kind and size.
   struct Learnt {
@@ -170,28 +172,29 @@ class LossyGroup final : public DatagramSink, public StreamPort {
 
   DatagramService& service_;
   LossyGroupSetup setup_;
-  uint32_t op_ = 0;                 // that runs, or is next
+  uint32_t op_ = 0;  // that runs, or is next
   bool running_ = false;
-  Call call_;                       // that runs
-  Learnt* learnt_ = nullptr;        // of it
+  Call call_;                 // that runs
+  Learnt* learnt_ = nullptr;  // of it
   DeliveryChoice choice_;
-  Delivery used_ = Delivery::lossy; // by it
+  Delivery used_ = Delivery::lossy;  // by it
   std::deque<Call> waiting_;
   std::array<LossyOperation, 3> operations_;
   std::array<EarlyStore, 2> early_;  // by op & 1: for op_ before it begins, and the one after it
   uint64_t early_dropped_ = 0;
-  std::vector<uint32_t> newest_;     // by rank: the newest op seen in an authentic datagram
-  std::vector<uint32_t> silent_;     // by rank: operations in a row in which nothing came
-  std::vector<Nanos> heard_at_;      // by rank: the latest datagram, of whatever operation; who is ahead is not silent
-  std::vector<Status> lost_;         // by rank
+  std::vector<uint32_t> newest_;           // by rank: the newest op seen in an authentic datagram
+  std::vector<uint32_t> silent_;           // by rank: operations in a row in which nothing came
+  std::vector<Nanos> heard_at_;            // by rank: the latest datagram, of whatever operation; who is ahead is not silent
+  std::vector<Status> lost_;               // by rank
   std::vector<uint64_t> repaired_before_;  // by rank: datagrams that it had asked for again when the last operation ended
-  CallDescriptor own_call_;          // that runs, or ran last
-  std::array<CallDescriptor, 4> told_{};  // what was told to all, a ring: who makes the same calls in turn need not say so each time
+  CallDescriptor own_call_;                // that runs, or ran last
+  std::array<CallDescriptor, 4>
+      told_{};  // what was told to all, a ring: who makes the same calls in turn need not say so each time
   uint32_t told_count_ = 0;
-  uint32_t told_again_ = 0;          // the operation, and 1, of which it was told to all because somebody calls something else
-  std::vector<std::array<HeardCall, 2>> heard_calls_;  // by rank, by op & 1
+  uint32_t told_again_ = 0;  // the operation, and 1, of which it was told to all because somebody calls something else
+  std::vector<std::array<HeardCall, 2>> heard_calls_;          // by rank, by op & 1
   std::vector<std::pair<uint32_t, uint64_t>> told_positions_;  // by rank: the last ones, lossy and reliable
-  std::vector<std::pair<Rank, CallPosition>> kept_positions_;          // ahead of this rank's; who said so
+  std::vector<std::pair<Rank, CallPosition>> kept_positions_;  // ahead of this rank's; who said so
   std::map<uint64_t, Learnt> learnt_by_size_;
 };
 

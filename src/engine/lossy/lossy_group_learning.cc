@@ -32,8 +32,8 @@ void LossyGroup::learn() {
   }
 }
 
-// Rank 0: whether calls like this one are delivered otherwise from now on. Of what had to be asked for again as of what is missing nobody can say here
-// whether it was lost or late, nor whose fault that is; who is away, counts as well.
+// Rank 0: whether calls like this one are delivered otherwise from now on. Of what had to be asked for again as of what is
+// missing nobody can say here whether it was lost or late, nor whose fault that is; who is away, counts as well.
 void LossyGroup::judge() {
   if (setup_.datagrams.self != 0 || current().behind() > 0) return;
   const auto& operation = current();

@@ -1,7 +1,8 @@
 // The order of lossy calls among the others: ranks that wait for each other in different ones find out, and end them.
 //
-// Who waits and receives something of a call that it has not begun tells where it is itself. That is rare where all is well, and sound: a position is
-// judged by numbers alone (engine/call_position.h), at once and when calls are begun, so calls that overlap in one order everywhere are never taken for different ones.
+// Who waits and receives something of a call that it has not begun tells where it is itself. That is rare where all is well,
+// and sound: a position is judged by numbers alone (engine/call_position.h), at once and when calls are begun, so calls that
+// overlap in one order everywhere are never taken for different ones.
 #include "engine/lossy/lossy_group.h"
 
 #include <algorithm>
@@ -50,7 +51,11 @@ LossyGroup::Call* LossyGroup::under_way(uint32_t number) {
 // Where this rank was when it began that call, which is under way.
 CallPosition LossyGroup::position_in(uint32_t number) const {
   const auto& call = number == op_ ? call_ : waiting_[number - op_ - 1];
-  return {.rank = setup_.datagrams.self, .lossy = number + 1, .reliable = call.reliable_before, .in_lossy = true, .call = describe(call.request, ScheduleKind::two_step, setup_.datagram_bytes, world())};
+  return {.rank = setup_.datagrams.self,
+          .lossy = number + 1,
+          .reliable = call.reliable_before,
+          .in_lossy = true,
+          .call = describe(call.request, ScheduleKind::two_step, setup_.datagram_bytes, world())};
 }
 
 // Where it is now, if it waits in the newest of the calls beside the lossy ones.
@@ -69,13 +74,16 @@ void LossyGroup::tell_position(Rank to, const CallPosition& position) {
 }
 
 Status LossyGroup::difference_from(const CallPosition& theirs, const CallPosition& ours) const {
-  return {Code::invalid, "calls differ: rank " + std::to_string(theirs.rank) + " (" + place(theirs.rank) + ") " + theirs.text() + "; this rank " + ours.text()};
+  return {Code::invalid, "calls differ: rank " + std::to_string(theirs.rank) + " (" + place(theirs.rank) + ") " +
+                             theirs.text() + "; this rank " + ours.text()};
 }
 
 // Who has not begun the call in question yet judges when it does: the others may have ended theirs by then, and say no more.
 void LossyGroup::keep_position(Rank from, const CallPosition& position) {
   if (!setup_.reliable.begun || passed(position)) return;
-  const auto same = [&](const auto& k) { return k.second.rank == position.rank && k.second.lossy == position.lossy && k.second.reliable == position.reliable; };
+  const auto same = [&](const auto& k) {
+    return k.second.rank == position.rank && k.second.lossy == position.lossy && k.second.reliable == position.reliable;
+  };
   if (std::ranges::any_of(kept_positions_, same)) return;
   if (kept_positions_.size() >= kept_positions_max) kept_positions_.erase(kept_positions_.begin());
   kept_positions_.push_back({from, position});

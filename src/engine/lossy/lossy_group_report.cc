@@ -33,7 +33,8 @@ void LossyGroup::count_bytes(Report& report) {
     uint64_t sent_ranges = 0, sent_payload = 0, received_ranges = 0;
     if (operation.phase(0).runs) sent_ranges += geometry.ranges(rank), sent_payload += geometry.shard_bytes(rank);
     // Results only if phase 0 was closed.
-    if (operation.phase(1).runs && operation.phase(1).open) sent_ranges += geometry.ranges(self), sent_payload += geometry.shard_bytes(self);
+    if (operation.phase(1).runs && operation.phase(1).open)
+      sent_ranges += geometry.ranges(self), sent_payload += geometry.shard_bytes(self);
     const auto repaired = service_.datagram_counters(setup_.number, rank).repaired;
     const auto again = repaired - std::exchange(repaired_before_[rank], repaired);
     for (const auto number : {0u, 1u}) {
@@ -61,10 +62,13 @@ Status LossyGroup::outcome() const {
       if (from == setup_.datagrams.self) continue;
       const auto& stream = phase.streams[from];
       const bool whole = stream.arrivals.ranges() > 0 && stream.missing == stream.arrivals.ranges();
-      if (stream.missing == 0 || (stream.clock.end() != StreamEnd::hard && stream.clock.end() != StreamEnd::silent && !whole)) continue;
+      if (stream.missing == 0 || (stream.clock.end() != StreamEnd::hard && stream.clock.end() != StreamEnd::silent && !whole))
+        continue;
       if (!text.empty()) text += "; ";
-      text += std::string(number == 0 ? "contributions" : "results") + " of rank " + std::to_string(from) + " (" + place(from) + "): " + std::to_string(stream.missing) + " of " +
-              std::to_string(stream.arrivals.ranges()) + " ranges missing after " + std::to_string((phase.close - phase.start) / microsecond) + " us (" + name(stream.clock.end()) + ")";
+      text += std::string(number == 0 ? "contributions" : "results") + " of rank " + std::to_string(from) + " (" + place(from) +
+              "): " + std::to_string(stream.missing) + " of " + std::to_string(stream.arrivals.ranges()) +
+              " ranges missing after " + std::to_string((phase.close - phase.start) / microsecond) + " us (" +
+              name(stream.clock.end()) + ")";
     }
   }
   if (text.empty()) return {};
@@ -90,16 +94,18 @@ std::shared_ptr<const DeliveryReport> LossyGroup::delivery_report() const {
     for (Rank from = 0; from < world(); ++from) {
       if (from == setup_.datagrams.self) continue;
       const auto& stream = phase.streams[from];
-      out.streams[from] = {.expected = stream.arrivals.ranges(),
-                           .missing = stream.missing,
-                           .repaired = stream.repaired,
-                           .duplicate = stream.duplicate,
-                           .late = stream.late,
-                           .end = stream.lost ? DeliveryReport::End::lost : static_cast<DeliveryReport::End>(stream.clock.end()),
-                           .present = present(from)};
+      out.streams[from] = {
+          .expected = stream.arrivals.ranges(),
+          .missing = stream.missing,
+          .repaired = stream.repaired,
+          .duplicate = stream.duplicate,
+          .late = stream.late,
+          .end = stream.lost ? DeliveryReport::End::lost : static_cast<DeliveryReport::End>(stream.clock.end()),
+          .present = present(from)};
       auto& missing = out.streams[from].missing_ranges;
       missing.reserve(stream.missing);
-      for (auto at = stream.arrivals.next_missing(0); at < stream.arrivals.ranges(); at = stream.arrivals.next_missing(at + 1)) missing.push_back(at);
+      for (auto at = stream.arrivals.next_missing(0); at < stream.arrivals.ranges(); at = stream.arrivals.next_missing(at + 1))
+        missing.push_back(at);
       if (number == 1) report->stale_ranges += stream.missing;
     }
   }

@@ -51,7 +51,9 @@ CallOptions coded(const unisono_group* group, const unisono_call* call, unisono_
   return o;
 }
 
-ConstTensor in(const void* data, size_t count, unisono_dtype dtype) { return {data, count, static_cast<unisono::DType>(dtype)}; }
+ConstTensor in(const void* data, size_t count, unisono_dtype dtype) {
+  return {data, count, static_cast<unisono::DType>(dtype)};
+}
 Tensor out(void* data, size_t count, unisono_dtype dtype) { return {data, count, static_cast<unisono::DType>(dtype)}; }
 
 Counts counts_of(const unisono_group* group, const size_t* counts) {
@@ -79,7 +81,7 @@ int report_of(const Result<unisono::Report>& result, unisono_report* report) {
   if (report != nullptr) {
     const auto& r = *result;
     *report = {r.world_size, r.contributors, r.sent_bytes, r.received_bytes, r.sent_messages, r.received_messages,
-               r.total_us, r.wait_us, r.compute_us, r.transfer_us, r.last_rank};
+               r.total_us,   r.wait_us,      r.compute_us, r.transfer_us,    r.last_rank};
   }
   return UNISONO_OK;
 }
@@ -133,11 +135,13 @@ void unisono_get_counters(const unisono_group* group, unisono_counters* counters
 
 int unisono_get_link_counters(const unisono_group* group, uint32_t rank, unisono_link_counters* counters) {
   const auto world = group->group.world_size();
-  if (rank >= world) return keep({unisono::Code::invalid, "rank " + std::to_string(rank) + " is not in this group of " + std::to_string(world)});
+  if (rank >= world)
+    return keep({unisono::Code::invalid, "rank " + std::to_string(rank) + " is not in this group of " + std::to_string(world)});
   const auto all = group->group.counters();
   if (rank >= all.links.size()) return keep({unisono::Code::unavailable, "this group keeps no record"});
   const auto& l = all.links[rank];
-  *counters = {l.sent_bytes, l.sent_messages, l.received_bytes, l.received_messages, l.waited_us, l.waited_for, l.stalls, l.lost ? 1 : 0};
+  *counters = {l.sent_bytes, l.sent_messages, l.received_bytes, l.received_messages,
+               l.waited_us,  l.waited_for,    l.stalls,         l.lost ? 1 : 0};
   return UNISONO_OK;
 }
 
@@ -157,53 +161,79 @@ int unisono_reform(unisono_group* group) {
   return reformed ? static_cast<int>(UNISONO_OK) : keep(reformed.status());
 }
 
-int unisono_all_reduce(unisono_group* g, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work) {
+int unisono_all_reduce(unisono_group* g, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op,
+                       const unisono_call* call, unisono_work** work) {
   return hand_over(g->group.all_reduce_async(in(input, count, dtype), out(output, count, dtype), coded(g, call, op)), work);
 }
 
-int unisono_reduce_scatter(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.reduce_scatter_async(in(input, total_of(g, count, counts), dtype), out(output, count, dtype), counts_of(g, counts), coded(g, call, op)), work);
+int unisono_reduce_scatter(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts,
+                           unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.reduce_scatter_async(in(input, total_of(g, count, counts), dtype), out(output, count, dtype),
+                                                 counts_of(g, counts), coded(g, call, op)),
+                   work);
 }
 
-int unisono_all_gather(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.all_gather_async(in(input, count, dtype), out(output, total_of(g, count, counts), dtype), counts_of(g, counts), coded(g, call)), work);
+int unisono_all_gather(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts,
+                       unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.all_gather_async(in(input, count, dtype), out(output, total_of(g, count, counts), dtype),
+                                             counts_of(g, counts), coded(g, call)),
+                   work);
 }
 
-int unisono_broadcast(unisono_group* g, void* data, size_t count, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work) {
+int unisono_broadcast(unisono_group* g, void* data, size_t count, unisono_dtype dtype, uint32_t root, const unisono_call* call,
+                      unisono_work** work) {
   return hand_over(g->group.broadcast_async(out(data, count, dtype), root, options_of(call)), work);
 }
 
-int unisono_reduce(unisono_group* g, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, uint32_t root, const unisono_call* call, unisono_work** work) {
+int unisono_reduce(unisono_group* g, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op,
+                   uint32_t root, const unisono_call* call, unisono_work** work) {
   return hand_over(g->group.reduce_async(in(input, count, dtype), out(output, count, dtype), root, options_of(call, op)), work);
 }
 
-int unisono_gather(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.gather_async(in(input, count, dtype), out(output, total_of(g, count, counts), dtype), root, counts_of(g, counts), options_of(call)), work);
+int unisono_gather(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype,
+                   uint32_t root, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.gather_async(in(input, count, dtype), out(output, total_of(g, count, counts), dtype), root,
+                                         counts_of(g, counts), options_of(call)),
+                   work);
 }
 
-int unisono_scatter(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.scatter_async(in(input, total_of(g, count, counts), dtype), out(output, count, dtype), root, counts_of(g, counts), options_of(call)), work);
+int unisono_scatter(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype,
+                    uint32_t root, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.scatter_async(in(input, total_of(g, count, counts), dtype), out(output, count, dtype), root,
+                                          counts_of(g, counts), options_of(call)),
+                   work);
 }
 
-int unisono_all_to_all(unisono_group* g, const void* input, void* output, size_t count, const size_t* send_counts, const size_t* recv_counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.all_to_all_async(in(input, total_of(g, count, send_counts), dtype), out(output, total_of(g, count, recv_counts), dtype), counts_of(g, send_counts), counts_of(g, recv_counts), coded(g, call)), work);
+int unisono_all_to_all(unisono_group* g, const void* input, void* output, size_t count, const size_t* send_counts,
+                       const size_t* recv_counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.all_to_all_async(in(input, total_of(g, count, send_counts), dtype),
+                                             out(output, total_of(g, count, recv_counts), dtype), counts_of(g, send_counts),
+                                             counts_of(g, recv_counts), coded(g, call)),
+                   work);
 }
 
-int unisono_barrier(unisono_group* g, const unisono_call* call, unisono_work** work) { return hand_over(g->group.barrier_async(options_of(call)), work); }
+int unisono_barrier(unisono_group* g, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.barrier_async(options_of(call)), work);
+}
 
-int unisono_send(unisono_group* g, const void* data, size_t count, unisono_dtype dtype, uint32_t to, uint32_t tag, const unisono_call* call, unisono_work** work) {
+int unisono_send(unisono_group* g, const void* data, size_t count, unisono_dtype dtype, uint32_t to, uint32_t tag,
+                 const unisono_call* call, unisono_work** work) {
   return hand_over(g->group.send_async(in(data, count, dtype), to, tag, options_of(call)), work);
 }
 
-int unisono_recv(unisono_group* g, void* data, size_t count, unisono_dtype dtype, uint32_t from, uint32_t tag, const unisono_call* call, unisono_work** work) {
+int unisono_recv(unisono_group* g, void* data, size_t count, unisono_dtype dtype, uint32_t from, uint32_t tag,
+                 const unisono_call* call, unisono_work** work) {
   return hand_over(g->group.recv_async(out(data, count, dtype), from, tag, options_of(call)), work);
 }
 
 int unisono_wait(unisono_work* work, unisono_report* report) { return report_of(work->work.wait(), report); }
-int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report) { return report_of(work->work.wait_for(Milliseconds(timeout_ms)), report); }
+int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report) {
+  return report_of(work->work.wait_for(Milliseconds(timeout_ms)), report);
+}
 void unisono_get_codec_use(const unisono_work* work, unisono_codec_use* use) {
   const auto report = work->work.report();
-  *use = {report.codec.is_plain() ? 0 : 1, report.passes, report.sent_payload, report.sent_elements, report.saturated, report.nonfinite_groups, report.encode_us, report.sum_us, report.decode_us};
+  *use = {report.codec.is_plain() ? 0 : 1, report.passes,    report.sent_payload, report.sent_elements, report.saturated,
+          report.nonfinite_groups,         report.encode_us, report.sum_us,       report.decode_us};
 }
 int unisono_done(const unisono_work* work) { return work->work.done() ? 1 : 0; }
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "codecs/codec.h"
-#include "lossy/range_geometry.h"
 #include "engine/any_source.h"
+#include "lossy/range_geometry.h"
 
 namespace unisono {
 namespace {
@@ -33,7 +33,9 @@ bool total_of(Counts counts, size_t even, uint32_t world, size_t& total) {
 bool alike(Counts counts) { return std::ranges::adjacent_find(counts, std::not_equal_to()) == counts.end(); }
 
 // Equal blocks need no list of sizes: with one or without, it is the same request.
-std::vector<size_t> uneven(Counts counts) { return alike(counts) ? std::vector<size_t>() : std::vector<size_t>(counts.begin(), counts.end()); }
+std::vector<size_t> uneven(Counts counts) {
+  return alike(counts) ? std::vector<size_t>() : std::vector<size_t>(counts.begin(), counts.end());
+}
 
 // The first thing that is wrong with a call. Each check is true if the call may go on.
 class Checks {
@@ -43,10 +45,12 @@ class Checks {
   bool options(const CallOptions& o) {
     if (o.id >= id_max) return fail("id " + number(o.id) + " is not below 2^56");
     if (o.timeout.count() < 0 || o.timeout.count() > timeout_max / millisecond) {
-      return fail("timeout is " + std::to_string(o.timeout.count()) + " ms; needed: 0 (the group's) to " + number(timeout_max / millisecond));
+      return fail("timeout is " + std::to_string(o.timeout.count()) + " ms; needed: 0 (the group's) to " +
+                  number(timeout_max / millisecond));
     }
     if (o.slice_bytes != 0 && (o.slice_bytes < slice_bytes_min || o.slice_bytes > slice_bytes_max)) {
-      return fail("slice_bytes " + number(o.slice_bytes) + " is not in " + number(slice_bytes_min) + "…" + number(slice_bytes_max));
+      return fail("slice_bytes " + number(o.slice_bytes) + " is not in " + number(slice_bytes_min) + "…" +
+                  number(slice_bytes_max));
     }
     return that(static_cast<uint8_t>(o.delivery) <= 2, "delivery: unknown") && codec(o);
   }
@@ -54,37 +58,49 @@ class Checks {
   bool codec(const CallOptions& o) {
     if (!o.codec) return true;
     for (const auto* step : {&o.codec->reduce, &o.codec->across, &o.codec->gather}) {
-      if (static_cast<uint8_t>(step->kind) > 3) return fail("codec: an unknown kind " + number(static_cast<uint8_t>(step->kind)));
+      if (static_cast<uint8_t>(step->kind) > 3)
+        return fail("codec: an unknown kind " + number(static_cast<uint8_t>(step->kind)));
       if (step->kind != StepCodec::Kind::quantize) continue;
       if (step->bits < 2 || step->bits > 8) return fail("codec: " + number(step->bits) + " bits; needed: 2 to 8");
-      if (step->group != 32 && step->group != 64 && step->group != 128 && step->group != 256) return fail("codec: groups of " + number(step->group) + "; needed: 32, 64, 128 or 256");
-      if (static_cast<uint8_t>(step->metadata) > 3 || static_cast<uint8_t>(step->spikes) > 2) return fail("codec: unknown metadata or spikes");
+      if (step->group != 32 && step->group != 64 && step->group != 128 && step->group != 256)
+        return fail("codec: groups of " + number(step->group) + "; needed: 32, 64, 128 or 256");
+      if (static_cast<uint8_t>(step->metadata) > 3 || static_cast<uint8_t>(step->spikes) > 2)
+        return fail("codec: unknown metadata or spikes");
     }
     return true;
   }
   bool encode_error(const CallOptions& o, ConstTensor input) {
     if (o.error_feedback && o.encode_error == nullptr) return fail("error_feedback needs encode_error");
     if (o.error_feedback && o.measure_error) return fail("error_feedback and measure_error exclude each other");
-    return o.encode_error == nullptr || input.dtype == DType::f32 || fail(std::string("encode_error takes f32 tensors, not ") + name(input.dtype));
+    return o.encode_error == nullptr || input.dtype == DType::f32 ||
+           fail(std::string("encode_error takes f32 tensors, not ") + name(input.dtype));
   }
   bool measure_error(const CallOptions& o, DType dtype) {
     if (!o.measure_error) return true;
-    const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
+    const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16,
+               ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
     return that(types && ops && o.id == 0, "measure_error takes sums and averages of f32, f16 and bf16 tensors, without id");
   }
-  // Of all that may be lossy, whatever they turn out to be. of_shards: who averages shards may also try out what is wrong (zero_fill), and hold.
+  // Of all that may be lossy, whatever they turn out to be. of_shards: who averages shards may also try out what is wrong
+  // (zero_fill), and hold.
   bool delivery(const CallOptions& o, bool of_shards = false) {
     if (o.delivery == Delivery::reliable) return true;
-    return that(o.lossy.estimator <= Estimator::count || (of_shards && o.lossy.estimator == Estimator::zero_fill), "delivery: estimators but stratified and count are for simulations") &&
-           that(of_shards || o.lossy.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") && sound(o.lossy.check());
+    return that(o.lossy.estimator <= Estimator::count || (of_shards && o.lossy.estimator == Estimator::zero_fill),
+                "delivery: estimators but stratified and count are for simulations") &&
+           that(of_shards || o.lossy.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") &&
+           sound(o.lossy.check());
   }
-  bool only_reliable(const CallOptions& o) { return that(o.delivery == Delivery::reliable, "delivery: only all_reduce, reduce_shards and gather_shards can be lossy"); }
+  bool only_reliable(const CallOptions& o) {
+    return that(o.delivery == Delivery::reliable, "delivery: only all_reduce, reduce_shards and gather_shards can be lossy");
+  }
   // Of a collective that only plain elements are for.
   bool only_plain(const CallOptions& o) {
     if (o.codec && !o.codec->is_plain()) return fail("takes no codec but plain, not " + o.codec->to_string());
     return no_encode_error(o);
   }
-  bool no_encode_error(const CallOptions& o) { return that(o.encode_error == nullptr && !o.error_feedback, "has no encode_error") && no_measured_error(o); }
+  bool no_encode_error(const CallOptions& o) {
+    return that(o.encode_error == nullptr && !o.error_feedback, "has no encode_error") && no_measured_error(o);
+  }
   // Of a collective whose sizes are known to pairs of ranks only.
   bool no_agreement(const CallOptions& o) { return that(o.agreement == 0, "has no agreement"); }
   bool no_measured_error(const CallOptions& o) { return that(!o.measure_error, "measure_error is for blocking all_reduce"); }
@@ -139,15 +155,19 @@ class Checks {
 
 // What keeps a sum from being lossy; empty: nothing. Of what all ranks give alike.
 std::string_view needs_reliable(const CallOptions& o, DType dtype, const Codec& codec) {
-  const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
+  const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16,
+             ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
   if (!types || !ops) return "only sums and averages of f32, f16 and bf16 tensors can be lossy";
-  if (o.schedule != ScheduleKind::automatic && o.schedule != ScheduleKind::two_step) return "only two_step can be lossy, because there a lost message costs one contribution";
-  if (o.id != 0 || o.encode_error != nullptr || o.measure_error || o.agreement != 0) return "lossy calls have no id, encode_error, measure_error or agreement";
+  if (o.schedule != ScheduleKind::automatic && o.schedule != ScheduleKind::two_step)
+    return "only two_step can be lossy, because there a lost message costs one contribution";
+  if (o.id != 0 || o.encode_error != nullptr || o.measure_error || o.agreement != 0)
+    return "lossy calls have no id, encode_error, measure_error or agreement";
   if (codec.reduce != codec.gather) return "lossy calls have one codec for both steps";
   return {};
 }
 
-OperationRequest base_request(const Caller& caller, Collective collective, ConstTensor input, Tensor output, const CallOptions& o) {
+OperationRequest base_request(const Caller& caller, Collective collective, ConstTensor input, Tensor output,
+                              const CallOptions& o) {
   OperationRequest q;
   q.collective = collective;
   q.op = o.op;
@@ -172,20 +192,24 @@ OperationRequest base_request(const Caller& caller, Collective collective, Const
 Result<OperationRequest> all_reduce_call(const Caller& c, ConstTensor in, Tensor out, const CallOptions& o) {
   Checks check;
   if (!(check.options(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
-        check.size("output", out.count, in.count) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.measure_error(o, in.dtype) && check.delivery(o))) {
+        check.size("output", out.count, in.count) && check.op(o.op, in.dtype) && check.encode_error(o, in) &&
+        check.measure_error(o, in.dtype) && check.delivery(o))) {
     return check.take();
   }
   auto q = base_request(c, Collective::all_reduce, in, out, o);
   if (q.delivery != Delivery::reliable) q.reliable_because = needs_reliable(o, in.dtype, *q.codec);
-  if (q.delivery == Delivery::lossy && !q.reliable_because.empty()) return wrong("delivery: " + std::string(q.reliable_because));
+  if (q.delivery == Delivery::lossy && !q.reliable_because.empty())
+    return wrong("delivery: " + std::string(q.reliable_because));
   q.count = in.count;
   return q;
 }
 
-Result<OperationRequest> reduce_scatter_call(const Caller& c, ConstTensor in, Tensor out, Counts counts, bool in_place, const CallOptions& o) {
+Result<OperationRequest> reduce_scatter_call(const Caller& c, ConstTensor in, Tensor out, Counts counts, bool in_place,
+                                             const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_reliable(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
-        check.counts("counts", counts, c.world) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.no_measured_error(o) &&
+  if (!(check.options(o) && check.only_reliable(o) && check.tensor("input", in) && check.tensor("output", out) &&
+        check.types(in, out) && check.counts("counts", counts, c.world) && check.op(o.op, in.dtype) &&
+        check.encode_error(o, in) && check.no_measured_error(o) &&
         (!in_place || !counts.empty() || check.even(in.count, c.world)))) {
     return check.take();
   }
@@ -201,10 +225,12 @@ Result<OperationRequest> reduce_scatter_call(const Caller& c, ConstTensor in, Te
   return q;
 }
 
-Result<OperationRequest> all_gather_call(const Caller& c, ConstTensor in, Tensor out, Counts counts, bool in_place, const CallOptions& o) {
+Result<OperationRequest> all_gather_call(const Caller& c, ConstTensor in, Tensor out, Counts counts, bool in_place,
+                                         const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_reliable(o) && check.no_encode_error(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
-        check.counts("counts", counts, c.world) && (!in_place || !counts.empty() || check.even(out.count, c.world)))) {
+  if (!(check.options(o) && check.only_reliable(o) && check.no_encode_error(o) && check.tensor("input", in) &&
+        check.tensor("output", out) && check.types(in, out) && check.counts("counts", counts, c.world) &&
+        (!in_place || !counts.empty() || check.even(out.count, c.world)))) {
     return check.take();
   }
   auto q = base_request(c, Collective::all_gather, in, out, o);
@@ -219,20 +245,30 @@ Result<OperationRequest> all_gather_call(const Caller& c, ConstTensor in, Tensor
   return q;
 }
 
-Result<ShardLayout> shard_layout_of(uint32_t world, ConstTensor tensor, const StepCodec& codec, uint32_t shard_unit, uint32_t datagram_bytes) {
+Result<ShardLayout> shard_layout_of(uint32_t world, ConstTensor tensor, const StepCodec& codec, uint32_t shard_unit,
+                                    uint32_t datagram_bytes) {
   constexpr uint32_t any_datagram = 1472;
-  const auto geometry = RangeGeometry::make({.elements = tensor.count, .world = world, .datagram_bytes = datagram_bytes == 0 ? any_datagram : datagram_bytes,
-                                             .codec = wire_codec(codec, tensor.dtype, tensor.dtype, false), .shard_unit = shard_unit});
+  const auto geometry = RangeGeometry::make({.elements = tensor.count,
+                                             .world = world,
+                                             .datagram_bytes = datagram_bytes == 0 ? any_datagram : datagram_bytes,
+                                             .codec = wire_codec(codec, tensor.dtype, tensor.dtype, false),
+                                             .shard_unit = shard_unit});
   if (!geometry) return geometry.status();
-  return ShardLayout{.elements = tensor.count, .world = world, .shard_elements = geometry->shard_elements(), .range_elements = geometry->range_elements()};
+  return ShardLayout{.elements = tensor.count,
+                     .world = world,
+                     .shard_elements = geometry->shard_elements(),
+                     .range_elements = geometry->range_elements()};
 }
 
 // whole: the tensor that has shards, of either call; part: the own shard.
-static Result<OperationRequest> shards_call(const Caller& c, Collective collective, ConstTensor whole, ConstTensor part, Tensor output, const CallOptions& o) {
+static Result<OperationRequest> shards_call(const Caller& c, Collective collective, ConstTensor whole, ConstTensor part,
+                                            Tensor output, const CallOptions& o) {
   const bool reduces = collective == Collective::reduce_scatter;
   Checks check;
-  if (!(check.options(o) && check.tensor("the tensor", whole) && check.tensor("the shard", part) && check.types(whole, part) && check.op(o.op, whole.dtype) && check.no_measured_error(o) &&
-        check.encode_error(o, whole) && check.delivery(o, true) && check.that(o.delivery != Delivery::automatic, "delivery: shards are reliable or lossy") && check.that(o.lossy.on_empty != OnEmpty::hold || reduces, "delivery: gather_shards holds nothing") &&
+  if (!(check.options(o) && check.tensor("the tensor", whole) && check.tensor("the shard", part) && check.types(whole, part) &&
+        check.op(o.op, whole.dtype) && check.no_measured_error(o) && check.encode_error(o, whole) && check.delivery(o, true) &&
+        check.that(o.delivery != Delivery::automatic, "delivery: shards are reliable or lossy") &&
+        check.that(o.lossy.on_empty != OnEmpty::hold || reduces, "delivery: gather_shards holds nothing") &&
         check.that(o.needed_ranges == nullptr || !reduces, "needed_ranges is for gather_shards"))) {
     return check.take();
   }
@@ -240,7 +276,9 @@ static Result<OperationRequest> shards_call(const Caller& c, Collective collecti
   const auto layout = shard_layout_of(c.world, whole, reduces ? codec.reduce : codec.gather, o.shard_unit, 0);
   if (!layout) return layout.status();
   const auto own = layout->count(c.self);
-  const auto why = o.delivery == Delivery::reliable ? std::string_view() : needs_reliable(o, whole.dtype, Codec::of(reduces ? codec.reduce : codec.gather));
+  const auto why = o.delivery == Delivery::reliable
+                       ? std::string_view()
+                       : needs_reliable(o, whole.dtype, Codec::of(reduces ? codec.reduce : codec.gather));
   if (!why.empty()) return wrong("delivery: " + std::string(why));
   if (!check.size("the shard", part.count, own)) return check.take();
   auto q = base_request(c, collective, reduces ? whole : part, output, o);
@@ -253,7 +291,9 @@ static Result<OperationRequest> shards_call(const Caller& c, Collective collecti
     return q;
   }
   // Who has nothing to receive would run ahead of the others, who keep what they send for two operations only.
-  if (layout->count(c.world - 1) == 0) return wrong("delivery: of " + number(whole.count) + " elements in shards of " + number(layout->shard_elements) + " some of the " + number(c.world) + " ranks would have none; then shards cannot be lossy");
+  if (layout->count(c.world - 1) == 0)
+    return wrong("delivery: of " + number(whole.count) + " elements in shards of " + number(layout->shard_elements) +
+                 " some of the " + number(c.world) + " ranks would have none; then shards cannot be lossy");
   q.count = whole.count;
   q.dtype = whole.dtype;
   q.shard_unit = o.shard_unit;
@@ -271,7 +311,9 @@ Result<OperationRequest> gather_shards_call(const Caller& c, ConstTensor shard, 
 
 Result<OperationRequest> broadcast_call(const Caller& c, Tensor inout, Rank root, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.tensor("tensor", inout) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.tensor("tensor", inout) &&
+        check.root(root, c.world)))
+    return check.take();
   auto q = base_request(c, Collective::broadcast, inout, inout, o);
   q.count = inout.count;
   q.root = root;
@@ -280,9 +322,12 @@ Result<OperationRequest> broadcast_call(const Caller& c, Tensor inout, Rank root
 
 Result<OperationRequest> reduce_call(const Caller& c, ConstTensor in, Tensor out, Rank root, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.tensor("input", in) && check.root(root, c.world) && check.op(o.op, in.dtype))) return check.take();
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.tensor("input", in) &&
+        check.root(root, c.world) && check.op(o.op, in.dtype)))
+    return check.take();
   const bool is_root = c.self == root;
-  if (is_root && !(check.tensor("output", out) && check.types(in, out) && check.size("output", out.count, in.count))) return check.take();
+  if (is_root && !(check.tensor("output", out) && check.types(in, out) && check.size("output", out.count, in.count)))
+    return check.take();
   auto q = base_request(c, Collective::reduce, in, out, o);
   if (!is_root) q.output = nullptr;
   q.dtype = in.dtype;
@@ -291,9 +336,12 @@ Result<OperationRequest> reduce_call(const Caller& c, ConstTensor in, Tensor out
   return q;
 }
 
-Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts, const CallOptions& o) {
+Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts,
+                                     const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("input", in) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) &&
+        check.tensor("input", in) && check.root(root, c.world)))
+    return check.take();
   auto q = base_request(c, Collective::gather, in, out, o);
   q.dtype = in.dtype;
   q.count = in.count;
@@ -312,9 +360,12 @@ Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out
   return q;
 }
 
-Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts, const CallOptions& o) {
+Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts,
+                                      const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("output", out) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) &&
+        check.tensor("output", out) && check.root(root, c.world)))
+    return check.take();
   auto q = base_request(c, Collective::scatter, in, out, o);
   q.dtype = out.dtype;
   q.count = out.count;
@@ -333,9 +384,11 @@ Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor ou
   return q;
 }
 
-Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor out, Counts send, Counts recv, const CallOptions& o) {
+Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor out, Counts send, Counts recv,
+                                         const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_reliable(o) && check.no_encode_error(o) && check.no_agreement(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
+  if (!(check.options(o) && check.only_reliable(o) && check.no_encode_error(o) && check.no_agreement(o) &&
+        check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
         check.counts("send_counts", send, c.world) && check.counts("recv_counts", recv, c.world) &&
         check.that(send.empty() == recv.empty(), "give both send_counts and recv_counts, or neither"))) {
     return check.take();
@@ -365,11 +418,14 @@ Result<OperationRequest> barrier_call(const Caller& c, const CallOptions& o) {
   return base_request(c, Collective::barrier, {}, {}, o);
 }
 
-Result<OperationRequest> message_call(const Caller& c, Collective direction, ConstTensor in, Tensor out, Rank other, uint32_t tag, const CallOptions& o) {
+Result<OperationRequest> message_call(const Caller& c, Collective direction, ConstTensor in, Tensor out, Rank other,
+                                      uint32_t tag, const CallOptions& o) {
   Checks check;
   const ConstTensor tensor = direction == Collective::send ? in : ConstTensor(out);
-  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("tensor", tensor) && check.tag(tag) &&
-        (other == any_source ? check.that(c.world > 1, "there is no other rank") : check.root(other, c.world)) && check.that(other != c.self, "a rank cannot send to itself"))) {
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) &&
+        check.tensor("tensor", tensor) && check.tag(tag) &&
+        (other == any_source ? check.that(c.world > 1, "there is no other rank") : check.root(other, c.world)) &&
+        check.that(other != c.self, "a rank cannot send to itself"))) {
     return check.take();
   }
   auto q = base_request(c, direction, in, out, o);

@@ -17,19 +17,28 @@ struct Caller {
 
 // Each checks sizes, types, ranks and numbers; the message says which argument is wrong and what it should be.
 Result<OperationRequest> all_reduce_call(const Caller& caller, ConstTensor input, Tensor output, const CallOptions& options);
-Result<OperationRequest> reduce_scatter_call(const Caller& caller, ConstTensor input, Tensor output, Counts counts, bool in_place, const CallOptions& options);
-Result<OperationRequest> all_gather_call(const Caller& caller, ConstTensor input, Tensor output, Counts counts, bool in_place, const CallOptions& options);
-// reduce_shards and gather_shards: lossy ones have the whole tensor's count, reliable ones are a reduce_scatter and an all_gather.
+Result<OperationRequest> reduce_scatter_call(const Caller& caller, ConstTensor input, Tensor output, Counts counts,
+                                             bool in_place, const CallOptions& options);
+Result<OperationRequest> all_gather_call(const Caller& caller, ConstTensor input, Tensor output, Counts counts, bool in_place,
+                                         const CallOptions& options);
+// reduce_shards and gather_shards: lossy ones have the whole tensor's count, reliable ones are a reduce_scatter and an
+// all_gather.
 Result<OperationRequest> reduce_shards_call(const Caller& caller, ConstTensor input, Tensor shard, const CallOptions& options);
 Result<OperationRequest> gather_shards_call(const Caller& caller, ConstTensor shard, Tensor output, const CallOptions& options);
 // datagram_bytes: 0: any.
-Result<ShardLayout> shard_layout_of(uint32_t world, ConstTensor tensor, const StepCodec& codec, uint32_t shard_unit, uint32_t datagram_bytes);
+Result<ShardLayout> shard_layout_of(uint32_t world, ConstTensor tensor, const StepCodec& codec, uint32_t shard_unit,
+                                    uint32_t datagram_bytes);
 Result<OperationRequest> broadcast_call(const Caller& caller, Tensor inout, Rank root, const CallOptions& options);
-Result<OperationRequest> reduce_call(const Caller& caller, ConstTensor input, Tensor output, Rank root, const CallOptions& options);
-Result<OperationRequest> gather_call(const Caller& caller, ConstTensor input, Tensor output, Rank root, Counts counts, const CallOptions& options);
-Result<OperationRequest> scatter_call(const Caller& caller, ConstTensor input, Tensor output, Rank root, Counts counts, const CallOptions& options);
-Result<OperationRequest> all_to_all_call(const Caller& caller, ConstTensor input, Tensor output, Counts send, Counts recv, const CallOptions& options);
+Result<OperationRequest> reduce_call(const Caller& caller, ConstTensor input, Tensor output, Rank root,
+                                     const CallOptions& options);
+Result<OperationRequest> gather_call(const Caller& caller, ConstTensor input, Tensor output, Rank root, Counts counts,
+                                     const CallOptions& options);
+Result<OperationRequest> scatter_call(const Caller& caller, ConstTensor input, Tensor output, Rank root, Counts counts,
+                                      const CallOptions& options);
+Result<OperationRequest> all_to_all_call(const Caller& caller, ConstTensor input, Tensor output, Counts send, Counts recv,
+                                         const CallOptions& options);
 Result<OperationRequest> barrier_call(const Caller& caller, const CallOptions& options);
-Result<OperationRequest> message_call(const Caller& caller, Collective direction, ConstTensor input, Tensor output, Rank other, uint32_t tag, const CallOptions& options);
+Result<OperationRequest> message_call(const Caller& caller, Collective direction, ConstTensor input, Tensor output, Rank other,
+                                      uint32_t tag, const CallOptions& options);
 
 }  // namespace unisono

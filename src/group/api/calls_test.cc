@@ -53,7 +53,9 @@ TEST(Calls, blocks_must_fit_the_tensors) {
 TEST(Calls, a_list_of_equal_sizes_is_no_list) {
   const Tensor two{data, 2, DType::f32};
   const std::vector<size_t> equal{2, 2, 2}, uneven{2, 1, 3}, threes{3, 2, 1}, ones{1, 1, 1};
-  const auto is_plain = [](const Result<OperationRequest>& call) { return call.ok() && call->send_counts.empty() && call->recv_counts.empty() && call->count == 2; };
+  const auto is_plain = [](const Result<OperationRequest>& call) {
+    return call.ok() && call->send_counts.empty() && call->recv_counts.empty() && call->count == 2;
+  };
   EXPECT_TRUE(is_plain(reduce_scatter_call(caller, six, two, equal, false, {})));
   EXPECT_TRUE(is_plain(reduce_scatter_call(caller, six, six, equal, true, {})));
   EXPECT_TRUE(is_plain(all_gather_call(caller, two, six, equal, false, {})));
@@ -115,7 +117,8 @@ TEST(Calls, only_sums_of_floats_by_two_step_may_be_lossy) {
   auto options = lossy;
   options.op = ReduceOp::max;
   expect_invalid(all_reduce_call(caller, six, six, options), "only sums and averages of f32, f16 and bf16");
-  expect_invalid(all_reduce_call(caller, {data, 6, DType::i32}, {data, 6, DType::i32}, lossy), "only sums and averages of f32, f16 and bf16");
+  expect_invalid(all_reduce_call(caller, {data, 6, DType::i32}, {data, 6, DType::i32}, lossy),
+                 "only sums and averages of f32, f16 and bf16");
   options = lossy;
   options.schedule = ScheduleKind::ring;
   expect_invalid(all_reduce_call(caller, six, six, options), "only two_step can be lossy");
@@ -135,7 +138,8 @@ TEST(Calls, only_sums_of_floats_by_two_step_may_be_lossy) {
   options.codec = *Codec::parse("int8/int4");
   expect_invalid(all_reduce_call(caller, six, six, options), "one codec for both steps");
   expect_invalid(broadcast_call(caller, six, 0, lossy), "only all_reduce, reduce_shards and gather_shards can be lossy");
-  expect_invalid(all_gather_call(caller, six, {data, 12, DType::f32}, {}, false, lossy), "only all_reduce, reduce_shards and gather_shards can be lossy");
+  expect_invalid(all_gather_call(caller, six, {data, 12, DType::f32}, {}, false, lossy),
+                 "only all_reduce, reduce_shards and gather_shards can be lossy");
   expect_invalid(barrier_call(caller, lossy), "only all_reduce, reduce_shards and gather_shards can be lossy");
 }
 

@@ -15,13 +15,13 @@
 #include "base/random.h"
 #include "codecs/codec.h"
 #include "engine/any_source.h"
+#include "engine/lossy/lossy_group.h"
 #include "group/api/calls.h"
 #include "group/lifecycle/group_state.h"
 #include "group/lifecycle/joining.h"
-#include "engine/lossy/lossy_group.h"
-#include "group/lifecycle/runtime.h"
 #include "group/lifecycle/recording.h"
 #include "group/lifecycle/reforming.h"
+#include "group/lifecycle/runtime.h"
 #include "rendezvous/store_exchange.h"
 
 namespace unisono {
@@ -36,10 +36,12 @@ static std::string decibels(const Report& report) {
 }
 
 static std::string text_of_codec(const Report& report) {
-  if (report.codec.is_plain()) return report.codec_note.empty() ? std::string() : ", no codec: " + std::string(report.codec_note);
+  if (report.codec.is_plain())
+    return report.codec_note.empty() ? std::string() : ", no codec: " + std::string(report.codec_note);
   char bits[32];
   std::snprintf(bits, sizeof(bits), "%.3g", report.bits_per_element());
-  return ", " + report.codec.to_string() + " " + bits + " bits per element, encoded " + std::to_string(report.passes) + (report.passes == 1 ? " time" : " times") +
+  return ", " + report.codec.to_string() + " " + bits + " bits per element, encoded " + std::to_string(report.passes) +
+         (report.passes == 1 ? " time" : " times") +
          (report.saturated > 0 ? ", " + std::to_string(report.saturated) + " saturated" : "") +
          (report.measured_error >= 0 ? ", " + decibels(report) : "") +
          (report.nonfinite_groups > 0 ? ", " + std::to_string(report.nonfinite_groups) + " groups not finite" : "");
@@ -56,16 +58,18 @@ double Report::snr_db() const {
 }
 
 std::string Report::to_string() const {
-  return std::string(operation) + " " + std::to_string(number) + " " + std::string(schedule) + ": " + std::to_string(contributors) + " of " + std::to_string(world_size) + " ranks, " +
-         std::to_string(total_us) + " us (waited " + std::to_string(wait_us) + ", computed " + std::to_string(compute_us) +
-         "), sent " + std::to_string(sent_bytes) + " bytes in " + std::to_string(sent_messages) + " messages" +
+  return std::string(operation) + " " + std::to_string(number) + " " + std::string(schedule) + ": " +
+         std::to_string(contributors) + " of " + std::to_string(world_size) + " ranks, " + std::to_string(total_us) +
+         " us (waited " + std::to_string(wait_us) + ", computed " + std::to_string(compute_us) + "), sent " +
+         std::to_string(sent_bytes) + " bytes in " + std::to_string(sent_messages) + " messages" +
          (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "") + text_of_codec(*this) + text_of_delivery(*this);
 }
 
 std::string LinkSpeeds::to_string() const {
   const auto text = [](const std::string& name, const Kind& kind) {
     char numbers[96];
-    std::snprintf(numbers, sizeof(numbers), " %.3g us, %.3g GB/s%s", kind.latency_us, kind.bytes_per_us / 1000, kind.measured ? "" : " (not measured)");
+    std::snprintf(numbers, sizeof(numbers), " %.3g us, %.3g GB/s%s", kind.latency_us, kind.bytes_per_us / 1000,
+                  kind.measured ? "" : " (not measured)");
     return name + numbers;
   };
   auto all = text("inside hosts", inside_hosts) + "; " + text("between hosts", between_hosts);
@@ -105,7 +109,9 @@ struct Call {
   const char* what;
 };
 
-Status refusal(const Call& call) { return {call.request.status().code(), std::string(call.what) + ": " + call.request.status().message()}; }
+Status refusal(const Call& call) {
+  return {call.request.status().code(), std::string(call.what) + ": " + call.request.status().message()};
+}
 
 std::shared_ptr<WorkState> start(GroupState& group, Call call) {
   if (!call.request) return failed_work(refusal(call));
@@ -122,7 +128,8 @@ std::shared_ptr<WorkState> start(GroupState& group, Call call) {
 
 Result<Report> run(GroupState& group, Call call) {
   if (!call.request) return refusal(call);
-  return group.runtime->run(group.core, std::move(*call.request), call.id, [&] { return ended(group) ? why_ended(group, call.what) : Status(); });
+  return group.runtime->run(group.core, std::move(*call.request), call.id,
+                            [&] { return ended(group) ? why_ended(group, call.what) : Status(); });
 }
 
 Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout, &group.codec}; }
@@ -132,7 +139,8 @@ double relative_error(ConstTensor result, std::span<const float> exact) {
   std::array<float, 1024> values;
   for (size_t first = 0; first < exact.size(); first += values.size()) {
     const size_t count = std::min(values.size(), exact.size() - first);
-    widened(result.dtype, static_cast<const std::byte*>(result.data) + first * element_bytes(result.dtype), count, values.data());
+    widened(result.dtype, static_cast<const std::byte*>(result.data) + first * element_bytes(result.dtype), count,
+            values.data());
     for (size_t i = 0; i < count; ++i) {
       const double wanted = exact[first + i], off = values[i] - wanted;
       noise += off * off;
@@ -151,7 +159,10 @@ Result<Report> run_measured(GroupState& group, ConstTensor in, Tensor out, const
   auto report = run(group, std::move(call));
   if (!report) return report;
   const Tensor sum(exact.data(), exact.size(), DType::f32);
-  const auto plain = run(group, {all_reduce_call({group.self, group.world, group.timeout}, ConstTensor(sum), sum, {.op = o.op, .timeout = o.timeout}), 0, "all_reduce"});
+  const auto plain =
+      run(group,
+          {all_reduce_call({group.self, group.world, group.timeout}, ConstTensor(sum), sum, {.op = o.op, .timeout = o.timeout}),
+           0, "all_reduce"});
   if (!plain) return Status(plain.status().code(), "measuring the error: " + plain.status().message());
   report->measured_error = relative_error(ConstTensor(out), exact);
   return report;
@@ -261,7 +272,8 @@ std::vector<Member> Group::members() const {
 LinkSpeeds Group::link_speeds() const {
   // While a group is being re-formed, or if that has failed, what is known is of hosts by the numbers of the former roster.
   const auto [topology, hosts, known] = state_->runtime->locked([&] {
-    return std::tuple(state_->runtime->engine().topology(), hosts_of(state_->runtime->roster()), state_->runtime->topology_known());
+    return std::tuple(state_->runtime->engine().topology(), hosts_of(state_->runtime->roster()),
+                      state_->runtime->topology_known());
   });
   const auto kind = [](const LinkProfile& link, bool measured) {
     const auto speed = speed_of(link);
@@ -274,7 +286,10 @@ LinkSpeeds Group::link_speeds() const {
     for (uint32_t a = 0; a < b; ++a) {
       const auto& link = topology.links.between(a, b);
       if (link.bytes_per_us == 0) continue;
-      speeds.host_pairs.push_back({.host_a = hosts[a], .host_b = hosts[b], .speed = {.measured = true, .latency_us = link.latency_us, .bytes_per_us = link.bytes_per_us}});
+      speeds.host_pairs.push_back(
+          {.host_a = hosts[a],
+           .host_b = hosts[b],
+           .speed = {.measured = true, .latency_us = link.latency_us, .bytes_per_us = link.bytes_per_us}});
     }
   }
   return speeds;
@@ -331,7 +346,8 @@ Result<ShardLayout> Group::shard_layout(ConstTensor tensor, const StepCodec& cod
   return shard_layout_of(state_->world, tensor, codec, unit, datagram_bytes());
 }
 uint32_t Group::datagram_bytes() const {
-  return state_->runtime->locked([&] { return ended(*state_) || state_->core->lossy == nullptr ? 0u : state_->core->lossy->datagram_bytes(); });
+  return state_->runtime->locked(
+      [&] { return ended(*state_) || state_->core->lossy == nullptr ? 0u : state_->core->lossy->datagram_bytes(); });
 }
 Work Group::broadcast_async(Tensor t, uint32_t root, const CallOptions& o) {
   return Work(start(*state_, {broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"}));
@@ -387,7 +403,8 @@ Result<Report> Group::recv_any(Tensor out, uint32_t tag, const CallOptions& o) {
 void Group::abort(const std::string& reason) {
   state_->runtime->locked([&] {
     if (ended(*state_)) return;
-    state_->runtime->engine().abort_group(*state_->core, {Code::unavailable, "aborted" + (reason.empty() ? "" : ": " + reason)}, monotonic_now());
+    state_->runtime->engine().abort_group(*state_->core, {Code::unavailable, "aborted" + (reason.empty() ? "" : ": " + reason)},
+                                          monotonic_now());
   });
 }
 
@@ -397,12 +414,14 @@ Result<Group> Group::split(std::span<const uint32_t> ranks) {
   uint64_t hash = mix64(state_->number);
   std::vector<bool> seen(state_->world);
   for (const auto rank : ranks) {
-    if (rank >= state_->world) return fail("rank " + std::to_string(rank) + " is not in this group of " + std::to_string(state_->world));
+    if (rank >= state_->world)
+      return fail("rank " + std::to_string(rank) + " is not in this group of " + std::to_string(state_->world));
     if (seen[rank]) return fail("rank " + std::to_string(rank) + " is listed twice");
     seen[rank] = true;
     hash = mix64(hash ^ rank);
   }
-  if (!seen[state_->self]) return fail("this rank (" + std::to_string(state_->self) + ") is not in the list; only members call split");
+  if (!seen[state_->self])
+    return fail("this rank (" + std::to_string(state_->self) + ") is not in the list; only members call split");
   return state_->runtime->locked([&]() -> Result<Group> {
     auto& runtime = *state_->runtime;
     if (ended(*state_)) return why_ended(*state_, "split");
@@ -425,7 +444,8 @@ Result<Group> Group::split(std::span<const uint32_t> ranks) {
 }
 
 Result<Reformed> Group::reform() {
-  if (state_->number != world_group_number) return Status(Code::invalid, "reform: only the group that was joined can be re-formed, not a sub-group");
+  if (state_->number != world_group_number)
+    return Status(Code::invalid, "reform: only the group that was joined can be re-formed, not a sub-group");
   return reform_world(*state_->runtime, *state_);
 }
 

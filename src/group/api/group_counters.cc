@@ -15,14 +15,17 @@ namespace {
 // A copy, taken between two operations' changes.
 Bytes record_of(const internal::GroupState& group) {
   return group.runtime->locked([&] {
-    const bool has_one = group.core != nullptr && group.formation == group.runtime->formation() && group.core->record != nullptr;
+    const bool has_one =
+        group.core != nullptr && group.formation == group.runtime->formation() && group.core->record != nullptr;
     const auto bytes = has_one ? group.core->record->bytes() : ByteView();
     return Bytes(bytes.begin(), bytes.end());
   });
 }
 
 Status write_file(const std::string& path, const Bytes& bytes) {
-  const auto failed = [&](int error) { return Status(Code::unavailable, "dump_record: " + path + ": " + std::strerror(error)); };
+  const auto failed = [&](int error) {
+    return Status(Code::unavailable, "dump_record: " + path + ": " + std::strerror(error));
+  };
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return failed(errno);
   int error = 0;
@@ -74,7 +77,8 @@ Counters Group::counters() const {
 Status Group::dump_record(const std::string& path) const {
   const auto bytes = record_of(*state_);
   if (!bytes.empty()) return write_file(path, bytes);
-  return {Code::unavailable, "dump_record: this group keeps no record: it has ended, UNISONO_RECORD is 0, or it is one of too many sub-groups"};
+  return {Code::unavailable,
+          "dump_record: this group keeps no record: it has ended, UNISONO_RECORD is 0, or it is one of too many sub-groups"};
 }
 
 }  // namespace unisono

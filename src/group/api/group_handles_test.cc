@@ -31,7 +31,8 @@ class MemoryStore final : public KeyValueStore {
   }
   Result<std::string> get(const std::string& key, std::chrono::milliseconds timeout) override {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); })) return Status(Code::late, "nobody has set it");
+    if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); }))
+      return Status(Code::late, "nobody has set it");
     return values_[key];
   }
   std::map<std::string, std::string> values() {
@@ -49,7 +50,9 @@ class MemoryStore final : public KeyValueStore {
 std::vector<Group> groups(int32_t world, const std::shared_ptr<MemoryStore>& store, const std::string& transport = "auto") {
   std::vector<std::future<Result<Group>>> joining;
   for (int32_t rank = 0; rank < world; ++rank) {
-    joining.push_back(std::async(std::launch::async, [=] { return Group::join({.rank = rank, .world_size = world, .store = store, .job = "handles", .transport = transport}); }));
+    joining.push_back(std::async(std::launch::async, [=] {
+      return Group::join({.rank = rank, .world_size = world, .store = store, .job = "handles", .transport = transport});
+    }));
   }
   std::vector<Group> all;
   for (auto& one : joining) {
@@ -96,9 +99,12 @@ TEST(GroupHandles, processes_meet_by_a_store) {
 
 TEST(GroupHandles, a_store_that_fails_is_named) {
   const auto store = std::make_shared<MemoryStore>();
-  const auto late = Group::join({.rank = 1, .world_size = 2, .store = store, .job = "nobody", .join_timeout = Milliseconds(20)});
+  const auto late =
+      Group::join({.rank = 1, .world_size = 2, .store = store, .job = "nobody", .join_timeout = Milliseconds(20)});
   EXPECT_EQ(late.status().code(), Code::late);
-  EXPECT_NE(late.status().message().find("unisono/nobody/rendezvous, which rank 0 writes: nobody has set it"), std::string::npos) << late.status().to_string();
+  EXPECT_NE(late.status().message().find("unisono/nobody/rendezvous, which rank 0 writes: nobody has set it"),
+            std::string::npos)
+      << late.status().to_string();
   store->refusal = Status(Code::unavailable, "no room");
   EXPECT_NE(Group::join({.rank = 0, .world_size = 2, .store = store}).status().message().find("no room"), std::string::npos);
   (void)store->set("unisono/nonsense/rendezvous", "somewhere");
@@ -130,7 +136,8 @@ TEST(GroupHandles, a_notice_comes_once_for_each_operation_whoever_drives) {
   for (const auto& tensor : tensors) EXPECT_EQ(tensor, std::vector<float>(3000, 2.0F));
 }
 
-// The kernel takes a part of the message at once. The rest is for the thread that drives, which sleeps until the other rank sends; that waits for the message.
+// The kernel takes a part of the message at once. The rest is for the thread that drives, which sleeps until the other rank
+// sends; that waits for the message.
 TEST(GroupHandles, who_sleeps_in_a_call_writes_the_rest_of_what_another_thread_sent) {
   for (const auto* transport : {"tcp", "shm"}) {
     auto all = groups(2, std::make_shared<MemoryStore>(), transport);
@@ -157,7 +164,8 @@ TEST(GroupHandles, who_has_let_go_of_everything_leaves_when_its_last_operation_h
     auto all = groups(2, std::make_shared<MemoryStore>(), transport);
     ASSERT_EQ(all.size(), 2u);
     auto other = std::move(all[1]);
-    std::vector<float> tensor(1 << 20, 1.0F), there(1 << 20, 1.0F);  // so large that rank 0 alone cannot have sent all that it owes
+    std::vector<float> tensor(1 << 20, 1.0F),
+        there(1 << 20, 1.0F);  // so large that rank 0 alone cannot have sent all that it owes
     auto work = all[0].all_reduce_async(std::span<float>(tensor));
     work.notify([work] {});
     work = {};
@@ -228,7 +236,8 @@ TEST(GroupHandles, messages_from_any_rank_are_received_and_their_senders_named) 
 TEST(GroupHandles, who_aborts_ends_what_the_others_wait_for) {
   auto all = groups(2, std::make_shared<MemoryStore>());
   ASSERT_EQ(all.size(), 2u);
-  std::vector<float> tensor(1 << 20), other(1 << 20), message(1);  // so large that rank 0 alone cannot have sent all that it owes
+  std::vector<float> tensor(1 << 20), other(1 << 20),
+      message(1);  // so large that rank 0 alone cannot have sent all that it owes
   const auto sum = all[0].all_reduce_async(std::span<float>(tensor));
   auto received = all[0].recv_any_async(std::span<float>(message), 1);
   all[0].abort("enough");

@@ -14,9 +14,10 @@ namespace unisono {
 namespace {
 
 constexpr Nanos probing_max = second;  // datagrams are short where it takes longer
-constexpr int deadline_part = 4;  // of the time that is left, for measuring: links are not worth missing a deadline
+constexpr int deadline_part = 4;       // of the time that is left, for measuring: links are not worth missing a deadline
 
-// What rank 0 decides about datagrams: how large they are, 0 where there are none, how they are authenticated, and a key for this epoch.
+// What rank 0 decides about datagrams: how large they are, 0 where there are none, how they are authenticated, and a key for
+// this epoch.
 struct DatagramTerms {
   uint32_t bytes = 0;
   DatagramAuth auth = DatagramAuth::mac;
@@ -32,12 +33,14 @@ uint64_t run_id_of(Runtime& runtime) {
 
 // Datagrams are as long as the group's paths carry them when it begins.
 void wait_for_probes(Runtime& runtime, Nanos deadline) {
-  (void)runtime.wait([&] { return runtime.datagram_bytes_known() || !trouble(runtime).ok(); }, std::min(deadline, monotonic_now() + probing_max));
+  (void)runtime.wait([&] { return runtime.datagram_bytes_known() || !trouble(runtime).ok(); },
+                     std::min(deadline, monotonic_now() + probing_max));
 }
 
 void know_terms(Runtime& runtime, const DatagramTerms& terms) {
   std::optional<DatagramSecret> secret;
-  if (terms.bytes > 0) secret = {.run_id = run_id_of(runtime), .key = terms.key, .auth = terms.auth, .datagram_bytes = terms.bytes};
+  if (terms.bytes > 0)
+    secret = {.run_id = run_id_of(runtime), .key = terms.key, .auth = terms.auth, .datagram_bytes = terms.bytes};
   runtime.engine().set_datagrams(secret);
 }
 
@@ -59,7 +62,8 @@ void on_ready(Runtime& runtime, PeerIndex from, ByteView bytes) {
   ByteReader reader(bytes);
   const auto epoch = reader.read<uint32_t>(), datagram_bytes = reader.read<uint32_t>();
   const auto auth = static_cast<DatagramAuth>(reader.read<uint8_t>());
-  if (reader.done() && auth <= DatagramAuth::checksum) runtime.ready()[from] = {.epoch = epoch, .datagram_bytes = datagram_bytes, .auth = auth};
+  if (reader.done() && auth <= DatagramAuth::checksum)
+    runtime.ready()[from] = {.epoch = epoch, .datagram_bytes = datagram_bytes, .auth = auth};
 }
 
 // Rank 0, when all are ready.
@@ -88,7 +92,8 @@ Status wait_for_all(Runtime& runtime, Nanos deadline) {
     missing.clear();
     for (Rank rank = 0; rank < runtime.peers().size(); ++rank) {
       const auto said = runtime.ready().find(runtime.peers()[rank]);
-      const bool here = runtime.peers()[rank] == self_peer || (said != runtime.ready().end() && said->second.epoch == runtime.roster().epoch);
+      const bool here =
+          runtime.peers()[rank] == self_peer || (said != runtime.ready().end() && said->second.epoch == runtime.roster().epoch);
       if (!here) missing += (missing.empty() ? "" : ", ") + label(runtime.roster().members[rank]);
     }
     return missing.empty();
@@ -136,11 +141,14 @@ Status follow(Runtime& runtime, Nanos deadline) {
   wait_for_probes(runtime, deadline);
   runtime.locked([&] {
     ByteWriter message;
-    message.write(ControlKind::ready).write(runtime.roster().epoch).write(runtime.datagram_bytes()).write(runtime.options().datagram_auth);
+    message.write(ControlKind::ready)
+        .write(runtime.roster().epoch)
+        .write(runtime.datagram_bytes())
+        .write(runtime.options().datagram_auth);
     runtime.engine().send_control(runtime.peers()[0], std::move(message).take());
   });
-  // Rank 0 hears what becomes of the others, and who has heard it may have left again before this process hears it. When rank 0 is gone, it is for
-  // another's sake more often than not.
+  // Rank 0 hears what becomes of the others, and who has heard it may have left again before this process hears it. When rank 0
+  // is gone, it is for another's sake more often than not.
   Status failed;
   const auto known = [&] {
     failed = runtime.engine().peer_status(runtime.peers()[0]).ok() ? own_trouble(runtime) : trouble(runtime, 1);

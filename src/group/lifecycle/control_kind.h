@@ -5,6 +5,14 @@
 
 namespace unisono {
 
-enum class ControlKind : uint8_t { reform = 1, topology = 2, ready = 3, probe = 4, probe_answer = 5, measure = 6, measured = 7 };
+enum class ControlKind : uint8_t {
+  reform = 1,
+  topology = 2,
+  ready = 3,
+  probe = 4,
+  probe_answer = 5,
+  measure = 6,
+  measured = 7
+};
 
 }  // namespace unisono

@@ -19,10 +19,10 @@ struct WorkState {
 
 struct GroupState {
   std::shared_ptr<Runtime> runtime;
-  GroupCore* core = nullptr;        // owned by the engine, which forgets it when re-forming begins
+  GroupCore* core = nullptr;  // owned by the engine, which forgets it when re-forming begins
   uint32_t number = 0;
-  uint32_t epoch = 0;               // of the roster it was made under
-  uint32_t formation = 0;           // of the node's; when that has gone on, core is gone
+  uint32_t epoch = 0;                      // of the roster it was made under
+  uint32_t formation = 0;                  // of the node's; when that has gone on, core is gone
   std::map<uint64_t, uint32_t> subgroups;  // by hash of their ranks: how many were made, part of their numbers
   Rank self = 0;
   uint32_t world = 1;

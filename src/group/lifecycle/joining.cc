@@ -96,14 +96,20 @@ Status start_link(Runtime& runtime, const MemberRecord& member, PeerIndex peer, 
     auto endpoints = usable(*link.connector, member.endpoints);
     if (endpoints.empty()) continue;
     runtime.engine().add_peer(peer, *link.transport, place_of(member));
-    return link.connector->add_peer({.peer = peer, .id = member.id, .label = place_of(member), .endpoints = std::move(endpoints), .dial = runtime.self() > member.id, .deadline = deadline});
+    return link.connector->add_peer({.peer = peer,
+                                     .id = member.id,
+                                     .label = place_of(member),
+                                     .endpoints = std::move(endpoints),
+                                     .dial = runtime.self() > member.id,
+                                     .deadline = deadline});
   }
   return {Code::unavailable, label(member) + " cannot be reached: it offers " + (known.empty() ? "no endpoints" : known) +
                                  "; this process uses transport " + runtime.options().transport};
 }
 
 bool is_up(Runtime& runtime, PeerIndex peer) {
-  return std::any_of(runtime.links().begin(), runtime.links().end(), [&](Link& link) { return link.connector->state(peer) == LinkState::up; });
+  return std::any_of(runtime.links().begin(), runtime.links().end(),
+                     [&](Link& link) { return link.connector->state(peer) == LinkState::up; });
 }
 
 void on_reform(Runtime& runtime, PeerIndex from, ByteView bytes) {
@@ -121,13 +127,17 @@ void on_reform(Runtime& runtime, PeerIndex from, ByteView bytes) {
   }
   if (reform.wanted() && runtime.removed().ok()) {
     // What all have nearly done may end well: who was quicker has sent all its part before it began to re-form.
-    // Where a link has several streams, or is of datagrams, this news may have overtaken that part, so all may wait for it, but not as long.
+    // Where a link has several streams, or is of datagrams, this news may have overtaken that part, so all may wait for it, but
+    // not as long.
     const auto now = monotonic_now();
     const auto patience = runtime.options().reform_timeout.count() * millisecond;
-    const auto link = std::ranges::find_if(runtime.links(), [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
-    const bool in_order = runtime.options().streams_per_link <= 1 && link != runtime.links().end() && link->transport->datagrams() == nullptr;
-    runtime.engine().wind_down(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
-                            now + (in_order ? patience / 2 : patience / 4), now);
+    const auto link =
+        std::ranges::find_if(runtime.links(), [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
+    const bool in_order =
+        runtime.options().streams_per_link <= 1 && link != runtime.links().end() && link->transport->datagrams() == nullptr;
+    runtime.engine().wind_down(in_order ? from : self_peer,
+                               {Code::peer_lost, "another member re-forms the group; call reform()"},
+                               now + (in_order ? patience / 2 : patience / 4), now);
   }
 }
 
@@ -144,8 +154,12 @@ void install_handlers(Runtime& runtime) {
   });
   engine.on_removed([&runtime](PeerIndex by) {
     const auto at = std::find(runtime.peers().begin(), runtime.peers().end(), by);
-    const auto who = at == runtime.peers().end() ? std::string("a member") : label(runtime.roster().members[static_cast<size_t>(at - runtime.peers().begin())]);
-    runtime.removed() = Status(Code::peer_lost, "this process was removed from the group: " + who + " and others re-formed it without this rank, which had not answered in time");
+    const auto who = at == runtime.peers().end()
+                         ? std::string("a member")
+                         : label(runtime.roster().members[static_cast<size_t>(at - runtime.peers().begin())]);
+    runtime.removed() =
+        Status(Code::peer_lost, "this process was removed from the group: " + who +
+                                    " and others re-formed it without this rank, which had not answered in time");
     runtime.engine().stop_all_groups(runtime.removed(), monotonic_now());
   });
 }
@@ -181,7 +195,8 @@ Status wait_for_links(Runtime& runtime, Nanos deadline) {
   const auto ready = [&] {
     failed = trouble(runtime);
     if (!failed.ok()) return true;
-    return std::all_of(runtime.peers().begin(), runtime.peers().end(), [&](PeerIndex peer) { return peer == self_peer || is_up(runtime, peer); });
+    return std::all_of(runtime.peers().begin(), runtime.peers().end(),
+                       [&](PeerIndex peer) { return peer == self_peer || is_up(runtime, peer); });
   };
   if (runtime.wait(ready, deadline + second) || !failed.ok()) return failed;
   return {Code::late, "links to the other members are not up in time"};

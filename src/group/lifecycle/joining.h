@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "rendezvous/environment.h"
 #include "group/lifecycle/runtime.h"
+#include "rendezvous/environment.h"
 #include "unisono/status.h"
 
 namespace unisono {

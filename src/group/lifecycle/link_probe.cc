@@ -22,11 +22,14 @@ struct Bursts {
   Nanos time_enough;     // such a burst can be measured, and a larger one might clog the link
   uint32_t repeats_min;  // of the last size
   uint32_t repeats_max;
-  Nanos time;            // for more than the fewest
+  Nanos time;  // for more than the fewest
 };
-// Inside a host not so large that the bytes leave the caches: the sizes at which the choice between schedules is close do not either.
-constexpr Bursts inside_host{.bytes_last = 256u << 10, .time_enough = millisecond, .repeats_min = 1, .repeats_max = 8, .time = 3 * millisecond};
-constexpr Bursts between_hosts{.bytes_last = 4u << 20, .time_enough = 5 * millisecond, .repeats_min = 3, .repeats_max = 3, .time = 0};
+// Inside a host not so large that the bytes leave the caches: the sizes at which the choice between schedules is close do not
+// either.
+constexpr Bursts inside_host{
+    .bytes_last = 256u << 10, .time_enough = millisecond, .repeats_min = 1, .repeats_max = 8, .time = 3 * millisecond};
+constexpr Bursts between_hosts{
+    .bytes_last = 4u << 20, .time_enough = 5 * millisecond, .repeats_min = 3, .repeats_max = 3, .time = 0};
 constexpr const Bursts& bursts_of(LinkSpan span) { return span == LinkSpan::inside_host ? inside_host : between_hosts; }
 
 }  // namespace
@@ -37,7 +40,8 @@ LinkProbe::LinkProbe(uint32_t number, LinkSpan span, Nanos now, Nanos until)
 }
 
 std::shared_ptr<Bytes> LinkProbe::message(uint32_t bytes) {
-  auto made = std::make_shared<Bytes>(std::move(ByteWriter().write(ControlKind::probe).write(number_).write(++sequence_)).take());
+  auto made =
+      std::make_shared<Bytes>(std::move(ByteWriter().write(ControlKind::probe).write(number_).write(++sequence_)).take());
   made->resize(std::max(bytes, header_bytes));
   return made;
 }

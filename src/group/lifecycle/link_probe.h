@@ -2,10 +2,10 @@
 //
 // A state machine: answers and time in, questions out; no clock, no socket. First echoes of a few bytes, one after another:
 // half the shortest round trip is the latency. Then bursts of chunks, each chunk answered by a few bytes, each burst four
-// times the one before until it takes long enough to be measured or is large enough. So what is on its way is never more than four
-// times what the link has just carried quickly, and a thin link is not clogged. Inside a host the best of the largest bursts gives the
-// rate: others were disturbed. Between hosts bursts become larger, and the median counts: a shaper lets the first bytes pass quickly.
-// Then some echoes once more: two processes that have just started may have shared a core at first.
+// times the one before until it takes long enough to be measured or is large enough. So what is on its way is never more than
+// four times what the link has just carried quickly, and a thin link is not clogged. Inside a host the best of the largest
+// bursts gives the rate: others were disturbed. Between hosts bursts become larger, and the median counts: a shaper lets the
+// first bytes pass quickly. Then some echoes once more: two processes that have just started may have shared a core at first.
 // It always ends: with what has arrived when the time is up. A peer that answers nothing leaves the link unmeasured.
 #pragma once
 
@@ -70,7 +70,7 @@ class LinkProbe {
   const LinkSpan span_;
   const Nanos until_;
   Phase phase_ = Phase::echo;
-  Nanos started_ = 0;         // the echoes
+  Nanos started_ = 0;  // the echoes
   Nanos deadline_ = 0;
   Nanos asked_ = 0;           // when the open echo or burst was begun
   Nanos round_trip_ = never;  // the shortest so far

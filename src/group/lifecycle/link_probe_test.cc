@@ -36,10 +36,12 @@ struct VirtualLink {
         if (first_burst_at == 0 && bytes > 1'000) first_burst_at = now;
         unanswered_bytes += bytes;
         unanswered_bytes_max = std::max(unanswered_bytes_max, unanswered_bytes);
-        bucket = std::min(bucket_size, bucket + static_cast<double>(std::max<Nanos>(0, now - free_at)) / microsecond * bytes_per_us);
+        bucket =
+            std::min(bucket_size, bucket + static_cast<double>(std::max<Nanos>(0, now - free_at)) / microsecond * bytes_per_us);
         const auto at_once = std::min(bucket, static_cast<double>(bytes));
         bucket -= at_once;
-        free_at = std::max(free_at, now) + static_cast<Nanos>((static_cast<double>(bytes) - at_once) / bytes_per_us * microsecond);
+        free_at =
+            std::max(free_at, now) + static_cast<Nanos>((static_cast<double>(bytes) - at_once) / bytes_per_us * microsecond);
         if (answers == 0) continue;
         --answers;
         coming.emplace_back(free_at + 2 * latency + (now < slow_until ? slow : 0), LinkProbe::answer(*question->message));
@@ -71,7 +73,8 @@ struct VirtualLink {
   }
 };
 
-LinkMeasurement measure(VirtualLink& link, Nanos* took = nullptr, Nanos time = 10 * second, LinkSpan span = LinkSpan::inside_host) {
+LinkMeasurement measure(VirtualLink& link, Nanos* took = nullptr, Nanos time = 10 * second,
+                        LinkSpan span = LinkSpan::inside_host) {
   LinkProbe probe(1, span, link.now, link.now + time);
   const auto spent = link.run(probe);
   if (took != nullptr) *took = spent;
@@ -100,7 +103,7 @@ TEST(LinkProbe, finds_latency_and_rate_of_every_kind_of_link) {
   Random random(seed);
   for (int i = 0; i < 300; ++i) {
     VirtualLink link;
-    link.latency = static_cast<Nanos>(200) << random.below(14);     // 0.2 us … 1.6 ms
+    link.latency = static_cast<Nanos>(200) << random.below(14);            // 0.2 us … 1.6 ms
     link.bytes_per_us = 1.5 * static_cast<double>(1 << random.below(14));  // 1.5 MB/s … 12 GB/s
     Nanos took = 0;
     const auto found = measure(link, &took);

@@ -17,7 +17,9 @@ constexpr Nanos round_time_max = second;  // a probe ends sooner by itself
 // Starting points by the kind of links (docs/design/schedules.md).
 Topology initial_topology(Runtime& runtime) {
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
-  Topology topology{.inside = runtime.options().transport == "tcp" || runtime.options().transport == "udp" ? loopback_tcp_profile(cores) : shared_memory_profile(cores),
+  Topology topology{.inside = runtime.options().transport == "tcp" || runtime.options().transport == "udp"
+                                  ? loopback_tcp_profile(cores)
+                                  : shared_memory_profile(cores),
                     .between = network_tcp_profile(cores)};
   // Of a file that this process has read, or the rank 0 before it.
   topology.tuning = runtime.options().tuning.groups.empty() ? runtime.engine().topology().tuning : runtime.options().tuning;
@@ -34,7 +36,8 @@ void flush_probe(Runtime& runtime) {
 
 void begin_probe(Runtime& runtime, PeerIndex peer, uint32_t order, LinkSpan span, Nanos until) {
   auto& survey = runtime.survey();
-  survey.probe.emplace(ProbedLink{.peer = peer, .order = order, .probe = LinkProbe(++survey.probes, span, monotonic_now(), until)});
+  survey.probe.emplace(
+      ProbedLink{.peer = peer, .order = order, .probe = LinkProbe(++survey.probes, span, monotonic_now(), until)});
   flush_probe(runtime);
 }
 
@@ -52,7 +55,11 @@ void advance_probe(Runtime& runtime) {
     return;
   }
   ByteWriter message;
-  message.write(ControlKind::measured).write(order).write(static_cast<uint8_t>(found.measured)).write(found.latency_us).write(found.bytes_per_us);
+  message.write(ControlKind::measured)
+      .write(order)
+      .write(static_cast<uint8_t>(found.measured))
+      .write(found.latency_us)
+      .write(found.bytes_per_us);
   runtime.engine().send_control(runtime.peers()[0], std::move(message).take());
 }
 
@@ -72,7 +79,8 @@ void on_measured(Runtime& runtime, ByteReader& reader) {
   found.measured = reader.read<uint8_t>() != 0;
   found.latency_us = reader.read<double>();
   found.bytes_per_us = reader.read<double>();
-  const bool sound = std::isfinite(found.latency_us) && found.latency_us >= 0 && std::isfinite(found.bytes_per_us) && found.bytes_per_us > 0;
+  const bool sound =
+      std::isfinite(found.latency_us) && found.latency_us >= 0 && std::isfinite(found.bytes_per_us) && found.bytes_per_us > 0;
   auto& survey = runtime.survey();
   if (!reader.done() || order < survey.first_order || order - survey.first_order >= survey.orders) return;
   survey.results[order] = sound ? found : LinkMeasurement{};
@@ -136,7 +144,8 @@ void ask(Runtime& runtime, const std::vector<Pair>& pairs, Nanos until) {
 // Until all that was asked for is known, or it is too late.
 void await_results(Runtime& runtime, Nanos until) {
   auto& survey = runtime.survey();
-  serve_survey(runtime, [&] { return survey.results.size() == survey.orders || !trouble(runtime).ok(); }, until);
+  serve_survey(
+      runtime, [&] { return survey.results.size() == survey.orders || !trouble(runtime).ok(); }, until);
 }
 
 void measure_inside(Runtime& runtime, Topology& topology, Nanos deadline) {
@@ -155,7 +164,8 @@ void measure_inside(Runtime& runtime, Topology& topology, Nanos deadline) {
   await_results(runtime, until);
   const auto found = runtime.locked([&] { return runtime.survey().results[runtime.survey().first_order]; });
   topology.inside_measured = found.measured;
-  if (found.measured) topology.inside = measured_profile(topology.inside, {.latency_us = found.latency_us, .bytes_per_us = found.bytes_per_us});
+  if (found.measured)
+    topology.inside = measured_profile(topology.inside, {.latency_us = found.latency_us, .bytes_per_us = found.bytes_per_us});
 }
 
 void measure_between(Runtime& runtime, Topology& topology, Nanos deadline) {
@@ -181,7 +191,8 @@ void measure_between(Runtime& runtime, Topology& topology, Nanos deadline) {
     });
   }
   topology.between_measured = !rates.empty();
-  if (!rates.empty()) topology.between = measured_profile(topology.between, {.latency_us = median(latencies), .bytes_per_us = median(rates)});
+  if (!rates.empty())
+    topology.between = measured_profile(topology.between, {.latency_us = median(latencies), .bytes_per_us = median(rates)});
 }
 
 }  // namespace
@@ -200,7 +211,8 @@ bool serve_survey(Runtime& runtime, const std::function<bool()>& over, Nanos dea
     });
     if (done) return true;
     if (monotonic_now() >= deadline) return false;
-    runtime.wait([&] { return over() || next() != wake || (runtime.survey().probe && runtime.survey().probe->probe.done()); }, wake);
+    runtime.wait([&] { return over() || next() != wake || (runtime.survey().probe && runtime.survey().probe->probe.done()); },
+                 wake);
   }
 }
 

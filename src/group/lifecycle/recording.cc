@@ -49,7 +49,8 @@ Clocks clocks_now() {
 
 // The peers are those of an earlier roster where a re-forming found no links to all of the new one.
 const MemberRecord* member_of(Runtime& runtime, PeerIndex peer) {
-  const auto rank = static_cast<size_t>(std::find(runtime.peers().begin(), runtime.peers().end(), peer) - runtime.peers().begin());
+  const auto rank =
+      static_cast<size_t>(std::find(runtime.peers().begin(), runtime.peers().end(), peer) - runtime.peers().begin());
   return rank < std::min(runtime.peers().size(), runtime.roster().members.size()) ? &runtime.roster().members[rank] : nullptr;
 }
 
@@ -75,7 +76,8 @@ void keep_record(Runtime& runtime, GroupCore& group) {
   for (const auto peer : group.members) {
     const auto* member = member_of(runtime, peer);
     const auto link = peer == self_peer ? std::string("self") : runtime.engine().describe_link(peer);
-    identity.links.push_back({.transport = link.substr(0, link.find(' ')), .place = member == nullptr ? std::string() : place_of(*member)});
+    identity.links.push_back(
+        {.transport = link.substr(0, link.find(' ')), .place = member == nullptr ? std::string() : place_of(*member)});
   }
   auto made = record::Recorder::make(identity, {.operations = options.record_operations, .folder = options.record_folder});
   if (made) group.record = std::move(*made);

@@ -51,7 +51,7 @@ struct ReformSend {
 };
 
 struct ReformCounters {
-  uint64_t malformed = 0;  // messages that no member sends
+  uint64_t malformed = 0;        // messages that no member sends
   uint64_t unauthenticated = 0;  // from processes that were never members, or about epochs that nobody here knows
 };
 

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "base/random.h"
+#include "testing/peer_ids.h"
 #include "group/lifecycle/reform.h"
-#include "elastic/roster/test_support.h"
 
 namespace unisono {
 namespace {
@@ -45,7 +45,8 @@ class Simulation {
       if (world_ > 1 && random_.chance(0.15)) kill(rank);  // the reason why the group is re-formed
     }
     for (Rank rank = 0; rank < world_; ++rank) {
-      at(static_cast<Nanos>(random_.below(static_cast<uint64_t>(reform_timeout - 8 * delay_max))), [this, rank] { start(rank); });
+      at(static_cast<Nanos>(random_.below(static_cast<uint64_t>(reform_timeout - 8 * delay_max))),
+         [this, rank] { start(rank); });
     }
     for (uint64_t i = random_.below(faults.deaths_max + 1); i > 0; --i) {
       dies_at_message_.emplace(random_.below(4 * world_ * world_ + 1), static_cast<Rank>(random_.below(world_)));

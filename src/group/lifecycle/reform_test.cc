@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "elastic/roster/test_support.h"
+#include "testing/peer_ids.h"
 
 namespace unisono {
 namespace {
@@ -326,7 +326,8 @@ TEST(Reform, many_that_were_awake_do_not_end_because_of_one_that_judged_too_earl
   Credit credit(4);
   for (const Rank rank : {0u, 1u, 2u, 3u}) credit.start(rank, {});
   credit.deliver({0});
-  credit.now += reform_timeout - microsecond;  // they wait for rank 0, which waits for nobody: it was stopped, and takes all for dead
+  credit.now +=
+      reform_timeout - microsecond;  // they wait for rank 0, which waits for nobody: it was stopped, and takes all for dead
   ASSERT_TRUE(credit.members[1].running());
   credit.now += microsecond;
   for (const Rank rank : {1u, 2u, 3u}) {
@@ -377,7 +378,8 @@ TEST(Reform, a_message_about_the_next_epoch_is_kept_until_its_roster_has_come) {
   credit.start(0, {});
   const auto next = credit.members[0].take_sends();
   for (const auto* sends : {&next, &first}) {  // overtaking
-    for (const auto& send : *sends) ASSERT_TRUE(credit.members[1].message(credit.roster.members[0].id, send.bytes, credit.now).ok());
+    for (const auto& send : *sends)
+      ASSERT_TRUE(credit.members[1].message(credit.roster.members[0].id, send.bytes, credit.now).ok());
   }
   EXPECT_EQ(credit.result(1).roster.epoch, 2u);
   EXPECT_TRUE(credit.members[1].wanted()) << "rank 0 waits for it already";
@@ -395,7 +397,8 @@ TEST(Reform, a_smaller_half_that_speaks_to_a_larger_one_at_once_is_told_to_give_
   const auto said = credit.members[2].take_sends();
   ASSERT_TRUE(credit.members[2].take_result()->ok());
   for (const auto& send : said)
-    ASSERT_TRUE(credit.members[*credit.roster.rank_of(send.to)].message(credit.roster.members[2].id, send.bytes, credit.now).ok());
+    ASSERT_TRUE(
+        credit.members[*credit.roster.rank_of(send.to)].message(credit.roster.members[2].id, send.bytes, credit.now).ok());
   credit.deliver();
   EXPECT_EQ(credit.failure(2).code(), Code::peer_lost);
   EXPECT_EQ(credit.members[0].roster().members.size(), 2u);

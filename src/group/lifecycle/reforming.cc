@@ -12,8 +12,8 @@ namespace {
 
 constexpr Nanos reform_bound = 10 * second;  // on agreeing, at least; it ends within a few reform timeouts
 constexpr int reform_timeouts_max = 10;
-constexpr Nanos settle_time_min = second;    // for links to who joined, and for all members to say that they are ready
-constexpr int attempts_max = 4;              // each loses a member, or one that joined
+constexpr Nanos settle_time_min = second;  // for links to who joined, and for all members to say that they are ready
+constexpr int attempts_max = 4;            // each loses a member, or one that joined
 
 PeerIndex index_of(const Runtime& runtime, const PeerId& id) {
   const auto& ids = runtime.process_ids();
@@ -21,12 +21,15 @@ PeerIndex index_of(const Runtime& runtime, const PeerId& id) {
   return at == ids.end() ? self_peer : static_cast<PeerIndex>(at - ids.begin());
 }
 
-Member member_of(const MemberRecord& record) { return {.rank = record.rank, .host = record.host, .pid = record.pid, .link = {}}; }
+Member member_of(const MemberRecord& record) {
+  return {.rank = record.rank, .host = record.host, .pid = record.pid, .link = {}};
+}
 
 Status begin(Runtime& runtime, const internal::GroupState& state) {
   return runtime.locked([&]() -> Status {
     if (!runtime.removed().ok()) return runtime.removed();
-    if (state.epoch != runtime.roster().epoch) return {Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(runtime.roster().epoch)};
+    if (state.epoch != runtime.roster().epoch)
+      return {Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(runtime.roster().epoch)};
     const auto now = monotonic_now();
     runtime.engine().end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
     ++runtime.formation();
@@ -39,7 +42,8 @@ Status begin(Runtime& runtime, const internal::GroupState& state) {
                           .require_majority = options.require_majority};
     for (size_t rank = 0; rank < runtime.peers().size(); ++rank) {
       const auto peer = runtime.peers()[rank];
-      if (peer != self_peer && !runtime.engine().peer_status(peer).ok()) request.dead.push_back(runtime.roster().members[rank].id);
+      if (peer != self_peer && !runtime.engine().peer_status(peer).ok())
+        request.dead.push_back(runtime.roster().members[rank].id);
     }
     if (runtime.session()->attending()) request.joiners = runtime.session()->poll_joiners();
     auto status = runtime.reform()->start(request, now);
@@ -51,7 +55,8 @@ Status begin(Runtime& runtime, const internal::GroupState& state) {
 // Runs the state machine until it has an outcome.
 Result<ReformResult> agree(Runtime& runtime) {
   std::optional<Result<ReformResult>> result;
-  const auto until = after(monotonic_now(), std::max<int64_t>(reform_bound / millisecond, reform_timeouts_max * runtime.options().reform_timeout.count()));
+  const auto until = after(monotonic_now(), std::max<int64_t>(reform_bound / millisecond,
+                                                              reform_timeouts_max * runtime.options().reform_timeout.count()));
   while (monotonic_now() < until) {
     Nanos wake = never;
     runtime.locked([&] {
@@ -62,11 +67,13 @@ Result<ReformResult> agree(Runtime& runtime) {
       wake = runtime.reform()->next_deadline();
     });
     if (result) return std::move(*result);
-    runtime.wait([&] {
-      flush_reform_sends(runtime);
-      if (!result) result = runtime.reform()->take_result();
-      return result.has_value() || !runtime.removed().ok() || runtime.reform()->next_deadline() < wake;
-    }, std::min(wake, until));
+    runtime.wait(
+        [&] {
+          flush_reform_sends(runtime);
+          if (!result) result = runtime.reform()->take_result();
+          return result.has_value() || !runtime.removed().ok() || runtime.reform()->next_deadline() < wake;
+        },
+        std::min(wake, until));
     if (result) {
       runtime.locked([&] { flush_reform_sends(runtime); });
       return std::move(*result);
@@ -109,8 +116,8 @@ void flush_reform_sends(Runtime& runtime) {
   }
 }
 
-// One re-forming, up to the new group being made; how it went after that is in `settled`: a member, or one that joined, may be lost
-// again before all are linked up.
+// One re-forming, up to the new group being made; how it went after that is in `settled`: a member, or one that joined, may be
+// lost again before all are linked up.
 static Status reform_once(Runtime& runtime, internal::GroupState& state, Measuring& measuring, Status& settled) {
   auto status = begin(runtime, state);
   if (!status.ok()) return status;
@@ -159,7 +166,8 @@ Result<Reformed> reform_world(Runtime& runtime, internal::GroupState& state) {
                     .joined = only_in(after, before),
                     .total_us = (monotonic_now() - started) / microsecond};
   }
-  return Status(Code::peer_lost, "the group was re-formed " + std::to_string(attempts_max) + " times, and each time a member was lost at once: " + settled.message());
+  return Status(Code::peer_lost, "the group was re-formed " + std::to_string(attempts_max) +
+                                     " times, and each time a member was lost at once: " + settled.message());
 }
 
 }  // namespace unisono

@@ -43,7 +43,8 @@ void set_timer(int fd, Nanos after) {
 Result<std::shared_ptr<Runtime>> Runtime::make(const ResolvedOptions& options, PeerId self, std::vector<Link> links) {
   const int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   const int rest_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-  if (wake_fd >= 0 && rest_fd >= 0) return std::shared_ptr<Runtime>(new Runtime(options, self, std::move(links), wake_fd, rest_fd), let_go);
+  if (wake_fd >= 0 && rest_fd >= 0)
+    return std::shared_ptr<Runtime>(new Runtime(options, self, std::move(links), wake_fd, rest_fd), let_go);
   const std::string why = std::strerror(errno);
   for (const int fd : {wake_fd, rest_fd}) {
     if (fd >= 0) ::close(fd);
@@ -52,18 +53,25 @@ Result<std::shared_ptr<Runtime>> Runtime::make(const ResolvedOptions& options, P
 }
 
 Runtime::Runtime(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
-    : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_), wake_fd_(wake_fd), rest_fd_(rest_fd) {
+    : options_(options),
+      self_(self),
+      links_(std::move(links)),
+      engine_(EngineLimits{}, compute_),
+      wake_fd_(wake_fd),
+      rest_fd_(rest_fd) {
   for (auto& link : links_) engine_.add_transport(*link.transport);
 }
 
-// The background thread may be the last to need it, where a notice held what had been let go of before: it goes on until it needs no more, too.
+// The background thread may be the last to need it, where a notice held what had been let go of before: it goes on until it
+// needs no more, too.
 void Runtime::let_go(Runtime* runtime) {
   if (runtime->background_.get_id() != std::this_thread::get_id()) delete runtime;
   else runtime->orphaned_ = true;
 }
 
 Runtime::~Runtime() {
-  // Who leaves takes along what others may still lack: they may be in the last collective yet, and wait for what was lost on its way.
+  // Who leaves takes along what others may still lack: they may be in the last collective yet, and wait for what was lost on
+  // its way.
   const auto until = monotonic_now() + drain_time;
   const auto settled = [this] { return !engine_.has_pending(); };
   (void)wait(settled, until);
@@ -95,8 +103,10 @@ void Runtime::part() {
 Runtime::Entry::~Entry() {
   const bool undriven = runtime_.engine_.active() > 0 && !runtime_.driving_ && runtime_.waiters_ == 0;
   if ((undriven && runtime_.resting_) || runtime_.forgets_links()) runtime_.call_background();
-  // A sleeping driver must learn of an earlier deadline, of what the kernel did not take at once, and of what ended in a poll of somebody else.
-  const bool earlier = runtime_.sleeping_ && (runtime_.engine_.next_deadline() < runtime_.sleeps_until_ || runtime_.draining() || runtime_.ended() != runtime_.ended_before_sleep_);
+  // A sleeping driver must learn of an earlier deadline, of what the kernel did not take at once, and of what ended in a poll
+  // of somebody else.
+  const bool earlier = runtime_.sleeping_ && (runtime_.engine_.next_deadline() < runtime_.sleeps_until_ ||
+                                              runtime_.draining() || runtime_.ended() != runtime_.ended_before_sleep_);
   runtime_.announce();
   const auto notices = runtime_.take_notices();
   lock_.unlock();
@@ -159,11 +169,14 @@ bool Runtime::datagram_bytes_known() {
 void Runtime::know_topology(const Topology& topology) {
   engine_.set_topology(topology);
   linked_hosts_ = hosts_of(roster_);
-  const auto thin = [](const LinkProfile& link, bool measured) { return measured && packet_bytes / speed_of(link).bytes_per_us > thin_packet_us; };
+  const auto thin = [](const LinkProfile& link, bool measured) {
+    return measured && packet_bytes / speed_of(link).bytes_per_us > thin_packet_us;
+  };
   const auto self = static_cast<size_t>(std::find(peers_.begin(), peers_.end(), self_peer) - peers_.begin());
   const auto here = std::ranges::count(roster_.members, roster_.members.at(self).host, &MemberRecord::host);
   // All links that this rank has.
-  thin_ = peers_.size() > 1 && (here == 1 || thin(topology.inside, topology.inside_measured)) && (linked_hosts_.size() == 1 || thin(topology.between, topology.between_measured));
+  thin_ = peers_.size() > 1 && (here == 1 || thin(topology.inside, topology.inside_measured)) &&
+          (linked_hosts_.size() == 1 || thin(topology.between, topology.between_measured));
   topology_known_ = true;
 }
 
@@ -222,7 +235,8 @@ void Runtime::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest)
   bool idle = true;
   for (; armed < links_.size() && idle; ++armed) idle = links_[armed].transport->arm();
   for (auto& link : links_) {
-    if (link.transport->wait_handle() >= 0 && count < wait_handles_max) fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
+    if (link.transport->wait_handle() >= 0 && count < wait_handles_max)
+      fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
   }
   const auto rendezvous = count;
   if (!resting_ && session_ != nullptr && count < wait_handles_max) fds[count++] = {session_->wait_handle(), POLLIN, 0};
@@ -259,8 +273,11 @@ void Runtime::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos 
   rests_on_links_ = false;  // what is left to write when this is over, it does not know
   while (!stop_) {
     bool progress = engine_.poll(now);
-    // Reading the clock costs as much as an empty poll; a few polls may share one reading. Not where packets come too seldom for polling.
-    for (int i = 0; i < polls_per_reading && !thin_ && !progress && !yield_ && entering_.load(std::memory_order_relaxed) == 0; ++i) progress = engine_.poll(now);
+    // Reading the clock costs as much as an empty poll; a few polls may share one reading. Not where packets come too seldom
+    // for polling.
+    for (int i = 0; i < polls_per_reading && !thin_ && !progress && !yield_ && entering_.load(std::memory_order_relaxed) == 0;
+         ++i)
+      progress = engine_.poll(now);
     if (progress && waiters_ > 1) free_.notify_all();
     if (progress) run_notices(lock);
     if (done()) return;
@@ -341,7 +358,8 @@ bool Runtime::wait(const std::function<bool()>& done, Nanos until) {
 
 bool Runtime::wait(const Completion& completion, Nanos until) {
   auto lock = enter();
-  return wait_locked(lock, [&] { return completion.done; }, until, monotonic_now());
+  return wait_locked(
+      lock, [&] { return completion.done; }, until, monotonic_now());
 }
 
 Result<Report> Runtime::outcome(std::shared_ptr<Completion> completion, Nanos overdue) {
@@ -376,11 +394,13 @@ Result<Report> Runtime::run(std::unique_lock<std::mutex>& lock, GroupCore& group
   return outcome(lock, engine_.take_over(fast_path, later), overdue, later);
 }
 
-Result<Report> Runtime::outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue, Nanos now) {
+Result<Report> Runtime::outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue,
+                                Nanos now) {
   const auto done = [&] { return completion->done; };
   if (done()) {
     announce();
-  } else if (!wait_locked(lock, done, overdue, now) && !wait_locked(lock, done, monotonic_now() + overdue_by, monotonic_now())) {
+  } else if (!wait_locked(lock, done, overdue, now) &&
+             !wait_locked(lock, done, monotonic_now() + overdue_by, monotonic_now())) {
     // Twice: a process that was stopped until after the deadline has its last words with the others still before it.
     return Status(Code::internal, "an operation outlived its deadline");
   }
@@ -396,10 +416,11 @@ void Runtime::start_background() {
   pthread_setname_np(background_.native_handle(), "unisono");
 }
 
-// Until there is something to drive; meanwhile what is still to be written is written, and the rendezvous is served, so that who wants to
-// join is known at the next re-forming.
+// Until there is something to drive; meanwhile what is still to be written is written, and the rendezvous is served, so that
+// who wants to join is known at the next re-forming.
 void Runtime::rest(std::unique_lock<std::mutex>& lock) {
-  std::array<pollfd, wait_handles_max> fds{{{rest_fd_, POLLIN, 0}, {session_ != nullptr ? session_->wait_handle() : -1, POLLIN, 0}}};
+  std::array<pollfd, wait_handles_max> fds{
+      {{rest_fd_, POLLIN, 0}, {session_ != nullptr ? session_->wait_handle() : -1, POLLIN, 0}}};
   nfds_t count = 2;
   bool idle = true;
   auto until = never;
@@ -442,7 +463,8 @@ void Runtime::background() {
       continue;
     }
     driving_ = true;
-    drive(lock, [this] { return waiters_ > 0 || engine_.active() == 0 || orphaned_; }, never, monotonic_now());
+    drive(
+        lock, [this] { return waiters_ > 0 || engine_.active() == 0 || orphaned_; }, never, monotonic_now());
     driving_ = false;
     free_.notify_all();
   }

@@ -1,10 +1,10 @@
 // One process in real time: engine and transports behind a mutex, driven by whoever waits.
 //
 // At most one thread drives at a time: it polls for a short bounded time, then sleeps in the kernel without the mutex. Other
-// waiting threads sleep on a condition variable until their operation is done or the driver's place is free. When operations are
-// outstanding and nobody waits, a background thread drives, a little later (most callers wait soon, and then it would only be in the
-// way); else it sleeps, and wakes up for processes that come to the rendezvous.
-// Nothing here runs user code under the mutex.
+// waiting threads sleep on a condition variable until their operation is done or the driver's place is free. When operations
+// are outstanding and nobody waits, a background thread drives, a little later (most callers wait soon, and then it would only
+// be in the way); else it sleeps, and wakes up for processes that come to the rendezvous. Nothing here runs user code under the
+// mutex.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,13 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "group/lifecycle/reform.h"
-#include "rendezvous/roster.h"
 #include "engine/engine.h"
-#include "rendezvous/environment.h"
 #include "engine/inline_compute.h"
 #include "group/lifecycle/link_probe.h"
+#include "group/lifecycle/reform.h"
+#include "rendezvous/environment.h"
 #include "rendezvous/rendezvous_socket.h"
+#include "rendezvous/roster.h"
 #include "transports/connector.h"
 #include "transports/transport.h"
 
@@ -43,8 +43,8 @@ struct ProbedLink {
 
 // Of group/lifecycle/link_survey.
 struct Survey {
-  std::optional<ProbedLink> probe;  // what this process measures just now
-  uint32_t probes = 0;              // so far
+  std::optional<ProbedLink> probe;              // what this process measures just now
+  uint32_t probes = 0;                          // so far
   uint32_t first_order = 0, orders = 0;         // rank 0: what it has asked for
   std::map<uint32_t, LinkMeasurement> results;  // rank 0: what it has been told, by order
 };
@@ -53,7 +53,8 @@ class Runtime {
  public:
   // A safety net: the engine itself ends an operation at its deadline; this much later it can only be a mistake of ours.
   static constexpr Nanos overdue_by = 10 * second;
-  // How long who leaves stays for those who lack some of what it sent; and, of that or more, what it has for the farewell itself.
+  // How long who leaves stays for those who lack some of what it sent; and, of that or more, what it has for the farewell
+  // itself.
   static constexpr Nanos drain_time = 2 * second, last_words_time = 300 * millisecond;
 
   // The transports are made and listening; nobody is known yet.
@@ -66,8 +67,8 @@ class Runtime {
   bool wait(const std::function<bool()>& done, Nanos until);
   // As wait, for one operation.
   bool wait(const Completion& completion, Nanos until);
-  // Submits an operation and drives it to its end; nobody else is woken for it. admit(), called under the mutex, says whether its
-  // group still exists.
+  // Submits an operation and drives it to its end; nobody else is woken for it. admit(), called under the mutex, says whether
+  // its group still exists.
   template <typename Admit>
   Result<Report> run(GroupCore*& group, OperationRequest&& request, uint64_t id, Admit&& admit) {
     auto lock = enter();
@@ -95,7 +96,9 @@ class Runtime {
   Roster& roster() { return roster_; }
   std::vector<PeerIndex>& peers() { return peers_; }  // of the roster's members, by rank; self_peer for this process
   // A new number for a process that was not known so far.
-  PeerIndex add_process(const PeerId& id) { return process_ids_.push_back(id), static_cast<PeerIndex>(process_ids_.size() - 1); }
+  PeerIndex add_process(const PeerId& id) {
+    return process_ids_.push_back(id), static_cast<PeerIndex>(process_ids_.size() - 1);
+  }
   const std::vector<PeerId>& process_ids() const { return process_ids_; }  // by PeerIndex; never shrinks
   std::unique_ptr<Reform>& reform() { return reform_; }
   // Why this process is not a member any more; ok while it is.
@@ -112,7 +115,7 @@ class Runtime {
   // Rank 0: what each member has said last when its links were up.
   struct Readiness {
     uint32_t epoch = 0;
-    uint32_t datagram_bytes = 0;  // the largest datagram on all its links; 0: not all of them carry datagrams
+    uint32_t datagram_bytes = 0;            // the largest datagram on all its links; 0: not all of them carry datagrams
     DatagramAuth auth = DatagramAuth::mac;  // that is enough for it
   };
   std::map<PeerIndex, Readiness>& ready() { return ready_; }
@@ -135,6 +138,7 @@ class Runtime {
    public:
     explicit Entry(Runtime& runtime) : runtime_(runtime), lock_(runtime.enter()) {}
     ~Entry();
+
    private:
     Runtime& runtime_;
     std::unique_lock<std::mutex> lock_;
@@ -179,7 +183,7 @@ class Runtime {
   std::vector<PeerId> process_ids_;
   std::unique_ptr<Reform> reform_;
   Status removed_;
-  bool topology_known_ = false;  // of the current epoch
+  bool topology_known_ = false;            // of the current epoch
   std::vector<std::string> linked_hosts_;  // of the engine's topology, by number
   uint32_t formation_ = 0;
   std::map<PeerIndex, Readiness> ready_;
@@ -187,14 +191,15 @@ class Runtime {
   std::vector<std::pair<std::shared_ptr<Completion>, std::function<void()>>> watched_;
 
   std::mutex mutex_;
-  std::mutex gate_;                    // held by the next one to get the mutex; a driver that gives way waits for it, or it would be quicker again
+  std::mutex
+      gate_;  // held by the next one to get the mutex; a driver that gives way waits for it, or it would be quicker again
   std::condition_variable free_;       // the driver's place is free, or something was done
   std::atomic<uint32_t> calling_{0};   // callers that wait for the mutex
   std::atomic<uint32_t> entering_{0};  // they, and the background thread
   uint32_t waiters_ = 0;               // callers in wait(), the driver included
   bool driving_ = false, sleeping_ = false, stop_ = false;
   bool orphaned_ = false;  // the background thread let go of it last, and is to delete it
-  bool resting_ = false;  // the background thread waits for something to do
+  bool resting_ = false;   // the background thread waits for something to do
   bool rests_on_links_ = false;
   Nanos sleeps_until_ = 0;
   uint64_t ended_before_sleep_ = 0;
@@ -202,11 +207,12 @@ class Runtime {
   // Packets come further apart than it is worth polling for the next: 30 us, on 400 Mbit/s.
   static constexpr double packet_bytes = 1500, thin_packet_us = 30;
   bool thin_ = false;
-  // Nor is it worth a wake-up: who has waited for long rests a little longer, and takes several at once. Pacers make up for so much (TokenBucket::burst_time).
+  // Nor is it worth a wake-up: who has waited for long rests a little longer, and takes several at once. Pacers make up for so
+  // much (TokenBucket::burst_time).
   static constexpr Nanos rest_max = 250 * microsecond;
   static constexpr int rest_part = 64;
-  int wake_fd_ = -1;  // for the driver
-  int rest_fd_ = -1;  // for the background thread, a timer
+  int wake_fd_ = -1;      // for the driver
+  int rest_fd_ = -1;      // for the background thread, a timer
   Nanos called_for_ = 0;  // when it is to look, or has last looked, for something to drive
   Nanos call_delay_ = call_delay_min;
   std::thread background_;

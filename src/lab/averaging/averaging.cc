@@ -17,13 +17,13 @@ struct NamedAlgorithm {
   std::string_view name;
 };
 constexpr NamedAlgorithm algorithm_names[] = {{AveragingAlgorithm::all_reduce, "all-reduce"},
-                                    {AveragingAlgorithm::gossip, "gossip"},
-                                    {AveragingAlgorithm::sgp, "sgp"},
-                                    {AveragingAlgorithm::random_groups, "random"},
-                                    {AveragingAlgorithm::published_grid, "published"},
-                                    {AveragingAlgorithm::chunk_keys, "chunk-keys"},
-                                    {AveragingAlgorithm::fitted, "fitted"},
-                                    {AveragingAlgorithm::fitted_mid_round, "fitted-mid-round"}};
+                                              {AveragingAlgorithm::gossip, "gossip"},
+                                              {AveragingAlgorithm::sgp, "sgp"},
+                                              {AveragingAlgorithm::random_groups, "random"},
+                                              {AveragingAlgorithm::published_grid, "published"},
+                                              {AveragingAlgorithm::chunk_keys, "chunk-keys"},
+                                              {AveragingAlgorithm::fitted, "fitted"},
+                                              {AveragingAlgorithm::fitted_mid_round, "fitted-mid-round"}};
 
 double mean_of(std::span<const double> values) {
   double sum = 0;
@@ -71,7 +71,8 @@ Result<AveragingOutcome> run_averaging(const AveragingSettings& settings) {
   return outcome;
 }
 
-Result<AveragingMeans> average_restarts(const AveragingSettings& settings, const AveragingRestarts& what, const std::function<void()>& progress) {
+Result<AveragingMeans> average_restarts(const AveragingSettings& settings, const AveragingRestarts& what,
+                                        const std::function<void()>& progress) {
   if (what.restarts == 0) return Status(Code::invalid, "averaging: no restart; expected 1 or more");
   AveragingMeans means;
   std::vector<double> squares(what.targets.size());

@@ -70,8 +70,8 @@ class GossipRule : public AveragingRule {
   }
 };
 
-// Matrix h has ones at the flat positions iN + i + k modulo N^2 for k in 0, 2^h, 2^(h+1): what goes over the end of a row falls into the
-// next one, where a circulant would go round. The authors' matrices are so, and check A5 of
+// Matrix h has ones at the flat positions iN + i + k modulo N^2 for k in 0, 2^h, 2^(h+1): what goes over the end of a row falls
+// into the next one, where a circulant would go round. The authors' matrices are so, and check A5 of
 // docs/design/methods/moshpit.md tells the two apart.
 class PushRule : public AveragingRule {
  public:
@@ -105,7 +105,9 @@ class PushRule : public AveragingRule {
 class RandomGroupsRule : public AveragingRule {
  public:
   explicit RandomGroupsRule(uint32_t max_group) : max_group_(max_group) {}
-  double average(uint32_t, Alive alive, PeerValues values, AveragingRandom& random) override { return average_groups(random_groups(alive, max_group_, random), values); }
+  double average(uint32_t, Alive alive, PeerValues values, AveragingRandom& random) override {
+    return average_groups(random_groups(alive, max_group_, random), values);
+  }
 
  private:
   uint32_t max_group_;
@@ -114,7 +116,9 @@ class RandomGroupsRule : public AveragingRule {
 class ChunkKeysRule : public AveragingRule {
  public:
   ChunkKeysRule(uint32_t peers, uint32_t base, uint32_t digits) : keys_(peers, base, digits) {}
-  double average(uint32_t, Alive alive, PeerValues values, AveragingRandom& random) override { return average_groups(keys_.next_groups(alive, random), values); }
+  double average(uint32_t, Alive alive, PeerValues values, AveragingRandom& random) override {
+    return average_groups(keys_.next_groups(alive, random), values);
+  }
 
  private:
   ChunkKeys keys_;
@@ -149,7 +153,8 @@ class FittedRule : public AveragingRule {
     for (uint32_t axis = 0; axis < grid.axes(); ++axis) {
       auto& lines = axes_.emplace_back(grid.line_count(axis));
       for (uint32_t line = 0; line < lines.size(); ++line) {
-        for (const uint32_t rank : grid.line_members(axis, line)) lines[line].push_back({rank, grid.position(grid.cell_of(rank), axis)});
+        for (const uint32_t rank : grid.line_members(axis, line))
+          lines[line].push_back({rank, grid.position(grid.cell_of(rank), axis)});
       }
     }
   }
@@ -214,16 +219,23 @@ class FittedRule : public AveragingRule {
 };
 
 Status check(const AveragingSettings& settings) {
-  const bool fitted = settings.algorithm == AveragingAlgorithm::fitted || settings.algorithm == AveragingAlgorithm::fitted_mid_round;
+  const bool fitted =
+      settings.algorithm == AveragingAlgorithm::fitted || settings.algorithm == AveragingAlgorithm::fitted_mid_round;
   const uint32_t group_least = fitted ? 4 : 2;
-  if (settings.peers < averaging_peers_least || settings.peers > averaging_peers_limit) return {Code::invalid, fmt::format("averaging: {} peers; expected {} to {}", settings.peers, averaging_peers_least, averaging_peers_limit)};
-  if (!(settings.absence >= 0 && settings.absence <= 1)) return {Code::invalid, fmt::format("averaging: absence {}; expected 0 to 1", settings.absence)};
-  if (settings.max_group < group_least) return {Code::invalid, fmt::format("averaging: groups of {}; {} takes {} or more", settings.max_group, name(settings.algorithm), group_least)};
+  if (settings.peers < averaging_peers_least || settings.peers > averaging_peers_limit)
+    return {Code::invalid, fmt::format("averaging: {} peers; expected {} to {}", settings.peers, averaging_peers_least,
+                                       averaging_peers_limit)};
+  if (!(settings.absence >= 0 && settings.absence <= 1))
+    return {Code::invalid, fmt::format("averaging: absence {}; expected 0 to 1", settings.absence)};
+  if (settings.max_group < group_least)
+    return {Code::invalid, fmt::format("averaging: groups of {}; {} takes {} or more", settings.max_group,
+                                       name(settings.algorithm), group_least)};
   return {};
 }
 
 Result<MoshpitGrid> grid_of(const AveragingSettings& settings) {
-  if (settings.algorithm == AveragingAlgorithm::published_grid) return MoshpitGrid::make(GridKind::published, published_dims(settings.peers, settings.max_group), settings.peers);
+  if (settings.algorithm == AveragingAlgorithm::published_grid)
+    return MoshpitGrid::make(GridKind::published, published_dims(settings.peers, settings.max_group), settings.peers);
   return MoshpitGrid::make(GridKind::fitted, fitted_dims(settings.peers, settings.max_group), settings.peers);
 }
 
@@ -272,7 +284,9 @@ void ChunkKeys::move_keys(std::span<const uint32_t> group, AveragingRandom& rand
 
 Result<std::unique_ptr<AveragingRule>> make_averaging_rule(const AveragingSettings& settings) {
   if (auto status = check(settings); !status.ok()) return status;
-  const auto of = [](auto rule) { return Result<std::unique_ptr<AveragingRule>>(std::unique_ptr<AveragingRule>(std::move(rule))); };
+  const auto of = [](auto rule) {
+    return Result<std::unique_ptr<AveragingRule>>(std::unique_ptr<AveragingRule>(std::move(rule)));
+  };
   switch (settings.algorithm) {
     case AveragingAlgorithm::all_reduce: return of(std::make_unique<AllReduceRule>());
     case AveragingAlgorithm::gossip: return of(std::make_unique<GossipRule>());
@@ -287,7 +301,8 @@ Result<std::unique_ptr<AveragingRule>> make_averaging_rule(const AveragingSettin
     case AveragingAlgorithm::fitted_mid_round: {
       const auto grid = grid_of(settings);
       if (!grid.ok()) return grid.status();
-      if (settings.algorithm == AveragingAlgorithm::published_grid) return of(std::make_unique<PublishedGridRule>(*grid, settings.peers, settings.place_seed));
+      if (settings.algorithm == AveragingAlgorithm::published_grid)
+        return of(std::make_unique<PublishedGridRule>(*grid, settings.peers, settings.place_seed));
       return of(std::make_unique<FittedRule>(*grid, settings.algorithm == AveragingAlgorithm::fitted_mid_round));
     }
   }

@@ -20,8 +20,8 @@ using AveragingGroups = std::vector<std::vector<uint32_t>>;  // of peers
 class AveragingRule {
  public:
   virtual ~AveragingRule() = default;
-  // Rounds are 1, 2, …; alive has a flag for each peer. Gives what all peers sent together, in sizes of one vector: 2(g - 1) for a group
-  // of g, whether or not its average came to anything.
+  // Rounds are 1, 2, …; alive has a flag for each peer. Gives what all peers sent together, in sizes of one vector: 2(g - 1)
+  // for a group of g, whether or not its average came to anything.
   virtual double average(uint32_t round, std::span<const uint8_t> alive, std::span<double> values, AveragingRandom& random) = 0;
 };
 // invalid as run_averaging says.
@@ -30,8 +30,9 @@ Result<std::unique_ptr<AveragingRule>> make_averaging_rule(const AveragingSettin
 // Those present in random order, M by M, at least one group; who is left over joins the first, the second, … group.
 AveragingGroups random_groups(std::span<const uint8_t> alive, uint32_t max_group, AveragingRandom& random);
 
-// The published rule of regrouping. A key is d - 1 digits to the base M; peers with one key meet, at most M in one group, and each takes
-// as its newest digit the slot that it got there, losing the oldest. Keys move when a group is put together; who finds nobody keeps its key.
+// The published rule of regrouping. A key is d - 1 digits to the base M; peers with one key meet, at most M in one group, and
+// each takes as its newest digit the slot that it got there, losing the oldest. Keys move when a group is put together; who
+// finds nobody keeps its key.
 class ChunkKeys {
  public:
   // Keys are balanced: peer r begins with the digits of r mod M^(d-1). digits = d - 1.

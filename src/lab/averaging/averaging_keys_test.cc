@@ -32,7 +32,8 @@ TEST(AveragingA33, full_groups_no_pair_twice_and_exact_in_the_last_round_of_a_st
         double sum = 0;
         for (size_t i = 0; i < group.size(); ++i) {
           sum += values[group[i]];
-          for (size_t j = i + 1; j < group.size(); ++j) EXPECT_TRUE(met.insert({group[i], group[j]}).second) << "round " << round;
+          for (size_t j = i + 1; j < group.size(); ++j)
+            EXPECT_TRUE(met.insert({group[i], group[j]}).second) << "round " << round;
         }
         for (const uint32_t peer : group) values[peer] = sum / base;
       }
@@ -45,9 +46,11 @@ TEST(AveragingA33, full_groups_no_pair_twice_and_exact_in_the_last_round_of_a_st
 }
 
 TEST(AveragingA33, runs_by_keys_are_exact_at_the_same_round) {
-  for (const auto& [base, peers, axes] : {std::tuple{2u, 8u, 3u}, {3u, 81u, 4u}, {4u, 1024u, 5u}, {8u, 512u, 3u}, {32u, 1024u, 2u}}) {
+  for (const auto& [base, peers, axes] :
+       {std::tuple{2u, 8u, 3u}, {3u, 81u, 4u}, {4u, 1024u, 5u}, {8u, 512u, 3u}, {32u, 1024u, 2u}}) {
     for (uint32_t rounds = 1; rounds <= axes; ++rounds) {
-      const auto outcome = run_averaging({.algorithm = AveragingAlgorithm::chunk_keys, .peers = peers, .max_group = base, .target = 0, .rounds_max = rounds});
+      const auto outcome = run_averaging(
+          {.algorithm = AveragingAlgorithm::chunk_keys, .peers = peers, .max_group = base, .target = 0, .rounds_max = rounds});
       ASSERT_TRUE(outcome.ok());
       if (rounds < axes) EXPECT_GT(outcome->error_max, 1e-3);
       else EXPECT_LE(outcome->error_max, 1e-12);

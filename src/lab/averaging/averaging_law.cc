@@ -12,7 +12,8 @@ namespace {
 double binomial(uint32_t n, uint32_t k, double p) {
   if (p <= 0) return k == 0 ? 1 : 0;
   if (p >= 1) return k == n ? 1 : 0;
-  return std::exp(std::lgamma(n + 1.) - std::lgamma(k + 1.) - std::lgamma(n - k + 1.) + k * std::log(p) + (n - k) * std::log1p(-p));
+  return std::exp(std::lgamma(n + 1.) - std::lgamma(k + 1.) - std::lgamma(n - k + 1.) + k * std::log(p) +
+                  (n - k) * std::log1p(-p));
 }
 
 }  // namespace
@@ -42,7 +43,9 @@ double random_groups_factor(const AbsenceCase& one) {
   return factor;
 }
 
-double random_groups_variance(const AbsenceCase& one, uint32_t rounds) { return (1 - 1. / one.peers) * std::pow(random_groups_factor(one), rounds); }
+double random_groups_variance(const AbsenceCase& one, uint32_t rounds) {
+  return (1 - 1. / one.peers) * std::pow(random_groups_factor(one), rounds);
+}
 
 uint32_t random_groups_rounds(const AbsenceCase& one, double share) {
   const double factor = random_groups_factor(one);
@@ -51,7 +54,9 @@ uint32_t random_groups_rounds(const AbsenceCase& one, double share) {
   return factor >= 1 || rounds >= UINT32_MAX ? UINT32_MAX : std::max(1u, static_cast<uint32_t>(rounds));
 }
 
-double first_round_variance(const AbsenceCase& one, uint32_t lines) { return (lines + one.absence * one.peers - 1) / one.peers; }
+double first_round_variance(const AbsenceCase& one, uint32_t lines) {
+  return (lines + one.absence * one.peers - 1) / one.peers;
+}
 
 double restarted_rounds(const AbsenceCase& one, uint32_t cap) {
   const double all_there = std::pow(1 - one.absence, one.peers);

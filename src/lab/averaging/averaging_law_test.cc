@@ -31,7 +31,8 @@ Curve curve_of(AveragingSettings settings, uint32_t rounds, uint32_t restarts) {
       curve.error[t] += outcome->variances[t] * outcome->variances[t];
     }
   }
-  for (uint32_t t = 0; t <= rounds; ++t) curve.error[t] = std::sqrt(std::max(0., curve.error[t] / restarts - curve.mean[t] * curve.mean[t]) / restarts);
+  for (uint32_t t = 0; t <= rounds; ++t)
+    curve.error[t] = std::sqrt(std::max(0., curve.error[t] / restarts - curve.mean[t] * curve.mean[t]) / restarts);
   return curve;
 }
 
@@ -67,7 +68,11 @@ TEST(AveragingA15, a_random_split_multiplies_the_variance_as_all_splits_do) {
     std::vector<uint32_t> sizes;
     double factor, attributed;
   };
-  for (const auto& row : std::vector<Row>{{{2, 2}, 1. / 3, .375}, {{1, 2, 3}, .4, .416667}, {{2, 2, 2, 2}, 3. / 7, .4375}, {{9}, 0, .012346}, {{1, 1, 1, 1}, 1, 1}}) {
+  for (const auto& row : std::vector<Row>{{{2, 2}, 1. / 3, .375},
+                                          {{1, 2, 3}, .4, .416667},
+                                          {{2, 2, 2, 2}, 3. / 7, .4375},
+                                          {{9}, 0, .012346},
+                                          {{1, 1, 1, 1}, 1, 1}}) {
     uint32_t peers = 0;
     for (const uint32_t size : row.sizes) peers += size;
     const double attributed = attributed_split_factor(peers, static_cast<uint32_t>(row.sizes.size()));
@@ -82,7 +87,8 @@ constexpr double specified_factors[2][4] = {{.029354, .029572, .032557, .037428}
 
 TEST(AveragingA16, random_groups_shrink_the_variance_by_the_specified_factors) {
   for (const uint32_t n : {0u, 1u}) {
-    for (size_t p = 0; p < 4; ++p) EXPECT_NEAR(random_groups_factor({.peers = 512u << n, .absence = absences[p]}), specified_factors[n][p], 1e-6);
+    for (size_t p = 0; p < 4; ++p)
+      EXPECT_NEAR(random_groups_factor({.peers = 512u << n, .absence = absences[p]}), specified_factors[n][p], 1e-6);
   }
   EXPECT_DOUBLE_EQ(random_groups_variance({.peers = 512}, 0), 511. / 512);  // of the inputs themselves
   EXPECT_NEAR(random_groups_variance({.peers = 512}, 2), 511. / 512 * .029354 * .029354, 1e-7);
@@ -91,9 +97,11 @@ TEST(AveragingA16, random_groups_shrink_the_variance_by_the_specified_factors) {
 void expect_random_groups_follow_the_law(uint32_t restarts) {
   for (const uint32_t peers : {512u, 1024u}) {
     for (const double absence : absences) {
-      const auto curve = curve_of({.algorithm = AveragingAlgorithm::random_groups, .peers = peers, .absence = absence}, 3, restarts);
+      const auto curve =
+          curve_of({.algorithm = AveragingAlgorithm::random_groups, .peers = peers, .absence = absence}, 3, restarts);
       for (uint32_t t = 0; t <= 3; ++t) {
-        EXPECT_NEAR(curve.mean[t], random_groups_variance({.peers = peers, .absence = absence}, t), 4 * curve.error[t]) << peers << " peers, absence " << absence << ", round " << t << ", seeds from 0";
+        EXPECT_NEAR(curve.mean[t], random_groups_variance({.peers = peers, .absence = absence}, t), 4 * curve.error[t])
+            << peers << " peers, absence " << absence << ", round " << t << ", seeds from 0";
       }
     }
   }
@@ -113,12 +121,14 @@ TEST(AveragingA18, a_ring_mixes_as_specified) {
     uint32_t rounds;
     double variance;
   };
-  for (const auto& row : {Row{1, .332357}, {2, .233591}, {5, .150643}, {10, .107255}, {50, .047792}}) EXPECT_NEAR(ring_variance(1024, row.rounds), row.variance, 1e-6);
+  for (const auto& row : {Row{1, .332357}, {2, .233591}, {5, .150643}, {10, .107255}, {50, .047792}})
+    EXPECT_NEAR(ring_variance(1024, row.rounds), row.variance, 1e-6);
 }
 
 TEST(AveragingA18, gossip_follows_the_law_of_the_ring) {
   const auto curve = curve_of({.algorithm = AveragingAlgorithm::gossip, .peers = 128}, 10, 300);
-  for (uint32_t t = 0; t <= 10; ++t) EXPECT_NEAR(curve.mean[t], ring_variance(128, t), 4 * curve.error[t]) << "round " << t << ", seeds from 0";
+  for (uint32_t t = 0; t <= 10; ++t)
+    EXPECT_NEAR(curve.mean[t], ring_variance(128, t), 4 * curve.error[t]) << "round " << t << ", seeds from 0";
 }
 
 TEST(AveragingA19, a_full_grid_shrinks_the_variance_as_specified) {
@@ -134,11 +144,13 @@ void expect_full_grids_follow_the_law(uint32_t restarts) {
   struct Row {
     uint32_t peers, group, axes;
   };
-  for (const auto algorithm : {AveragingAlgorithm::published_grid, AveragingAlgorithm::fitted, AveragingAlgorithm::chunk_keys}) {
+  for (const auto algorithm :
+       {AveragingAlgorithm::published_grid, AveragingAlgorithm::fitted, AveragingAlgorithm::chunk_keys}) {
     for (const auto& row : {Row{1024, 32, 2}, {512, 8, 3}, {1024, 4, 5}}) {
       SCOPED_TRACE(std::string(name(algorithm)) + ", groups of " + std::to_string(row.group) + ", seeds from 0");
       const auto curve = curve_of({.algorithm = algorithm, .peers = row.peers, .max_group = row.group}, row.axes, restarts);
-      for (uint32_t k = 1; k < row.axes; ++k) EXPECT_NEAR(curve.mean[k], full_grid_variance(row.group, row.axes, k), 4 * curve.error[k]) << "round " << k;
+      for (uint32_t k = 1; k < row.axes; ++k)
+        EXPECT_NEAR(curve.mean[k], full_grid_variance(row.group, row.axes, k), 4 * curve.error[k]) << "round " << k;
       EXPECT_LT(curve.mean[row.axes], 1e-28);
     }
   }
@@ -159,12 +171,15 @@ TEST(AveragingA19, a_first_round_leaves_the_specified_variance) {
 void expect_first_rounds_follow_the_law(uint32_t restarts, double tolerance) {
   for (const double absence : absences) {
     for (const uint32_t peers : {1024u, 768u}) {
-      const auto curve = curve_of({.algorithm = AveragingAlgorithm::published_grid, .peers = peers, .absence = absence}, 1, restarts);
-      EXPECT_NEAR(curve.mean[1] / first_round_variance({.peers = peers, .absence = absence}, 32), 1, tolerance) << peers << " peers, absence " << absence << ", seeds from 0";
+      const auto curve =
+          curve_of({.algorithm = AveragingAlgorithm::published_grid, .peers = peers, .absence = absence}, 1, restarts);
+      EXPECT_NEAR(curve.mean[1] / first_round_variance({.peers = peers, .absence = absence}, 32), 1, tolerance)
+          << peers << " peers, absence " << absence << ", seeds from 0";
     }
   }
   const auto fitted = curve_of({.absence = .01}, 1, restarts);
-  EXPECT_NEAR(fitted.mean[1] / first_round_variance({.peers = 512, .absence = .01}, 22), 1, tolerance) << "fitted, seeds from 0";
+  EXPECT_NEAR(fitted.mean[1] / first_round_variance({.peers = 512, .absence = .01}, 22), 1, tolerance)
+      << "fitted, seeds from 0";
 }
 
 TEST(AveragingA19, first_rounds_follow_the_law) { expect_first_rounds_follow_the_law(200, .08); }
@@ -173,7 +188,7 @@ TEST(AveragingA19Long, first_rounds_follow_the_law) { expect_first_rounds_follow
 TEST(AveragingLaw, rounds_of_random_regrouping_for_a_share_of_the_variance) {
   EXPECT_EQ(random_groups_rounds({.peers = 512}, 1e-9), 6u);
   EXPECT_EQ(random_groups_rounds({.peers = 512}, 1e-4), 3u);
-  EXPECT_EQ(random_groups_rounds({.peers = 32}, 1e-9), 1u);           // one group holds all
+  EXPECT_EQ(random_groups_rounds({.peers = 32}, 1e-9), 1u);  // one group holds all
   EXPECT_EQ(random_groups_rounds({.peers = 512, .absence = 1}, 1e-9), UINT32_MAX);
 }
 

@@ -5,21 +5,23 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lab/drop_compute/drop_words.h"
 #include "cli/common/option_values.h"
 #include "cli/common/progress.h"
 #include "cli/common/text.h"
 #include "cli/common/threads.h"
+#include "lab/common/option_words.h"
 
 namespace unisono::cli {
 
-const CommandLineText averaging_text{
-    .name = "unisono simulate averaging",
-    .usage = "unisono simulate averaging [OPTIONS]",
-    .description = "How many rounds do peers need until all hold the mean, if some are absent in each round? The averaging simulation of the authors of\n"
-                   "Moshpit SGD, with their random numbers: each peer holds a normal number, and the variance of all of them is what is left to do.\n"
-                   "Prints rounds, what was sent until then, and what the formulae say.",
-    .footer = R"(Examples:
+const CommandLineText averaging_text{.name = "unisono simulate averaging",
+                                     .usage = "unisono simulate averaging [OPTIONS]",
+                                     .description =
+                                         "How many rounds do peers need until all hold the mean, if some are absent in each "
+                                         "round? The averaging simulation of the authors of\n"
+                                         "Moshpit SGD, with their random numbers: each peer holds a normal number, and the "
+                                         "variance of all of them is what is left to do.\n"
+                                         "Prints rounds, what was sent until then, and what the formulae say.",
+                                     .footer = R"(Examples:
   unisono simulate averaging                                      512 peers, four absences, seven algorithms
   unisono simulate averaging --compare                            the authors' table, and 768 and 1024 peers
   unisono simulate averaging --peers 600 --absence 0.002 --algorithm fitted,random --restarts 2000
@@ -62,7 +64,8 @@ Status parse_list(std::vector<T>& values, std::string_view option, std::string_v
     if (!value.ok()) return value.status();
     add_once(values, static_cast<T>(*value));
   }
-  return values.size() <= list_limit ? Status() : invalid(fmt::format("{}: {} values; at most {}", option, values.size(), list_limit));
+  return values.size() <= list_limit ? Status()
+                                     : invalid(fmt::format("{}: {} values; at most {}", option, values.size(), list_limit));
 }
 
 Result<AveragingAlgorithm> parse_algorithm(const std::string& typed) {
@@ -82,15 +85,18 @@ Status set_algorithms(const AveragingOptions& o, std::vector<AveragingAlgorithm>
     return {};
   }
   if (auto status = parse_list(algorithms, "--algorithm", o.algorithms, parse_algorithm); !status.ok()) return status;
-  const bool has_grid = std::any_of(algorithms.begin(), algorithms.end(), [](auto each) { return each >= AveragingAlgorithm::published_grid; });
+  const bool has_grid =
+      std::any_of(algorithms.begin(), algorithms.end(), [](auto each) { return each >= AveragingAlgorithm::published_grid; });
   if (has_grid) add_once(algorithms, AveragingAlgorithm::random_groups);
   std::sort(algorithms.begin(), algorithms.end());
   return {};
 }
 
 Status refuse_beside_compare(const AveragingOptions& o) {
-  for (const auto& [name, text] : {std::pair{"--absence", &o.absences}, {"--algorithm", &o.algorithms}, {"--target", &o.targets}}) {
-    if (o.compare && !text->empty()) return invalid(fmt::format("{} has no say beside --compare, which shows what the authors' table has", name));
+  for (const auto& [name, text] :
+       {std::pair{"--absence", &o.absences}, {"--algorithm", &o.algorithms}, {"--target", &o.targets}}) {
+    if (o.compare && !text->empty())
+      return invalid(fmt::format("{} has no say beside --compare, which shows what the authors' table has", name));
   }
   return {};
 }
@@ -99,23 +105,33 @@ Status refuse_beside_compare(const AveragingOptions& o) {
 
 void add_averaging_options(CLI::App& app, AveragingOptions& o) {
   app.add_option("-n,--peers", o.peers, "N, 3 to 4096, or several between commas [512]")->type_name("LIST");
-  app.add_option("-p,--absence", o.absences, fmt::format("chance that a peer is absent in a round, or several [{}]", usual_absences))->type_name("LIST");
-  set_choices(*app.add_option("-a,--algorithm", o.algorithms, fmt::format("{}, or several between commas [all but the last]", fmt::join(algorithm_names(), " ")))->type_name("LIST"), algorithm_names());
+  app.add_option("-p,--absence", o.absences,
+                 fmt::format("chance that a peer is absent in a round, or several [{}]", usual_absences))
+      ->type_name("LIST");
+  set_choices(
+      *app.add_option("-a,--algorithm", o.algorithms,
+                      fmt::format("{}, or several between commas [all but the last]", fmt::join(algorithm_names(), " ")))
+           ->type_name("LIST"),
+      algorithm_names());
   app.add_option("-r,--restarts", o.restarts, "runs of each, with seeds of their own [10]")->type_name("N");
-  app.add_option("-t,--target", o.targets, fmt::format("variance that is to be reached, or several [{}]", usual_targets))->type_name("LIST");
+  app.add_option("-t,--target", o.targets, fmt::format("variance that is to be reached, or several [{}]", usual_targets))
+      ->type_name("LIST");
   app.add_option("-m,--max-group", o.max_group, "M, 4 to 128 [32]")->type_name("N");
   app.add_flag("-c,--compare", o.compare, "the authors' table: 512, 768, 900 and 1024 peers beside yours");
   app.add_option("--plot", o.plot, "draw PREFIX-variance.svg and PREFIX-absence.svg")->type_name("PREFIX");
   app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "algorithms run at the same time [1]")->type_name("N");
-  add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  add_choice(
+      app, o.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
 }
 
 std::vector<sim::AveragingSettings> AveragingPlan::cases() const {
   std::vector<sim::AveragingSettings> all;
   for (const uint32_t count : peers) {
     for (const double absence : absences) {
-      for (const auto algorithm : algorithms) all.push_back({.algorithm = algorithm, .peers = count, .absence = absence, .max_group = max_group});
+      for (const auto algorithm : algorithms)
+        all.push_back({.algorithm = algorithm, .peers = count, .absence = absence, .max_group = max_group});
     }
   }
   return all;
@@ -128,22 +144,29 @@ Result<AveragingPlan> make_averaging_plan(const AveragingOptions& o) {
   plan.plot = o.plot;
   plan.json = o.json;
   plan.progress = o.progress;
-  const auto parse_peers = [](const std::string& word) { return parse_between("--peers", word, sim::averaging_peers_least, sim::averaging_peers_limit); };
+  const auto parse_peers = [](const std::string& word) {
+    return parse_between("--peers", word, sim::averaging_peers_least, sim::averaging_peers_limit);
+  };
   const auto parse_absence = [](const std::string& word) { return parse_number("--absence", word, 0, 1); };
   const auto parse_target = [](const std::string& word) { return parse_number("--target", word, 1e-30, 1); };
   if (o.compare) plan.peers.assign(std::begin(compared_peers), std::end(compared_peers));
   else if (o.peers.empty()) plan.peers = {usual_peers};
-  if (auto status = first_wrong({refuse_beside_compare(o), o.peers.empty() ? Status() : parse_list(plan.peers, "--peers", o.peers, parse_peers),
-                             parse_list(plan.absences, "--absence", o.absences.empty() ? usual_absences : o.absences, parse_absence), parse_list(plan.targets, "--target", o.targets.empty() ? usual_targets : o.targets, parse_target),
-                             set_algorithms(o, plan.algorithms), set_number(plan.restarts, "--restarts", o.restarts, 1, restarts_limit), set_number(plan.max_group, "--max-group", o.max_group, max_group_least, max_group_limit),
-                             set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max), check_progress(o.progress)});
+  if (auto status = first_wrong(
+          {refuse_beside_compare(o), o.peers.empty() ? Status() : parse_list(plan.peers, "--peers", o.peers, parse_peers),
+           parse_list(plan.absences, "--absence", o.absences.empty() ? usual_absences : o.absences, parse_absence),
+           parse_list(plan.targets, "--target", o.targets.empty() ? usual_targets : o.targets, parse_target),
+           set_algorithms(o, plan.algorithms), set_number(plan.restarts, "--restarts", o.restarts, 1, restarts_limit),
+           set_number(plan.max_group, "--max-group", o.max_group, max_group_least, max_group_limit),
+           set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max), check_progress(o.progress)});
       !status.ok())
     return status;
   if (o.compare) std::sort(plan.peers.begin(), plan.peers.end());
   return plan;
 }
 
-bool needs_a_full_grid(AveragingAlgorithm algorithm) { return algorithm == AveragingAlgorithm::published_grid || algorithm == AveragingAlgorithm::chunk_keys; }
+bool needs_a_full_grid(AveragingAlgorithm algorithm) {
+  return algorithm == AveragingAlgorithm::published_grid || algorithm == AveragingAlgorithm::chunk_keys;
+}
 
 bool is_full_grid(uint32_t peers, uint32_t max_group) {
   uint64_t cells = max_group;

@@ -1,4 +1,5 @@
-// What `unisono simulate averaging` runs, from words to settings: every algorithm, for every number of peers, under every absence. Pure.
+// What `unisono simulate averaging` runs, from words to settings: every algorithm, for every number of peers, under every
+// absence. Pure.
 #pragma once
 
 #include <string>

@@ -42,7 +42,11 @@ TEST(AveragingPlan, without_options_is_512_peers_and_all_algorithms_but_the_one_
 }
 
 TEST(AveragingPlan, is_what_was_asked_for) {
-  const auto plan = averaging_plan_of({"--peers", "40,600,40", "--absence", "0.02,0", "--algorithm", "fitted_mid_round,all-reduce", "--restarts", "3", "--target", "1e-6", "--max-group", "8", "--plot", "a", "--json", "b", "--jobs", "2", "--progress", "off"});
+  const auto plan =
+      averaging_plan_of({"--peers",    "40,600,40", "--absence", "0.02,0", "--algorithm", "fitted_mid_round,all-reduce",
+                         "--restarts", "3",         "--target",  "1e-6",   "--max-group", "8",
+                         "--plot",     "a",         "--json",    "b",      "--jobs",      "2",
+                         "--progress", "off"});
   EXPECT_EQ(plan.peers, (std::vector<uint32_t>{40, 600}));
   EXPECT_EQ(plan.absences, (std::vector<double>{.02, 0}));
   EXPECT_EQ(plan.targets, std::vector<double>{1e-6});
@@ -53,7 +57,8 @@ TEST(AveragingPlan, is_what_was_asked_for) {
 }
 
 TEST(AveragingPlan, random_groups_stand_beside_every_grid) {
-  for (const char* grid : {"published", "chunk-keys", "fitted", "fitted-mid-round"}) EXPECT_EQ(averaging_plan_of({"--algorithm", grid}).algorithms.front(), random_groups) << grid;
+  for (const char* grid : {"published", "chunk-keys", "fitted", "fitted-mid-round"})
+    EXPECT_EQ(averaging_plan_of({"--algorithm", grid}).algorithms.front(), random_groups) << grid;
   EXPECT_EQ(averaging_plan_of({"--algorithm", "gossip"}).algorithms, Algorithms{gossip});
 }
 
@@ -61,7 +66,8 @@ TEST(AveragingPlan, compare_has_the_authors_peers_and_yours_in_order) {
   EXPECT_EQ(averaging_plan_of({"--compare"}).peers, (std::vector<uint32_t>{512, 768, 900, 1024}));
   EXPECT_EQ(averaging_plan_of({"--compare", "--peers", "600,900"}).peers, (std::vector<uint32_t>{512, 600, 768, 900, 1024}));
   EXPECT_EQ(averaging_plan_of({"--compare"}).absences, (std::vector<double>{0, .001, .005, .01}));
-  expect_averaging_refused({"--compare", "--absence", "0.1"}, "--absence has no say beside --compare, which shows what the authors' table has");
+  expect_averaging_refused({"--compare", "--absence", "0.1"},
+                           "--absence has no say beside --compare, which shows what the authors' table has");
 }
 
 TEST(AveragingPlan, says_which_option_is_wrong_and_what_it_takes) {
@@ -69,7 +75,9 @@ TEST(AveragingPlan, says_which_option_is_wrong_and_what_it_takes) {
   expect_averaging_refused({"--peers", "512,"}, "--peers '': expected a whole number from 3 to 4096");
   expect_averaging_refused({"--restarts", "0"}, "--restarts '0': expected a whole number from 1 to 100000");
   expect_averaging_refused({"--max-group", "129"}, "--max-group '129': expected a whole number from 4 to 128");
-  expect_averaging_refused({"--algorithm", "fited"}, "--algorithm 'fited' is none of all-reduce, gossip, sgp, random, published, chunk-keys, fitted, fitted-mid-round; did you mean 'fitted'?");
+  expect_averaging_refused({"--algorithm", "fited"},
+                           "--algorithm 'fited' is none of all-reduce, gossip, sgp, random, published, chunk-keys, fitted, "
+                           "fitted-mid-round; did you mean 'fitted'?");
   EXPECT_FALSE(make_averaging_plan(read_averaging({"--absence", "1.5"})).ok());
   EXPECT_FALSE(make_averaging_plan(read_averaging({"--absence", "nan"})).ok());
   EXPECT_FALSE(make_averaging_plan(read_averaging({"--target", "0"})).ok());

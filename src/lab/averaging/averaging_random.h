@@ -1,7 +1,9 @@
-// The random numbers of the published averaging simulation: MT19937 read as NumPy's RandomState reads it, so that one seed gives the
-// inputs, absences and groups that the authors' own program gets from it. For that simulation alone; all else uses base/random.h.
+// The random numbers of the published averaging simulation: MT19937 read as NumPy's RandomState reads it, so that one seed
+// gives the inputs, absences and groups that the authors' own program gets from it. For that simulation alone; all else uses
+// base/random.h.
 //
-// Sources: Matsumoto and Nishimura 1998 (the generator, std::mt19937); Marsaglia's polar method for normals; NumPy's legacy RandomState.
+// Sources: Matsumoto and Nishimura 1998 (the generator, std::mt19937); Marsaglia's polar method for normals; NumPy's legacy
+// RandomState.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,8 @@ namespace {
 
 // Checks A1 and A2 of docs/design/methods/moshpit.md.
 TEST(AveragingA1, normals_are_those_of_numpy) {
-  const std::vector<std::vector<double>> expected{{1.764052345967664, .400157208367223, .978737984105739, 2.240893199201458}, {1.624345363663242, -.611756413650075, -.528171752263456}};
+  const std::vector<std::vector<double>> expected{{1.764052345967664, .400157208367223, .978737984105739, 2.240893199201458},
+                                                  {1.624345363663242, -.611756413650075, -.528171752263456}};
   for (uint32_t seed = 0; seed < expected.size(); ++seed) {
     AveragingRandom random(seed);
     for (const double value : expected[seed]) EXPECT_NEAR(random.normal(), value, 1e-14) << "seed " << seed;
@@ -35,10 +36,12 @@ TEST(AveragingA2, inputs_have_the_specified_variances) {
     uint32_t peers;
     double variances[5];
   };
-  constexpr Row rows[] = {{1024, {.969624, .969228, .997676, 1.020108, .913115}}, {512, {.997856, .969428, 1.069055, 1.037432, .930900}}};
+  constexpr Row rows[] = {{1024, {.969624, .969228, .997676, 1.020108, .913115}},
+                          {512, {.997856, .969428, 1.069055, 1.037432, .930900}}};
   for (const auto& row : rows) {
     for (uint32_t seed = 0; seed < 5; ++seed) {
-      const auto outcome = run_averaging({.algorithm = AveragingAlgorithm::all_reduce, .peers = row.peers, .seed = seed, .rounds_max = 0});
+      const auto outcome =
+          run_averaging({.algorithm = AveragingAlgorithm::all_reduce, .peers = row.peers, .seed = seed, .rounds_max = 0});
       ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
       EXPECT_NEAR(outcome->variances.front(), row.variances[seed], 1e-6) << row.peers << " peers, seed " << seed;
     }

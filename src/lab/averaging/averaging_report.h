@@ -4,15 +4,17 @@
 #include <string>
 #include <vector>
 
-#include "lab/averaging/averaging_plan.h"
 #include "cli/common/plot.h"
+#include "lab/averaging/averaging_plan.h"
 
 namespace unisono::cli {
 
 struct AveragingResult {
   AveragingPlan plan;
   std::vector<sim::AveragingMeans> means;  // of plan.cases(), in their order
-  const sim::AveragingMeans& at(size_t peers, size_t absence, size_t algorithm) const { return means[(peers * plan.absences.size() + absence) * plan.algorithms.size() + algorithm]; }
+  const sim::AveragingMeans& at(size_t peers, size_t absence, size_t algorithm) const {
+    return means[(peers * plan.absences.size() + absence) * plan.algorithms.size() + algorithm];
+  }
 };
 
 // Rounds, what was sent, and the formulae; what cannot be exact is said.

@@ -13,7 +13,8 @@ AveragingResult result_of(const AveragingOptions& options, bool curve = false) {
   EXPECT_TRUE(plan.ok()) << plan.status().to_string();
   AveragingResult result{.plan = plan.ok() ? *plan : AveragingPlan{}, .means = {}};
   for (const auto& one : result.plan.cases()) {
-    const auto means = sim::average_restarts(one, {.restarts = result.plan.restarts, .targets = result.plan.targets, .curve = curve});
+    const auto means =
+        sim::average_restarts(one, {.restarts = result.plan.restarts, .targets = result.plan.targets, .curve = curve});
     EXPECT_TRUE(means.ok()) << means.status().to_string();
     result.means.push_back(means.ok() ? *means : sim::AveragingMeans{});
   }
@@ -24,16 +25,23 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 TEST(AveragingReport, table_has_rounds_of_every_algorithm_and_what_was_sent) {
   const auto text = table_of(result_of({.absences = "0,0.005"}));
-  EXPECT_TRUE(contains(text, "# 10 restarts of each, seeds 0-9; groups of up to 32\n# rounds until the variance of all peers' numbers is below 1e-09 (below 0.0001); 50 at most")) << text;
+  EXPECT_TRUE(contains(text,
+                       "# 10 restarts of each, seeds 0-9; groups of up to 32\n# rounds until the variance of all peers' "
+                       "numbers is below 1e-09 (below 0.0001); 50 at most"))
+      << text;
   EXPECT_TRUE(contains(text, "\n    512       0     1.0 (1.0)   50.0 (50.0)")) << text;
   EXPECT_TRUE(contains(text, "   47.6 (15.6)     6.1 (3.0)     8.8 (3.8)     6.5 (3.0)     2.0 (2.0)\n")) << text;
   EXPECT_TRUE(contains(text, "3.82\n    512   0.005         21.76")) << text;
 }
 
 TEST(AveragingReport, table_says_what_is_not_exact_and_why_runs_ended) {
-  const auto text = table_of(result_of({.peers = "512,1024", .absences = "0.01", .algorithms = "all-reduce,published,chunk-keys,fitted"}));
-  EXPECT_TRUE(contains(text, "# published, chunk-keys: not exact with 512 peers, even if nobody is absent; only N = 32^d is\n")) << text;
-  EXPECT_TRUE(contains(text, "# fitted: grids of 23x22 for 512, 32x32 for 1024; exact after a round along each axis, if nobody is absent\n")) << text;
+  const auto text =
+      table_of(result_of({.peers = "512,1024", .absences = "0.01", .algorithms = "all-reduce,published,chunk-keys,fitted"}));
+  EXPECT_TRUE(contains(text, "# published, chunk-keys: not exact with 512 peers, even if nobody is absent; only N = 32^d is\n"))
+      << text;
+  EXPECT_TRUE(contains(
+      text, "# fitted: grids of 23x22 for 512, 32x32 for 1024; exact after a round along each axis, if nobody is absent\n"))
+      << text;
   EXPECT_TRUE(contains(text, "# 17 of 100 runs had not come below 1e-09 after 50 rounds\n")) << text;
   const auto full = table_of(result_of({.peers = "1024", .absences = "0", .algorithms = "published"}));
   EXPECT_FALSE(contains(full, "not exact")) << full;
@@ -64,13 +72,14 @@ TEST(AveragingReport, every_line_of_json_is_a_value_with_all_that_the_table_has)
 }
 
 TEST(AveragingReport, pictures_have_a_panel_for_each_absence_and_number_of_peers) {
-  const auto result = result_of({.peers = "64,81", .absences = "0.01,0", .algorithms = "fitted,gossip", .restarts = "2", .max_group = "9"}, true);
+  const auto result = result_of(
+      {.peers = "64,81", .absences = "0.01,0", .algorithms = "fitted,gossip", .restarts = "2", .max_group = "9"}, true);
   const auto variance = variance_panels_of(result);
   ASSERT_EQ(variance.size(), 4u);
   EXPECT_EQ(variance[3].title, "Mean variance, 81 peers, absence 0");
   EXPECT_FALSE(variance[0].new_row || variance[1].new_row || variance[3].new_row);
   EXPECT_TRUE(variance[2].new_row);
-  ASSERT_EQ(variance[3].series.size(), 3u);  // gossip, random, fitted
+  ASSERT_EQ(variance[3].series.size(), 3u);            // gossip, random, fitted
   EXPECT_EQ(variance[3].series[2].points.size(), 3u);  // exact after two rounds: ends at what is drawn last
   EXPECT_EQ(variance[3].series[2].points.back().y, 1e-20);
   EXPECT_EQ(variance[3].series[0].points.size(), 51u);

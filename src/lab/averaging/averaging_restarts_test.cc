@@ -16,18 +16,15 @@ using enum AveragingAlgorithm;
 struct Expected {
   AveragingAlgorithm algorithm;
   uint32_t peers;
-  double rounds[4];   // to 1e-9, by absence
-  double allowed;     // with 2000 restarts
+  double rounds[4];  // to 1e-9, by absence
+  double allowed;    // with 2000 restarts
 };
 constexpr double expected_absences[] = {0, .001, .005, .01};
-constexpr Expected all_expected[] = {{random_groups, 512, {6.17, 6.18, 6.39, 6.70}, .06},
-                                     {published_grid, 512, {8.32, 8.39, 8.66, 8.96}, .06},
-                                     {published_grid, 1024, {2.00, 3.66, 5.17, 5.89}, .06},
-                                     {fitted, 512, {2.000, 3.219, 5.021, 5.795}, .01},
-                                     {fitted, 1024, {2.000, 3.662, 5.180, 5.888}, .01},
-                                     {fitted_mid_round, 1024, {2.00, 3.77, 5.52, 6.36}, .12},
-                                     {chunk_keys, 512, {6.85, 6.91, 7.02, 7.24}, .1},
-                                     {chunk_keys, 1024, {2.00, 4.17, 5.81, 6.23}, .1}};
+constexpr Expected all_expected[] = {
+    {random_groups, 512, {6.17, 6.18, 6.39, 6.70}, .06},   {published_grid, 512, {8.32, 8.39, 8.66, 8.96}, .06},
+    {published_grid, 1024, {2.00, 3.66, 5.17, 5.89}, .06}, {fitted, 512, {2.000, 3.219, 5.021, 5.795}, .01},
+    {fitted, 1024, {2.000, 3.662, 5.180, 5.888}, .01},     {fitted_mid_round, 1024, {2.00, 3.77, 5.52, 6.36}, .12},
+    {chunk_keys, 512, {6.85, 6.91, 7.02, 7.24}, .1},       {chunk_keys, 1024, {2.00, 4.17, 5.81, 6.23}, .1}};
 
 double mean_rounds(AveragingSettings settings, uint32_t restarts) {
   double rounds = 0;
@@ -44,8 +41,10 @@ double mean_rounds(AveragingSettings settings, uint32_t restarts) {
 void expect_specified_means(uint32_t restarts, double more) {
   for (const auto& one : all_expected) {
     for (size_t p = 0; p < std::size(expected_absences); ++p) {
-      const double rounds = mean_rounds({.algorithm = one.algorithm, .peers = one.peers, .absence = expected_absences[p]}, restarts);
-      EXPECT_NEAR(rounds, one.rounds[p], one.allowed + more) << name(one.algorithm) << ", " << one.peers << " peers, absence " << expected_absences[p] << ", seeds from 0";
+      const double rounds =
+          mean_rounds({.algorithm = one.algorithm, .peers = one.peers, .absence = expected_absences[p]}, restarts);
+      EXPECT_NEAR(rounds, one.rounds[p], one.allowed + more)
+          << name(one.algorithm) << ", " << one.peers << " peers, absence " << expected_absences[p] << ", seeds from 0";
     }
   }
 }
@@ -81,7 +80,8 @@ TEST(Averaging, a_curve_has_the_mean_variance_after_every_round_and_leaves_the_r
   ASSERT_EQ(curve->variances.size(), averaging_rounds_cap + 1);
   const auto first = run_averaging(settings), second = run_averaging({.absence = .005, .seed = 4});
   ASSERT_TRUE(first.ok() && second.ok());
-  for (size_t t = 0; t < 4; ++t) EXPECT_NEAR(curve->variances[t] / ((first->variances[t] + second->variances[t]) / 2), 1, 1e-12);
+  for (size_t t = 0; t < 4; ++t)
+    EXPECT_NEAR(curve->variances[t] / ((first->variances[t] + second->variances[t]) / 2), 1, 1e-12);
   // 5 and 6 rounds or so: the sample's deviation of two numbers is their distance over the root of two.
   const double a = first->rounds_to(1e-9), b = second->rounds_to(1e-9);
   EXPECT_NEAR(curve->targets[0].deviation, std::abs(a - b) / std::sqrt(2.), 1e-9);

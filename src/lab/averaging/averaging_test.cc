@@ -37,7 +37,8 @@ TEST(AveragingA3, all_reduce_with_restart) {
 
 TEST(AveragingA4, random_groups) {
   EXPECT_EQ(rounds_of({.algorithm = AveragingAlgorithm::random_groups}), (Rounds{6, 6, 6, 7, 6, 6, 6, 6, 6, 6}));
-  EXPECT_EQ(rounds_of({.algorithm = AveragingAlgorithm::random_groups, .absence = .01}), (Rounds{7, 7, 7, 6, 6, 6, 6, 7, 7, 7}));
+  EXPECT_EQ(rounds_of({.algorithm = AveragingAlgorithm::random_groups, .absence = .01}),
+            (Rounds{7, 7, 7, 6, 6, 6, 6, 7, 7, 7}));
   EXPECT_EQ(rounds_of({.algorithm = AveragingAlgorithm::random_groups, .peers = 1024}), (Rounds{6, 6, 7, 6, 6, 6, 7, 6, 6, 6}));
 }
 
@@ -61,8 +62,8 @@ TEST(AveragingA7, fitted_grid) {
   EXPECT_EQ(rounds_of({.absence = .001, .max_group = 8}), (Rounds{7, 5, 6, 3, 5, 3, 5, 3, 3, 6}));
 }
 
-// The authors' printed table (N = 512 and 900), to the printed digit; of their own grid, which they do not seed, with the shuffle of
-// docs/design/methods/moshpit.md, "The averaging simulation".
+// The authors' printed table (N = 512 and 900), to the printed digit; of their own grid, which they do not seed, with the
+// shuffle of docs/design/methods/moshpit.md, "The averaging simulation".
 TEST(AveragingA8, means_of_ten_seeds_are_those_of_the_authors_table) {
   struct Row {
     uint32_t peers;
@@ -80,8 +81,10 @@ TEST(AveragingA8, means_of_ten_seeds_are_those_of_the_authors_table) {
   constexpr AveragingAlgorithm columns[] = {all_reduce, gossip, sgp, AveragingAlgorithm::random_groups, published_grid, fitted};
   for (const auto& row : rows) {
     for (size_t column = 0; column < std::size(columns); ++column) {
-      SCOPED_TRACE(std::to_string(row.peers) + " peers, absence " + std::to_string(row.absence) + ", " + std::string(name(columns[column])));
-      const auto means = average_restarts({.algorithm = columns[column], .peers = row.peers, .absence = row.absence}, {.restarts = 10, .targets = targets});
+      SCOPED_TRACE(std::to_string(row.peers) + " peers, absence " + std::to_string(row.absence) + ", " +
+                   std::string(name(columns[column])));
+      const auto means = average_restarts({.algorithm = columns[column], .peers = row.peers, .absence = row.absence},
+                                          {.restarts = 10, .targets = targets});
       ASSERT_TRUE(means.ok()) << means.status().to_string();
       for (size_t i = 0; i < 2; ++i) {
         if (row.values[column][i] == any) continue;
@@ -98,8 +101,14 @@ TEST(AveragingA8, published_grid_is_within_six_tenths_of_a_round_of_the_authors_
     double absence, rounds, rounds_to_1e4;
   };
   constexpr double targets[] = {1e-9, 1e-4};
-  for (const auto& row : {Row{512, 0, 8.2, 3.6}, {512, .001, 8.5, 3.3}, {512, .005, 8.8, 3.9}, {512, .01, 8.8, 3.9}, {900, 0, 5, 2.9}, {1024, .005, 5.2, 3}}) {
-    const auto means = average_restarts({.algorithm = published_grid, .peers = row.peers, .absence = row.absence}, {.restarts = 10, .targets = targets});
+  for (const auto& row : {Row{512, 0, 8.2, 3.6},
+                          {512, .001, 8.5, 3.3},
+                          {512, .005, 8.8, 3.9},
+                          {512, .01, 8.8, 3.9},
+                          {900, 0, 5, 2.9},
+                          {1024, .005, 5.2, 3}}) {
+    const auto means = average_restarts({.algorithm = published_grid, .peers = row.peers, .absence = row.absence},
+                                        {.restarts = 10, .targets = targets});
     ASSERT_TRUE(means.ok());
     EXPECT_NEAR(means->targets[0].rounds, row.rounds, .6 + 1e-9) << row.peers << " peers, absence " << row.absence;
     EXPECT_NEAR(means->targets[1].rounds, row.rounds_to_1e4, .6 + 1e-9) << row.peers << " peers, absence " << row.absence;
@@ -113,15 +122,18 @@ TEST(AveragingA14, variances_of_one_seed_are_the_specified_ones_round_for_round)
     double absence;
     std::vector<double> variances;
   };
-  const std::vector<Row> rows{{published_grid, 512, 0, {.9978555525, .04938267529, .002144967826, 1.800376324e-4}},
-                              {fitted, 512, .005, {.9978555525, .04070303353, 3.662468243e-4, 7.673044632e-7}},
-                              {AveragingAlgorithm::random_groups, 1024, 0, {.9696240747, .02481822916, 6.622479746e-4, 2.639966847e-5}},
-                              {gossip, 1024, 0, {.9696240747, .3131937653, .2216728332, .1829043963}},
-                              {sgp, 512, 0, {.9978555525, .3453105903, .1629964092, .08984719433}}};
+  const std::vector<Row> rows{
+      {published_grid, 512, 0, {.9978555525, .04938267529, .002144967826, 1.800376324e-4}},
+      {fitted, 512, .005, {.9978555525, .04070303353, 3.662468243e-4, 7.673044632e-7}},
+      {AveragingAlgorithm::random_groups, 1024, 0, {.9696240747, .02481822916, 6.622479746e-4, 2.639966847e-5}},
+      {gossip, 1024, 0, {.9696240747, .3131937653, .2216728332, .1829043963}},
+      {sgp, 512, 0, {.9978555525, .3453105903, .1629964092, .08984719433}}};
   for (const auto& row : rows) {
-    const auto outcome = outcome_of({.algorithm = row.algorithm, .peers = row.peers, .absence = row.absence, .target = 0, .rounds_max = 3});
+    const auto outcome =
+        outcome_of({.algorithm = row.algorithm, .peers = row.peers, .absence = row.absence, .target = 0, .rounds_max = 3});
     ASSERT_EQ(outcome.variances.size(), 4u);
-    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(outcome.variances[i] / row.variances[i], 1, 1e-6) << name(row.algorithm) << ", round " << i;
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_NEAR(outcome.variances[i] / row.variances[i], 1, 1e-6) << name(row.algorithm) << ", round " << i;
   }
 }
 
@@ -177,7 +189,9 @@ TEST(Averaging, a_line_whose_owner_or_half_vanishes_keeps_its_numbers) {
 }
 
 TEST(Averaging, bytes_are_those_of_all_reduces_in_the_groups) {
-  const auto sent = [](AveragingAlgorithm algorithm, uint32_t peers) { return outcome_of({.algorithm = algorithm, .peers = peers, .target = 0, .rounds_max = 2}).sent; };
+  const auto sent = [](AveragingAlgorithm algorithm, uint32_t peers) {
+    return outcome_of({.algorithm = algorithm, .peers = peers, .target = 0, .rounds_max = 2}).sent;
+  };
   EXPECT_NEAR(sent(all_reduce, 1024)[1], 2 * 1023. / 1024, 1e-12);
   EXPECT_NEAR(sent(fitted, 1024)[2], 3.875, 1e-12);  // docs/design/methods/moshpit.md, "The fitted grid"
   EXPECT_NEAR(sent(published_grid, 1024)[2], 3.875, 1e-12);
@@ -195,13 +209,16 @@ TEST(Averaging, a_spoilt_all_reduce_is_paid_for) {
 }
 
 TEST(Averaging, numbers_that_cannot_be_are_named) {
-  const auto message = [](const AveragingSettings& settings) { return std::string(run_averaging(settings).status().message()); };
+  const auto message = [](const AveragingSettings& settings) {
+    return std::string(run_averaging(settings).status().message());
+  };
   EXPECT_NE(message({.peers = 2}).find("2 peers; expected 3 to 4096"), std::string::npos);
   EXPECT_NE(message({.peers = 4097}).find("4097 peers"), std::string::npos);
   EXPECT_NE(message({.absence = 1.5}).find("absence 1.5"), std::string::npos);
   EXPECT_NE(message({.absence = std::nan("")}).find("absence nan"), std::string::npos);
   EXPECT_NE(message({.max_group = 3}).find("groups of 3; fitted takes 4 or more"), std::string::npos);
-  EXPECT_NE(message({.algorithm = chunk_keys, .max_group = 1}).find("groups of 1; chunk-keys takes 2 or more"), std::string::npos);
+  EXPECT_NE(message({.algorithm = chunk_keys, .max_group = 1}).find("groups of 1; chunk-keys takes 2 or more"),
+            std::string::npos);
 }
 
 TEST(Averaging, every_algorithm_runs_at_the_edges) {
@@ -209,9 +226,11 @@ TEST(Averaging, every_algorithm_runs_at_the_edges) {
     for (const uint32_t peers : {averaging_peers_least, 4u, 33u, averaging_peers_limit}) {
       for (const double absence : {0., .5, 1.}) {
         for (const uint32_t max_group : {4u, 63u, 128u}) {
-          const auto outcome = outcome_of({.algorithm = algorithm, .peers = peers, .absence = absence, .max_group = max_group, .rounds_max = 3});
+          const auto outcome =
+              outcome_of({.algorithm = algorithm, .peers = peers, .absence = absence, .max_group = max_group, .rounds_max = 3});
           EXPECT_TRUE(std::isfinite(outcome.error_max)) << name(algorithm);
-          EXPECT_LE(outcome.variances.back(), outcome.variances.front() * (1 + 1e-12)) << name(algorithm) << ", " << peers << " peers, absence " << absence;
+          EXPECT_LE(outcome.variances.back(), outcome.variances.front() * (1 + 1e-12))
+              << name(algorithm) << ", " << peers << " peers, absence " << absence;
         }
       }
     }

@@ -1,16 +1,17 @@
-// `unisono simulate averaging`: how fast peers come to hold one mean, by each of several ways to average, if some are absent in each round.
+// `unisono simulate averaging`: how fast peers come to hold one mean, by each of several ways to average, if some are absent in
+// each round.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "lab/averaging/averaging_report.h"
-#include "cli/common/result_writer.h"
 #include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/threads.h"
+#include "lab/averaging/averaging_report.h"
 
 namespace unisono::cli {
 namespace {
@@ -27,10 +28,11 @@ Result<AveragingResult> run_cases(const AveragingPlan& plan) {
     for (size_t at; (at = next++) < cases.size();) {
       const auto& one = cases[at];
       const auto what = fmt::format("{}, {} peers, absence {}", sim::name(one.algorithm), one.peers, one.absence);
-      means[at] = sim::average_restarts(one, {.restarts = plan.restarts, .targets = plan.targets, .curve = !plan.plot.empty()}, [&] {
-        const std::lock_guard lock(mutex);
-        progress.update(++runs, what, monotonic_now());
-      });
+      means[at] =
+          sim::average_restarts(one, {.restarts = plan.restarts, .targets = plan.targets, .curve = !plan.plot.empty()}, [&] {
+            const std::lock_guard lock(mutex);
+            progress.update(++runs, what, monotonic_now());
+          });
     }
   });
   progress.clear();

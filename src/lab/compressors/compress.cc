@@ -3,21 +3,32 @@
 
 #include <algorithm>
 
-#include "cli/common/result_writer.h"
 #include "cli/bench/bench_table.h"
-#include "lab/compressors/compress_run.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/version.h"
+#include "lab/compressors/compress_run.h"
 
 namespace unisono::cli {
 namespace {
 
-int failed(const Group& group, const std::string& what, const Status& status) { return bench_failed(compress_text.name, group, what, status); }
+int failed(const Group& group, const std::string& what, const Status& status) {
+  return bench_failed(compress_text.name, group, what, status);
+}
 
 BenchFacts facts_for(const Group& group, const CompressPlan& plan) {
-  BenchFacts facts{.host = read_host_facts(), .data = {.collective = Collective::all_reduce, .dtype = DType::f32, .op = ReduceOp::avg, .world_size = group.world_size()}, .call = {.op = ReduceOp::avg},
-                   .barrier = true, .across = Across::mean, .members = group.members(), .impairment = plan.limits.to_string(), .speeds = group.link_speeds()};
+  BenchFacts facts{.host = read_host_facts(),
+                   .data = {.collective = Collective::all_reduce,
+                            .dtype = DType::f32,
+                            .op = ReduceOp::avg,
+                            .world_size = group.world_size()},
+                   .call = {.op = ReduceOp::avg},
+                   .barrier = true,
+                   .across = Across::mean,
+                   .members = group.members(),
+                   .impairment = plan.limits.to_string(),
+                   .speeds = group.link_speeds()};
   return facts;
 }
 
@@ -29,13 +40,16 @@ int play_part(const CompressOptions& options, const CompressPlan& plan, Group& g
   if (seat) {
     if (const auto zero = seat->start(); !zero.ok()) return failed(group, "start", zero.status());
   }
-  Progress progress(progress_options("compress", turns_of(plan), group.rank() == 0 ? options.progress : "off"), monotonic_now());
-  const auto rows = measure_methods(group, plan, [&](uint64_t done, const std::string& what) { progress.update(done, what, monotonic_now()); });
+  Progress progress(progress_options("compress", turns_of(plan), group.rank() == 0 ? options.progress : "off"),
+                    monotonic_now());
+  const auto rows = measure_methods(
+      group, plan, [&](uint64_t done, const std::string& what) { progress.update(done, what, monotonic_now()); });
   progress.clear();
   if (!rows.ok()) return failed(group, "measurement", rows.status());
   const auto facts = facts_for(group, plan);
   sink.json(json_facts(facts));
-  sink.table(fmt::format("# unisono {} ({}): compress, world size {}\n", version_text, commit_text(), group.world_size()) + table_surroundings(facts) + compress_head(plan, *rows));
+  sink.table(fmt::format("# unisono {} ({}): compress, world size {}\n", version_text, commit_text(), group.world_size()) +
+             table_surroundings(facts) + compress_head(plan, *rows));
   for (const auto& row : *rows) {
     sink.table(compress_row(row, *rows));
     sink.json(compress_json(plan, row, *rows));
@@ -60,9 +74,16 @@ int run_compress(const Arguments& arguments) {
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto plan = make_compress_plan(options);
   if (!plan.ok()) return usage_error(compress_text.name, plan.status().message());
-  BenchRanks ranks{.command = {"bench", "compress"}, .launch = options.launch, .limits = plan->limits, .faults = {}, .group = {}, .progress = options.progress, .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
+  BenchRanks ranks{.command = {"bench", "compress"},
+                   .launch = options.launch,
+                   .limits = plan->limits,
+                   .faults = {},
+                   .group = {},
+                   .progress = options.progress,
+                   .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
   ranks.group.timeout = plan->timeout;
-  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<Seat>& seat) { return play_part(options, *plan, group, seat); });
+  return run_bench_ranks(ranks, arguments,
+                         [&](Group& group, std::optional<Seat>& seat) { return play_part(options, *plan, group, seat); });
 }
 
 }  // namespace unisono::cli

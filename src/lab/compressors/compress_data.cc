@@ -14,7 +14,8 @@ namespace unisono::cli {
 namespace {
 
 constexpr uint64_t elements_max = uint64_t{1} << 32;
-constexpr std::pair<const char*, GradientModel> models[] = {{"gaussian", GradientModel::gaussian}, {"decay", GradientModel::decay}, {"rank-one", GradientModel::rank_one}};
+constexpr std::pair<const char*, GradientModel> models[] = {
+    {"gaussian", GradientModel::gaussian}, {"decay", GradientModel::decay}, {"rank-one", GradientModel::rank_one}};
 
 // Of a tensor's stream: what is shared and its two vectors, and each rank's noise.
 enum Part : uint64_t { of_matrix = 0, of_rows = 1, of_columns = 2, of_noise = 16 };
@@ -32,14 +33,19 @@ Status read_file(const std::string& path, std::span<float> out) {
   const auto rest = source->read(more);
   if (rest.ok() && *got == out.size_bytes() && *rest == 0) return {};
   const auto size = *got < out.size_bytes() ? fmt::format("has {} bytes", *got) : "has more bytes";
-  return {Code::invalid, fmt::format("--gradients {} {}; the tensors of --shape have {} elements of fp32, {} bytes", path, size, out.size(), out.size_bytes())};
+  return {Code::invalid, fmt::format("--gradients {} {}; the tensors of --shape have {} elements of fp32, {} bytes", path, size,
+                                     out.size(), out.size_bytes())};
 }
 
 }  // namespace
 
 Result<std::vector<TensorShape>> parse_shapes(std::string_view text) {
   std::vector<TensorShape> shapes;
-  const auto refuse = [](const std::string& word) { return Status(Code::invalid, fmt::format("--shape '{}': expected whole numbers with an x between them, such as 4096x4096 or 512, at most 2^32 elements; commas between tensors", word)); };
+  const auto refuse = [](const std::string& word) {
+    return Status(Code::invalid, fmt::format("--shape '{}': expected whole numbers with an x between them, such as 4096x4096 "
+                                             "or 512, at most 2^32 elements; commas between tensors",
+                                             word));
+  };
   for (const auto& word : split_list(text)) {
     TensorShape shape;
     uint64_t elements = 1;
@@ -86,7 +92,8 @@ std::vector<GroupTensor> GradientPlan::tensors() const {
   return all;
 }
 
-void Gradients::make_tensor(const GradientPlan& plan, uint32_t rank, uint32_t tensor, std::span<float> shared, std::span<float> noise) {
+void Gradients::make_tensor(const GradientPlan& plan, uint32_t rank, uint32_t tensor, std::span<float> shared,
+                            std::span<float> noise) {
   const auto [rows, columns] = matrix_of(plan.shapes[tensor]);
   tensors_.push_back({rows, columns});
   std::vector<float> left(rows, 1), right;
@@ -96,7 +103,8 @@ void Gradients::make_tensor(const GradientPlan& plan, uint32_t rank, uint32_t te
     draw(plan.seed, of_columns, tensor, right);
   } else {
     draw(plan.seed, of_matrix, tensor, shared);
-    for (size_t i = 0; plan.model == GradientModel::decay && i < rows; ++i) left[i] = static_cast<float>(1 / std::sqrt(static_cast<double>(i + 1)));
+    for (size_t i = 0; plan.model == GradientModel::decay && i < rows; ++i)
+      left[i] = static_cast<float>(1 / std::sqrt(static_cast<double>(i + 1)));
   }
   draw(plan.seed, of_noise + rank, tensor, noise);
   for (size_t i = 0; i < rows; ++i) {
@@ -123,7 +131,8 @@ Result<Gradients> Gradients::make(const GradientPlan& plan, uint32_t rank) {
   size_t first = 0;
   for (uint32_t tensor = 0; tensor < plan.shapes.size(); ++tensor) {
     const auto elements = matrix_of(plan.shapes[tensor]).elements();
-    made.make_tensor(plan, rank, tensor, std::span(made.shared_).subspan(first, elements), std::span(made.noise_).subspan(first, elements));
+    made.make_tensor(plan, rank, tensor, std::span(made.shared_).subspan(first, elements),
+                     std::span(made.noise_).subspan(first, elements));
     first += elements;
   }
   return made;

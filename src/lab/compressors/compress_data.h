@@ -1,7 +1,7 @@
 // The gradients of `unisono bench compress`: made ones, of which each rank has its own, or real ones from files.
 //
-// Made ones have a part that all ranks share, the same in every step, and noise that differs from rank to rank and from step to step. Numbers
-// are those of compressors/counter_random.h: the same everywhere for one seed.
+// Made ones have a part that all ranks share, the same in every step, and noise that differs from rank to rank and from step to
+// step. Numbers are those of compressors/counter_random.h: the same everywhere for one seed.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ using TensorShape = std::vector<uint64_t>;
 Result<std::vector<TensorShape>> parse_shapes(std::string_view text);
 std::string shape_text(const TensorShape& shape);  // "4096x4096"
 
-// What all ranks share: normally distributed; the same with row i, from 0, times (i+1)^-0.5; u v' of two normally distributed vectors.
+// What all ranks share: normally distributed; the same with row i, from 0, times (i+1)^-0.5; u v' of two normally distributed
+// vectors.
 enum class GradientModel : uint8_t { gaussian, decay, rank_one };
 std::vector<std::string> gradient_model_names();
 Result<GradientModel> parse_gradient_model(std::string_view text);
@@ -30,7 +31,7 @@ struct GradientPlan {
   GradientModel model = GradientModel::decay;
   double noise = 0.5;  // its deviation, as a part of the root mean square of what is shared in the row
   uint64_t seed = 0;
-  std::string file;    // not empty: fp32, little-endian, one tensor after the other; "{rank}" stands for the rank's number
+  std::string file;  // not empty: fp32, little-endian, one tensor after the other; "{rank}" stands for the rank's number
   uint64_t elements() const;
   std::vector<GroupTensor> tensors() const;
 };
@@ -49,7 +50,7 @@ class Gradients {
   void make_tensor(const GradientPlan& plan, uint32_t rank, uint32_t tensor, std::span<float> shared, std::span<float> noise);
 
   std::vector<float> shared_;
-  std::vector<float> noise_;        // empty: none
+  std::vector<float> noise_;  // empty: none
   std::vector<Rows> tensors_;
   std::vector<float> noise_scale_;  // by row of all tensors
 };

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <fstream>
 
-#include "testing/temporary_folder.h"
 #include "compressors/counter_random.h"
+#include "testing/temporary_folder.h"
 
 namespace unisono::cli {
 namespace {
@@ -21,7 +21,9 @@ Values gradients_of(const GradientPlan& plan, uint32_t rank, uint64_t step) {
   return values;
 }
 
-GradientPlan plan_for(GradientModel model, double noise) { return {.shapes = {{20, 30}, {7}}, .model = model, .noise = noise, .seed = 11, .file = {}}; }
+GradientPlan plan_for(GradientModel model, double noise) {
+  return {.shapes = {{20, 30}, {7}}, .model = model, .noise = noise, .seed = 11, .file = {}};
+}
 
 TEST(CompressData, without_noise_all_ranks_have_the_same_in_every_step) {
   for (const auto model : {GradientModel::gaussian, GradientModel::decay, GradientModel::rank_one}) {
@@ -56,18 +58,22 @@ TEST(CompressData, noise_is_as_large_as_was_asked_for_in_each_row) {
 
 // The matrices of check 14 of docs/design/methods/arc_top_k.md have this form.
 TEST(CompressData, rows_decay_and_a_rank_one_matrix_is_a_product) {
-  const auto plain = gradients_of(plan_for(GradientModel::gaussian, 0), 0, 0), decayed = gradients_of(plan_for(GradientModel::decay, 0), 0, 0), product = gradients_of(plan_for(GradientModel::rank_one, 0), 0, 0);
+  const auto plain = gradients_of(plan_for(GradientModel::gaussian, 0), 0, 0),
+             decayed = gradients_of(plan_for(GradientModel::decay, 0), 0, 0),
+             product = gradients_of(plan_for(GradientModel::rank_one, 0), 0, 0);
   Values z(600);
   RandomStream{.seed = 11, .purpose = RandomStream::Purpose::test_data}.normals(0, z);
   EXPECT_EQ(Values(plain.begin(), plain.begin() + 600), z);
   for (size_t k = 0; k < 600; ++k) EXPECT_NEAR(decayed[k], plain[k] / std::sqrt(static_cast<double>(k / 30 + 1)), 1e-6);
-  for (size_t k = 0; k < 600; ++k) EXPECT_NEAR(product[k] * product[31], product[k / 30 * 30 + 1] * product[30 + k % 30], 1e-5) << k;
+  for (size_t k = 0; k < 600; ++k)
+    EXPECT_NEAR(product[k] * product[31], product[k / 30 * 30 + 1] * product[30 + k % 30], 1e-5) << k;
 }
 
 TEST(CompressData, real_ones_come_from_a_file_for_all_or_from_one_for_each_rank) {
   const test::TemporaryFolder folder;
   const auto write = [&](const std::string& name, const Values& values) {
-    std::ofstream(folder.path() + "/" + name, std::ios::binary).write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(float)));
+    std::ofstream(folder.path() + "/" + name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(float)));
   };
   write("all", {1, 2, 3, 4, 5, 6});
   write("of.1", {6, 5, 4, 3, 2, 1});
@@ -87,7 +93,8 @@ TEST(CompressData, a_file_of_another_size_is_refused_with_both_sizes) {
   GradientPlan plan{.shapes = {{3}}, .file = folder.path() + "/short"};
   auto status = Gradients::make(plan, 0).status();
   EXPECT_EQ(status.code(), Code::invalid);
-  EXPECT_NE(status.message().find("has 8 bytes; the tensors of --shape have 3 elements of fp32, 12 bytes"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("has 8 bytes; the tensors of --shape have 3 elements of fp32, 12 bytes"), std::string::npos)
+      << status.message();
   plan.shapes = {{1}};
   status = Gradients::make(plan, 0).status();
   EXPECT_NE(status.message().find("has more bytes"), std::string::npos) << status.message();

@@ -6,11 +6,11 @@
 #include <numeric>
 #include <utility>
 
-#include "lab/compressors/gathered_top_k.h"
-#include "compressors/mean_feedback.h"
-#include "compressors/power_sgd.h"
 #include "cli/common/monotonic.h"
 #include "compressors/arc_top_k.h"
+#include "compressors/mean_feedback.h"
+#include "compressors/power_sgd.h"
+#include "lab/compressors/gathered_top_k.h"
 #include "training/reducer/error_feedback.h"
 
 namespace unisono::cli {
@@ -85,8 +85,13 @@ template <typename Feedback>
 class TwoAverages final : public CompressMethod {
  public:
   using Text = std::function<std::string(const Decision&)>;
-  TwoAverages(const CompressPlan& plan, std::unique_ptr<Feedback> feedback, const CallOptions& first, const CallOptions& second, Text text)
-      : tensors_(plan.gradients.tensors()), feedback_(std::move(feedback)), first_(first), second_(second), text_(std::move(text)) {}
+  TwoAverages(const CompressPlan& plan, std::unique_ptr<Feedback> feedback, const CallOptions& first, const CallOptions& second,
+              Text text)
+      : tensors_(plan.gradients.tensors()),
+        feedback_(std::move(feedback)),
+        first_(first),
+        second_(second),
+        text_(std::move(text)) {}
   Status run(Group& group, const MethodStep& step, StepCost& cost) override {
     Stopwatch watch(cost);
     const auto first = feedback_->begin(step.number, pointers_to<float>(tensors_, step.gradients));
@@ -125,16 +130,20 @@ class TwoAverages final : public CompressMethod {
 // ErrorFeedback keeps its residuals in a map that outlives it.
 class ByRows final : public CompressMethod {
  public:
-  static Result<std::unique_ptr<CompressMethod>> make(const CompressPlan& plan, bool random, const CallOptions& sketches, const CallOptions& values) {
+  static Result<std::unique_ptr<CompressMethod>> make(const CompressPlan& plan, bool random, const CallOptions& sketches,
+                                                      const CallOptions& values) {
     auto compressor = make_arc_top_k({.rule = plan.rule, .seed = plan.seed, .random = random}, 0, plan.gradients.tensors());
     if (!compressor.ok()) return compressor.status();
     std::vector<std::string> names;
     for (size_t i = 0; i < plan.gradients.shapes.size(); ++i) names.push_back(std::to_string(i));
     auto made = std::unique_ptr<ByRows>(new ByRows);
-    auto feedback = ErrorFeedback::make({.kind = plan.feedback ? Feedback::ef14 : Feedback::none, .lossy = values.codec && !values.codec->is_plain()}, *std::move(compressor), std::move(names), made->store_);
+    auto feedback = ErrorFeedback::make(
+        {.kind = plan.feedback ? Feedback::ef14 : Feedback::none, .lossy = values.codec && !values.codec->is_plain()},
+        *std::move(compressor), std::move(names), made->store_);
     if (!feedback.ok()) return feedback.status();
     const auto text = [random, rank = plan.rule.rank](const Decision& decision) {
-      return fmt::format("{} of {} rows{}", decision.kept, decision.matrix.rows, random ? "" : fmt::format(", sketches of {}", rank));
+      return fmt::format("{} of {} rows{}", decision.kept, decision.matrix.rows,
+                         random ? "" : fmt::format(", sketches of {}", rank));
     };
     made->averages_ = std::make_unique<TwoAverages<ErrorFeedback>>(plan, *std::move(feedback), sketches, values, text);
     return std::unique_ptr<CompressMethod>(std::move(made));
@@ -149,19 +158,23 @@ class ByRows final : public CompressMethod {
 };
 
 Result<std::unique_ptr<CompressMethod>> make_power(const CompressPlan& plan, const CallOptions& call) {
-  auto compressor = make_power_sgd({.rule = plan.rule, .rank = plan.power_rank, .seed = plan.seed}, 0, plan.gradients.tensors());
+  auto compressor =
+      make_power_sgd({.rule = plan.rule, .rank = plan.power_rank, .seed = plan.seed}, 0, plan.gradients.tensors());
   if (!compressor.ok()) return compressor.status();
   const auto text = [rule = plan.rule, rank = plan.power_rank](const Decision& decision) {
     const auto [rows, columns] = decision.matrix;
-    return fmt::format("factors of {} columns", std::min({rank == 0 ? rank_of_equal_bytes(rule, decision.matrix) : rank, rows, columns}));
+    return fmt::format("factors of {} columns",
+                       std::min({rank == 0 ? rank_of_equal_bytes(rule, decision.matrix) : rank, rows, columns}));
   };
   auto feedback = std::make_unique<MeanFeedback>(*std::move(compressor), plan.feedback);
-  return std::unique_ptr<CompressMethod>(std::make_unique<TwoAverages<MeanFeedback>>(plan, std::move(feedback), call, call, text));
+  return std::unique_ptr<CompressMethod>(
+      std::make_unique<TwoAverages<MeanFeedback>>(plan, std::move(feedback), call, call, text));
 }
 
 class Gathered final : public CompressMethod {
  public:
-  Gathered(const CompressPlan& plan, std::unique_ptr<GatheredTopK> top_k, const CallOptions& call) : tensors_(plan.gradients.tensors()), rule_(plan.rule), top_k_(std::move(top_k)), call_(call) {}
+  Gathered(const CompressPlan& plan, std::unique_ptr<GatheredTopK> top_k, const CallOptions& call)
+      : tensors_(plan.gradients.tensors()), rule_(plan.rule), top_k_(std::move(top_k)), call_(call) {}
   Status run(Group& group, const MethodStep& step, StepCost& cost) override {
     Stopwatch watch(cost);
     const auto own = top_k_->begin(pointers_to<float>(tensors_, step.gradients));
@@ -173,7 +186,11 @@ class Gathered final : public CompressMethod {
       call.op = CallOptions{}.op;
       // An entry as two numbers of 32 bits.
       const ConstTensor input(own.data(), 2 * own.size(), DType::u32);
-      if (auto status = account(group.all_gather(input, Tensor(gathered_.data(), 2 * gathered_.size(), DType::u32), Counts{}, call), own.size_bytes(), cost); !status.ok()) return status;
+      if (auto status =
+              account(group.all_gather(input, Tensor(gathered_.data(), 2 * gathered_.size(), DType::u32), Counts{}, call),
+                      own.size_bytes(), cost);
+          !status.ok())
+        return status;
     }
     if (auto status = average(group, top_k_->dense(), call_, cost); !status.ok()) return status;
     watch.lap(Phase::second);
@@ -184,7 +201,8 @@ class Gathered final : public CompressMethod {
   std::string treatment(size_t i) const override {
     const auto& decision = top_k_->decisions()[i];
     if (decision.treatment != Treatment::compressed) return whole_text(decision);
-    return fmt::format("{} of {} elements, with their places", kept_rows(rule_, decision.matrix.elements()), decision.matrix.elements());
+    return fmt::format("{} of {} elements, with their places", kept_rows(rule_, decision.matrix.elements()),
+                       decision.matrix.elements());
   }
 
  private:

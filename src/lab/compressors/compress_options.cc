@@ -5,21 +5,23 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/launch/launch_links.h"
 #include "cli/common/option_values.h"
 #include "cli/common/progress.h"
 #include "cli/common/text.h"
+#include "cli/launch/launch_links.h"
 
 namespace unisono::cli {
 
-const CommandLineText compress_text{
-    .name = "unisono bench compress",
-    .usage = "unisono bench compress -n COUNT [OPTIONS]",
-    .description = "Averages gradients by methods that send less, one beside the other: what each sends, how long each of its steps takes, and how much of "
-                   "the mean arrives.\n\n"
-                   "Methods: dense (all-reduce), arc (ARC-Top-K), random-k (rows by a shared seed), top-k (each rank's own largest elements, by "
-                   "all-gather), powersgd (two factors of low rank).",
-    .footer = R"(Examples:
+const CommandLineText compress_text{.name = "unisono bench compress",
+                                    .usage = "unisono bench compress -n COUNT [OPTIONS]",
+                                    .description =
+                                        "Averages gradients by methods that send less, one beside the other: what each sends, "
+                                        "how long each of its steps takes, and how much of "
+                                        "the mean arrives.\n\n"
+                                        "Methods: dense (all-reduce), arc (ARC-Top-K), random-k (rows by a shared seed), top-k "
+                                        "(each rank's own largest elements, by "
+                                        "all-gather), powersgd (two factors of low rank).",
+                                    .footer = R"(Examples:
   unisono bench compress -n 4                                     all methods, 1024 x 1024, on this machine
   unisono bench compress -n 4 --shape 4096x4096 --rate 1G         over links of 1 Gbit/s, which this command plays
   unisono bench compress -n 4 --method dense,arc --ratio 0.1 --rank 4 --data rank-one
@@ -44,7 +46,11 @@ Exit code: 0; 1 if an operation failed or ranks ended with different bits; 2 for
 
 namespace {
 
-constexpr std::pair<const char*, Method> method_table[] = {{"dense", Method::dense}, {"arc", Method::arc}, {"random-k", Method::random_k}, {"top-k", Method::top_k}, {"powersgd", Method::power_sgd}};
+constexpr std::pair<const char*, Method> method_table[] = {{"dense", Method::dense},
+                                                           {"arc", Method::arc},
+                                                           {"random-k", Method::random_k},
+                                                           {"top-k", Method::top_k},
+                                                           {"powersgd", Method::power_sgd}};
 constexpr uint32_t rank_max = 65'536, steps_max = 100'000;
 
 Status set_methods(const CompressOptions& options, CompressPlan& plan) {
@@ -54,7 +60,8 @@ Status set_methods(const CompressOptions& options, CompressPlan& plan) {
     const auto place = parse_word("--method", word, names);
     if (!place.ok()) return place.status();
     const auto method = method_table[*place].second;
-    if (std::find(plan.methods.begin(), plan.methods.end(), method) != plan.methods.end()) return invalid(fmt::format("--method names {} twice", word));
+    if (std::find(plan.methods.begin(), plan.methods.end(), method) != plan.methods.end())
+      return invalid(fmt::format("--method names {} twice", word));
     plan.methods.push_back(method);
   }
   return plan.methods.empty() ? invalid(fmt::format("--method: one or several of {}", fmt::join(names, ", "))) : Status();
@@ -62,16 +69,21 @@ Status set_methods(const CompressOptions& options, CompressPlan& plan) {
 
 Status set_sizes(const CompressOptions& options, CompressPlan& plan) {
   const auto ratio = parts_per_million(options.ratio);
-  if (!ratio.ok()) return invalid(fmt::format("--ratio {}: the share of rows that is kept, above 0 and at most 1", options.ratio));
+  if (!ratio.ok())
+    return invalid(fmt::format("--ratio {}: the share of rows that is kept, above 0 and at most 1", options.ratio));
   plan.rule.ratio_ppm = *ratio;
-  if (options.rank == 0 || options.rank > rank_max) return invalid(fmt::format("--rank {}: numbers in the sketch of a row, 1 to {}", options.rank, rank_max));
+  if (options.rank == 0 || options.rank > rank_max)
+    return invalid(fmt::format("--rank {}: numbers in the sketch of a row, 1 to {}", options.rank, rank_max));
   plan.rule.rank = options.rank;
   if (options.power_rank != "auto") {
     const auto rank = parse_count(options.power_rank, rank_max);
-    if (!rank.ok() || *rank == 0) return invalid(fmt::format("--powersgd-rank '{}': columns of the factors, 1 to {}, or auto", options.power_rank, rank_max));
+    if (!rank.ok() || *rank == 0)
+      return invalid(
+          fmt::format("--powersgd-rank '{}': columns of the factors, 1 to {}, or auto", options.power_rank, rank_max));
     plan.power_rank = static_cast<uint32_t>(*rank);
   }
-  if (options.feedback != "ef14" && options.feedback != "none") return invalid(fmt::format("--feedback '{}' is none of ef14, none", options.feedback));
+  if (options.feedback != "ef14" && options.feedback != "none")
+    return invalid(fmt::format("--feedback '{}' is none of ef14, none", options.feedback));
   plan.feedback = options.feedback == "ef14";
   return {};
 }
@@ -82,20 +94,24 @@ Status set_gradients(const CompressOptions& options, CompressPlan& plan) {
   plan.gradients.shapes = *std::move(shapes);
   plan.gradients.seed = plan.seed = options.seed;
   plan.gradients.file = options.gradients;
-  if (!options.gradients.empty() && (!options.data.empty() || options.noise)) return invalid("--gradients are as they are: no --data and no --noise beside them");
+  if (!options.gradients.empty() && (!options.data.empty() || options.noise))
+    return invalid("--gradients are as they are: no --data and no --noise beside them");
   if (!options.data.empty()) {
     const auto model = parse_gradient_model(options.data);
     if (!model.ok()) return model.status();
     plan.gradients.model = *model;
   }
   if (!options.noise) return {};
-  if (!(*options.noise >= 0) || !std::isfinite(*options.noise)) return invalid(fmt::format("--noise {}: a part of what is shared, 0 or more", *options.noise));
+  if (!(*options.noise >= 0) || !std::isfinite(*options.noise))
+    return invalid(fmt::format("--noise {}: a part of what is shared, 0 or more", *options.noise));
   plan.gradients.noise = *options.noise;
   return {};
 }
 
 Status set_run(const CompressOptions& options, CompressPlan& plan) {
-  if (options.steps == 0 || options.steps > steps_max || options.warmup > steps_max) return invalid(fmt::format("--steps {} -w {}: at least one step is timed, and at most {}", options.steps, options.warmup, steps_max));
+  if (options.steps == 0 || options.steps > steps_max || options.warmup > steps_max)
+    return invalid(
+        fmt::format("--steps {} -w {}: at least one step is timed, and at most {}", options.steps, options.warmup, steps_max));
   plan.steps = options.steps;
   plan.warmup = options.warmup;
   const auto timeout = parse_duration(options.timeout);
@@ -110,7 +126,8 @@ Status set_run(const CompressOptions& options, CompressPlan& plan) {
   const auto codec = Codec::parse(options.codec);
   if (!codec.ok()) return invalid(fmt::format("--codec {}: {}", options.codec, codec.status().message()));
   plan.codec = *codec;
-  if (std::none_of(plan.methods.begin(), plan.methods.end(), takes_codec)) return invalid(fmt::format("--codec {}: dense, arc and random-k take one; add one of them to --method", options.codec));
+  if (std::none_of(plan.methods.begin(), plan.methods.end(), takes_codec))
+    return invalid(fmt::format("--codec {}: dense, arc and random-k take one; add one of them to --method", options.codec));
   return {};
 }
 
@@ -121,23 +138,41 @@ const char* name(Method method) { return method_table[static_cast<size_t>(method
 bool takes_codec(Method method) { return method == Method::dense || method == Method::arc || method == Method::random_k; }
 
 void add_compress_options(CLI::App& app, CompressOptions& options) {
-  app.add_option("-m,--method", options.methods, "one or several between commas: dense, arc, random-k, top-k, powersgd [all]")->type_name("LIST");
+  app.add_option("-m,--method", options.methods, "one or several between commas: dense, arc, random-k, top-k, powersgd [all]")
+      ->type_name("LIST");
   app.add_option("-s,--shape", options.shapes, "of the tensors of a group: 4096x4096,512 [1024x1024]")->type_name("LIST");
-  app.add_option("--ratio", options.ratio, "share of rows that arc and random-k keep, and of elements that top-k keeps [0.2]")->type_name("SHARE");
+  app.add_option("--ratio", options.ratio, "share of rows that arc and random-k keep, and of elements that top-k keeps [0.2]")
+      ->type_name("SHARE");
   app.add_option("--rank", options.rank, "numbers in arc's sketch of a row [4]")->type_name("N");
-  app.add_option("--powersgd-rank", options.power_rank, "columns of powersgd's factors [auto: as many bytes as arc]")->type_name("N");
-  add_choice(app, options.feedback, {.names = "--feedback", .value = "KIND", .meaning = "what becomes of what is not sent", .words = {"ef14", "none"}, .fallback = "ef14"});
-  app.add_option("--codec", options.codec, "measure dense, arc and random-k with encoded values, too: int2 to int8, f16, bf16, …")->type_name("CODEC");
-  add_choice(app, options.data, {.names = "--data", .value = "MODEL", .meaning = "what the ranks' gradients share", .words = gradient_model_names(), .fallback = "decay"});
+  app.add_option("--powersgd-rank", options.power_rank, "columns of powersgd's factors [auto: as many bytes as arc]")
+      ->type_name("N");
+  add_choice(app, options.feedback,
+             {.names = "--feedback",
+              .value = "KIND",
+              .meaning = "what becomes of what is not sent",
+              .words = {"ef14", "none"},
+              .fallback = "ef14"});
+  app.add_option("--codec", options.codec,
+                 "measure dense, arc and random-k with encoded values, too: int2 to int8, f16, bf16, …")
+      ->type_name("CODEC");
+  add_choice(app, options.data,
+             {.names = "--data",
+              .value = "MODEL",
+              .meaning = "what the ranks' gradients share",
+              .words = gradient_model_names(),
+              .fallback = "decay"});
   app.add_option("--noise", options.noise, "of each rank, as a part of what is shared in the row [0.5]")->type_name("SHARE");
-  app.add_option("--gradients", options.gradients, "real ones instead, fp32; {rank} in the name is the rank's number")->type_name("FILE");
+  app.add_option("--gradients", options.gradients, "real ones instead, fp32; {rank} in the name is the rank's number")
+      ->type_name("FILE");
   app.add_option("--seed", options.seed, "of data, sketches and rows [0]")->type_name("N");
   app.add_option("--steps", options.steps, "timed steps of each method [20]")->type_name("N");
   app.add_option("-w,--warmup", options.warmup, "steps before the clock starts [2]")->type_name("N");
   app.add_option("-T,--timeout", options.timeout, "deadline of each operation [60s]")->type_name("TIME");
   app.add_option("-J,--json", options.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("--plot", options.plot, "draw times, and error against bytes, there, as SVG")->type_name("FILE");
-  add_choice(app, options.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  add_choice(
+      app, options.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
   add_link_options(app, options.launch.links);
   add_launch_options(app, options.launch);
 }

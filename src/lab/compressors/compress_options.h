@@ -9,8 +9,8 @@
 
 #include "cli/bench/bench_ranks.h"
 #include "cli/common/command_line.h"
-#include "lab/compressors/compress_data.h"
 #include "compressors/row_rule.h"
+#include "lab/compressors/compress_data.h"
 #include "unisono/codec.h"
 
 namespace unisono::cli {
@@ -50,7 +50,7 @@ struct CompressPlan {
   RowRule rule;
   uint32_t power_rank = 0;  // 0: of equal bytes
   bool feedback = true;
-  Codec codec{};            // not plain: methods that take one are measured with it, too
+  Codec codec{};  // not plain: methods that take one are measured with it, too
   GradientPlan gradients;
   uint64_t seed = 0;
   uint32_t steps = 20, warmup = 2;

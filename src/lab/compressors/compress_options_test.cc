@@ -33,8 +33,10 @@ TEST(CompressOptions, without_words_all_methods_are_compared) {
 }
 
 TEST(CompressOptions, words_are_read) {
-  const auto plan = plan_of({"--method", "arc,dense", "--shape", "64x3x3,512", "--ratio", "0.07", "--rank", "2", "--powersgd-rank", "9", "--feedback", "none", "--codec", "int4", "--data", "rank-one", "--noise", "0", "--seed", "7", "--steps",
-                             "3", "-w", "0", "-T", "5s", "--rate", "1G"});
+  const auto plan = plan_of(
+      {"--method",   "arc,dense", "--shape", "64x3x3,512", "--ratio", "0.07",     "--rank",  "2", "--powersgd-rank", "9",
+       "--feedback", "none",      "--codec", "int4",       "--data",  "rank-one", "--noise", "0", "--seed",          "7",
+       "--steps",    "3",         "-w",      "0",          "-T",      "5s",       "--rate",  "1G"});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->methods, (std::vector{Method::arc, Method::dense}));
   EXPECT_EQ(plan->gradients.shapes, (std::vector<TensorShape>{{64, 3, 3}, {512}}));
@@ -54,19 +56,22 @@ TEST(CompressOptions, words_are_read) {
 }
 
 TEST(CompressOptions, a_wrong_method_is_named_with_those_there_are) {
-  expect_refusal({"--method", "dense,power-sgd"}, {"--method 'power-sgd'", "dense, arc, random-k, top-k, powersgd", "did you mean 'powersgd'?"});
+  expect_refusal({"--method", "dense,power-sgd"},
+                 {"--method 'power-sgd'", "dense, arc, random-k, top-k, powersgd", "did you mean 'powersgd'?"});
   expect_refusal({"--method", "arc,dense,arc"}, {"--method names arc twice"});
   expect_refusal({"--method", "arc,"}, {"--method ''"});
 }
 
 TEST(CompressOptions, a_wrong_shape_is_named) {
-  for (const std::string word : {"4096x", "x", "0x4", "axb", "70000x70000", "-4", "18446744073709551615x2"}) expect_refusal({"--shape=" + word}, {"--shape '" + word + "'", "4096x4096"});
+  for (const std::string word : {"4096x", "x", "0x4", "axb", "70000x70000", "-4", "18446744073709551615x2"})
+    expect_refusal({"--shape=" + word}, {"--shape '" + word + "'", "4096x4096"});
   expect_refusal({"--shape", "4,"}, {"--shape ''"});
   EXPECT_EQ(plan_of({"--shape", "65536x65536"})->gradients.elements(), uint64_t{1} << 32);
 }
 
 TEST(CompressOptions, a_wrong_size_is_named_with_its_range) {
-  for (const auto* ratio : {"0", "-0.1", "1.01", "nan"}) expect_refusal({std::string("--ratio=") + ratio}, {"--ratio", "above 0 and at most 1"});
+  for (const auto* ratio : {"0", "-0.1", "1.01", "nan"})
+    expect_refusal({std::string("--ratio=") + ratio}, {"--ratio", "above 0 and at most 1"});
   expect_refusal({"--rank", "0"}, {"--rank 0", "1 to 65536"});
   expect_refusal({"--powersgd-rank", "0"}, {"--powersgd-rank '0'", "or auto"});
   expect_refusal({"--powersgd-rank", "many"}, {"--powersgd-rank 'many'", "or auto"});
@@ -88,7 +93,9 @@ TEST(CompressOptions, a_codec_is_for_methods_that_take_one) {
   EXPECT_TRUE(plan_of({"--codec", "int8", "--method", "top-k,arc"}).ok());
 }
 
-TEST(CompressOptions, links_contradict_other_hosts_as_for_bench) { expect_refusal({"--rate", "1G", "--hosts", "a,b"}, {"not for --hosts"}); }
+TEST(CompressOptions, links_contradict_other_hosts_as_for_bench) {
+  expect_refusal({"--rate", "1G", "--hosts", "a,b"}, {"not for --hosts"});
+}
 
 }  // namespace
 }  // namespace unisono::cli

@@ -58,11 +58,16 @@ Status run_timed(Group& group, const MethodStep& step, Entrant& entrant, bool co
 Status examine(Group& group, const CompressPlan& plan, uint64_t number, std::span<float> gradients, Entrant& entrant) {
   std::vector<float> mean;
   const auto copy = [&](std::span<const float* const> compensated) {
-    for (size_t i = 0; i < compensated.size(); ++i) mean.insert(mean.end(), compensated[i], compensated[i] + matrix_of(plan.gradients.shapes[i]).elements());
+    for (size_t i = 0; i < compensated.size(); ++i)
+      mean.insert(mean.end(), compensated[i], compensated[i] + matrix_of(plan.gradients.shapes[i]).elements());
   };
   StepCost cost;
-  if (auto status = entrant.method->run(group, {.number = number, .gradients = gradients, .compensated = copy}, cost); !status.ok()) return status;
-  if (auto done = group.all_reduce(std::span<float>(mean), {.op = ReduceOp::avg, .timeout = plan.timeout, .codec = Codec{}}); !done.ok()) return done.status();
+  if (auto status = entrant.method->run(group, {.number = number, .gradients = gradients, .compensated = copy}, cost);
+      !status.ok())
+    return status;
+  if (auto done = group.all_reduce(std::span<float>(mean), {.op = ReduceOp::avg, .timeout = plan.timeout, .codec = Codec{}});
+      !done.ok())
+    return done.status();
   double energy = 0, out = 0, off = 0;
   for (size_t k = 0; k < mean.size(); ++k) {
     const double x = mean[k], y = gradients[k];
@@ -109,8 +114,11 @@ Result<std::vector<CompressRow>> measure_methods(Group& group, const CompressPla
     for (auto& entrant : *entrants) {
       on_progress(done++, entrant.row.label());
       gradients->fill(number, values);
-      const auto status = number == last ? examine(group, plan, number, values, entrant) : run_timed(group, {.number = number, .gradients = values}, entrant, number >= plan.warmup);
-      if (!status.ok()) return Status(status.code(), fmt::format("{}, step {}: {}", entrant.row.label(), number, status.message()));
+      const auto status = number == last
+                              ? examine(group, plan, number, values, entrant)
+                              : run_timed(group, {.number = number, .gradients = values}, entrant, number >= plan.warmup);
+      if (!status.ok())
+        return Status(status.code(), fmt::format("{}, step {}: {}", entrant.row.label(), number, status.message()));
     }
   }
   std::vector<CompressRow> rows;

@@ -31,7 +31,9 @@ std::vector<CompressRow> rows_of() { return {row_of(Method::dense, 8192, 1000), 
 
 TEST(CompressTable, the_head_says_what_becomes_of_each_tensor_and_is_all_comment) {
   const auto head = compress_head(plan_for(), rows_of());
-  for (const char* part : {"tensors: 64x32", "decay, noise 0.5, seed 0", "ratio 0.2, feedback ef14", "# arc 64x32: 12 of 64 rows\n", "payload", "captured", "second"}) EXPECT_NE(head.find(part), std::string::npos) << part << head;
+  for (const char* part : {"tensors: 64x32", "decay, noise 0.5, seed 0", "ratio 0.2, feedback ef14",
+                           "# arc 64x32: 12 of 64 rows\n", "payload", "captured", "second"})
+    EXPECT_NE(head.find(part), std::string::npos) << part << head;
   EXPECT_EQ(head.find("# dense"), std::string::npos);
   for (size_t at = 0; at < head.size(); at = head.find('\n', at) + 1) EXPECT_EQ(head[at], '#');
 }
@@ -48,7 +50,8 @@ TEST(CompressTable, tensors_that_are_treated_alike_share_a_line) {
 TEST(CompressTable, a_row_is_compared_with_dense) {
   const auto rows = rows_of();
   const auto text = compress_row(rows[1], rows);
-  for (const char* part : {" arc ", " 2048 ", " 4096 ", " 0.250 ", " 500.0 ", " 0.500 ", " 0.75000 ", " 0.25000\n"}) EXPECT_NE(text.find(part), std::string::npos) << part << text;
+  for (const char* part : {" arc ", " 2048 ", " 4096 ", " 0.250 ", " 500.0 ", " 0.500 ", " 0.75000 ", " 0.25000\n"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << text;
   const std::vector<CompressRow> alone{rows[1]};
   EXPECT_NE(compress_row(alone[0], alone).find(" - "), std::string::npos);
 }

@@ -18,9 +18,11 @@ namespace unisono::cli {
 const CommandLineText convergence_text{
     .name = "unisono simulate arc",
     .usage = "unisono simulate arc [OPTIONS]",
-    .description = "Trains small problems with compressed gradients, all ranks in this process, with the compressors and the error feedback\n"
-                   "that ship. Without options: the tables of checks 25 and 26 of docs/design/methods/arc_top_k.md, each value\n"
-                   "beside the one that it should be. With options: what they ask for.",
+    .description =
+        "Trains small problems with compressed gradients, all ranks in this process, with the compressors and the error "
+        "feedback\n"
+        "that ship. Without options: the tables of checks 25 and 26 of docs/design/methods/arc_top_k.md, each value\n"
+        "beside the one that it should be. With options: what they ask for.",
     .footer = R"(Examples:
   unisono simulate arc                                          is everything as specified?
   unisono simulate arc --problem quadratic --plot errors.svg    and how it came about, step by step
@@ -39,8 +41,12 @@ table has mean and standard deviation. Where settings are those of that page, it
 Exit code: 0; 1 if a value is off, or a file cannot be written; 2 for a wrong command line.)"};
 
 void add_convergence_options(CLI::App& app, ConvergenceOptions& o) {
-  const auto add_list = [&](const char* names, std::string& target, const char* meaning, const std::vector<std::string>& words) {
-    set_choices(*app.add_option(names, target, fmt::format("{}: {}, or several between commas [all]", meaning, fmt::join(words, " ")))->type_name("LIST"), words);
+  const auto add_list = [&](const char* names, std::string& target, const char* meaning,
+                            const std::vector<std::string>& words) {
+    set_choices(
+        *app.add_option(names, target, fmt::format("{}: {}, or several between commas [all]", meaning, fmt::join(words, " ")))
+             ->type_name("LIST"),
+        words);
   };
   add_list("-p,--problem", o.problems, "what is trained", {"quadratic", "softmax"});
   add_list("-m,--method", o.methods, "how gradients are compressed", {"dense", "arc", "exact", "random-k", "top-k"});
@@ -48,7 +54,8 @@ void add_convergence_options(CLI::App& app, ConvergenceOptions& o) {
   app.add_option("-n,--ranks", o.ranks, "ranks of the training, 1 to 1024 [8]")->type_name("N");
   app.add_option("--ratio", o.ratio, "share of the rows that is kept [0.1]")->type_name("SHARE");
   app.add_option("-k,--kept", o.kept, "the same in rows, 1 to 64 [7]")->type_name("ROWS");
-  app.add_option("-r,--rank", o.sketch_ranks, "numbers in arc's sketch of a row, or several between commas [4; softmax 4,1,16]")->type_name("LIST");
+  app.add_option("-r,--rank", o.sketch_ranks, "numbers in arc's sketch of a row, or several between commas [4; softmax 4,1,16]")
+      ->type_name("LIST");
   app.add_option("--eta", o.eta, "weight of a gradient in the mean that ef21m runs [0.1]")->type_name("WEIGHT");
   app.add_option("-s,--seeds", o.seeds, "how many seeds, or which [1: 3 of quadratic, 31 of softmax]")->type_name("COUNT|A-B");
   app.add_option("--steps", o.steps, "of a training [300; softmax 1000]")->type_name("N");
@@ -56,7 +63,9 @@ void add_convergence_options(CLI::App& app, ConvergenceOptions& o) {
   app.add_option("--plot", o.plot, "draw what is measured over the steps there, as SVG")->type_name("FILE");
   app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "trainings run at the same time [1]")->type_name("N");
-  add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  add_choice(
+      app, o.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
 }
 
 namespace {
@@ -68,10 +77,16 @@ constexpr uint64_t ranks_limit = 1024, sketch_rank_limit = 1024, steps_limit = 1
 constexpr float eta_default = .1f;
 
 constexpr Word<ProblemKind> problem_words[] = {{"quadratic", ProblemKind::quadratic}, {"softmax", ProblemKind::softmax}};
-constexpr Word<Method> method_words[] = {{"dense", Method::dense}, {"arc", Method::arc}, {"exact", Method::exact}, {"random-k", Method::random_k}, {"top-k", Method::top_k}};
+constexpr Word<Method> method_words[] = {{"dense", Method::dense},
+                                         {"arc", Method::arc},
+                                         {"exact", Method::exact},
+                                         {"random-k", Method::random_k},
+                                         {"top-k", Method::top_k}};
 // ef21m is the one that --eta is for.
-constexpr Word<FeedbackOptions> feedback_words[] = {
-    {"none", {.kind = Feedback::none}}, {"ef14", {.kind = Feedback::ef14}}, {"ef21", {.kind = Feedback::ef21m, .eta = 1}}, {"ef21m", {.kind = Feedback::ef21m, .eta = eta_default}}};
+constexpr Word<FeedbackOptions> feedback_words[] = {{"none", {.kind = Feedback::none}},
+                                                    {"ef14", {.kind = Feedback::ef14}},
+                                                    {"ef21", {.kind = Feedback::ef21m, .eta = 1}},
+                                                    {"ef21m", {.kind = Feedback::ef21m, .eta = eta_default}}};
 // Those of the tables of docs/design/methods/arc_top_k.md, in their order.
 constexpr std::string_view specified_feedbacks[] = {"none,ef14,ef21", "ef14,ef21m,ef21,none"};
 constexpr std::string_view specified_sketch_ranks[] = {"4", "4,1,16"};
@@ -79,7 +94,9 @@ constexpr std::string_view specified_sketch_ranks[] = {"4", "4,1,16"};
 bool same(ProblemKind a, ProblemKind b) { return a == b; }
 bool same(Method a, Method b) { return a == b; }
 bool same(uint32_t a, uint32_t b) { return a == b; }
-bool same(const FeedbackOptions& a, const FeedbackOptions& b) { return a.kind == b.kind && (a.kind != Feedback::ef21m || a.eta == b.eta); }
+bool same(const FeedbackOptions& a, const FeedbackOptions& b) {
+  return a.kind == b.kind && (a.kind != Feedback::ef21m || a.eta == b.eta);
+}
 
 template <typename T>
 void add_once(std::vector<T>& all, const T& value) {
@@ -112,8 +129,10 @@ Result<double> parse_positive(std::string_view option, std::string_view text, do
 std::string useless_option(const ConvergenceOptions& o, const std::vector<Method>& methods) {
   const auto has = [&](Method method) { return std::find(methods.begin(), methods.end(), method) != methods.end(); };
   const bool compresses = methods.size() > 1 || !has(Method::dense);
-  for (const auto& [name, text] : {std::pair{"--feedback", &o.feedbacks}, {"--ratio", &o.ratio}, {"--kept", &o.kept}, {"--eta", &o.eta}}) {
-    if (!compresses && !text->empty()) return fmt::format("{} means nothing to dense gradients, and --method names nothing else", name);
+  for (const auto& [name, text] :
+       {std::pair{"--feedback", &o.feedbacks}, {"--ratio", &o.ratio}, {"--kept", &o.kept}, {"--eta", &o.eta}}) {
+    if (!compresses && !text->empty())
+      return fmt::format("{} means nothing to dense gradients, and --method names nothing else", name);
   }
   if (!has(Method::arc) && !o.sketch_ranks.empty()) return "--rank is of arc's sketches, and --method does not name arc";
   if (!o.ratio.empty() && !o.kept.empty()) return "--ratio and --kept say the same: give one of them";
@@ -161,7 +180,8 @@ Result<sim::TrainingSettings> settings_of(const ConvergenceOptions& o, ProblemKi
 }
 
 Result<std::vector<FeedbackOptions>> feedbacks_of(const ConvergenceOptions& o, ProblemKind problem) {
-  auto parsed = parse_words("--feedback", o.feedbacks.empty() ? specified_feedbacks[static_cast<size_t>(problem)] : o.feedbacks, feedback_words);
+  auto parsed = parse_words("--feedback", o.feedbacks.empty() ? specified_feedbacks[static_cast<size_t>(problem)] : o.feedbacks,
+                            feedback_words);
   if (!parsed.ok() || o.eta.empty()) return parsed;
   const auto eta = parse_positive("--eta", o.eta, 1, "a weight above 0, at most 1");
   if (!eta.ok()) return eta.status();
@@ -172,13 +192,16 @@ Result<std::vector<FeedbackOptions>> feedbacks_of(const ConvergenceOptions& o, P
     if (takes_eta) feedback.eta = static_cast<float>(*eta), is_used = true;
     add_once(feedbacks, feedback);
   }
-  if (!is_used) return invalid(o.feedbacks.empty() ? std::string("--eta is for ef21m: name it with --feedback") : fmt::format("--eta is for ef21m, and --feedback {} does not name it", o.feedbacks));
+  if (!is_used)
+    return invalid(o.feedbacks.empty() ? std::string("--eta is for ef21m: name it with --feedback")
+                                       : fmt::format("--eta is for ef21m, and --feedback {} does not name it", o.feedbacks));
   return feedbacks;
 }
 
 Result<std::vector<uint32_t>> sketch_ranks_of(const ConvergenceOptions& o, ProblemKind problem) {
   std::vector<uint32_t> ranks;
-  for (const auto& word : split_list(o.sketch_ranks.empty() ? specified_sketch_ranks[static_cast<size_t>(problem)] : o.sketch_ranks)) {
+  for (const auto& word :
+       split_list(o.sketch_ranks.empty() ? specified_sketch_ranks[static_cast<size_t>(problem)] : o.sketch_ranks)) {
     const auto rank = parse_between("--rank", word, 1, sketch_rank_limit);
     if (!rank.ok()) return rank.status();
     add_once(ranks, static_cast<uint32_t>(*rank));
@@ -201,7 +224,8 @@ Status add_cases(const ConvergenceOptions& o, ProblemKind problem, const std::ve
     added.settings.feedback = feedback;
     added.settings.sketch_rank = sketch_rank;
   };
-  if (std::find(methods.begin(), methods.end(), Method::dense) != methods.end()) add(Method::dense, {.kind = Feedback::none}, 1);
+  if (std::find(methods.begin(), methods.end(), Method::dense) != methods.end())
+    add(Method::dense, {.kind = Feedback::none}, 1);
   for (const auto& feedback : *feedbacks) {
     for (const auto method : methods) {
       if (method == Method::dense) continue;
@@ -221,8 +245,10 @@ uint64_t ConvergencePlan::steps() const {
 
 Result<ConvergencePlan> make_convergence_plan(const ConvergenceOptions& options) {
   ConvergencePlan plan{.cases = {}, .jobs = 1, .plot = options.plot, .json = options.json, .progress = options.progress};
-  const auto problems = parse_words("--problem", options.problems.empty() ? "quadratic,softmax" : options.problems, problem_words);
-  const auto methods = parse_words("--method", options.methods.empty() ? "dense,arc,exact,random-k,top-k" : options.methods, method_words);
+  const auto problems =
+      parse_words("--problem", options.problems.empty() ? "quadratic,softmax" : options.problems, problem_words);
+  const auto methods =
+      parse_words("--method", options.methods.empty() ? "dense,arc,exact,random-k,top-k" : options.methods, method_words);
   const auto jobs = parse_between("--jobs", options.jobs, 1, jobs_max);
   for (const auto& status : {problems.status(), methods.status(), jobs.status()}) {
     if (!status.ok()) return status;

@@ -43,8 +43,10 @@ TEST(ConvergencePlan, without_options_is_every_documented_value_once) {
 }
 
 TEST(ConvergencePlan, is_what_was_asked_for) {
-  const auto plan = convergence_plan_of({"--problem", "softmax", "--ranks", "16", "--ratio", "0.05", "--rank", "2", "--feedback", "ef14,ef21m", "--method", "arc,random-k", "--seeds", "5",
-                             "--steps", "20", "--step-size", "0.25", "--eta", "0.3", "--jobs", "2", "--plot", "a.svg", "--json", "a.json"});
+  const auto plan = convergence_plan_of(
+      {"--problem",  "softmax",  "--ranks",      "16",      "--ratio", "0.05",    "--rank", "2",           "--feedback",
+       "ef14,ef21m", "--method", "arc,random-k", "--seeds", "5",       "--steps", "20",     "--step-size", "0.25",
+       "--eta",      "0.3",      "--jobs",       "2",       "--plot",  "a.svg",   "--json", "a.json"});
   ASSERT_EQ(plan.cases.size(), 4u);
   for (const auto& one : plan.cases) {
     const auto& s = one.settings;
@@ -67,14 +69,17 @@ TEST(ConvergencePlan, is_what_was_asked_for) {
 
 TEST(ConvergencePlan, rows_can_be_given_instead_of_their_share) {
   for (uint32_t kept = 1; kept <= 64; ++kept) {
-    const auto plan = convergence_plan_of({"--kept", std::to_string(kept), "--problem", "quadratic", "--method", "arc", "--feedback", "none"});
+    const auto plan = convergence_plan_of(
+        {"--kept", std::to_string(kept), "--problem", "quadratic", "--method", "arc", "--feedback", "none"});
     ASSERT_EQ(plan.cases.size(), 1u);
     EXPECT_EQ(kept_rows({.ratio_ppm = plan.cases[0].settings.ratio_ppm}, 64), kept);
   }
 }
 
 TEST(ConvergencePlan, seeds_are_so_many_or_these) {
-  const auto seeds = [](const char* text) { return convergence_plan_of({"--problem", "quadratic", "--method", "dense", "--seeds", text}).cases.at(0).seeds; };
+  const auto seeds = [](const char* text) {
+    return convergence_plan_of({"--problem", "quadratic", "--method", "dense", "--seeds", text}).cases.at(0).seeds;
+  };
   EXPECT_EQ(seeds("1"), std::vector<uint64_t>{3});
   EXPECT_EQ(seeds("3"), (std::vector<uint64_t>{3, 4, 5}));
   EXPECT_EQ(seeds("7-8"), (std::vector<uint64_t>{7, 8}));
@@ -82,9 +87,15 @@ TEST(ConvergencePlan, seeds_are_so_many_or_these) {
 }
 
 TEST(ConvergencePlan, what_is_named_twice_is_trained_once) {
-  EXPECT_EQ(convergence_plan_of({"--problem", "quadratic", "--method", "top-k,top_k", "--feedback", "ef14,ef14"}).cases.size(), 1u);
-  EXPECT_EQ(convergence_plan_of({"--problem", "quadratic", "--method", "arc", "--rank", "4,4,2", "--feedback", "ef21,ef21m", "--eta", "1"}).cases.size(), 2u);
-  EXPECT_EQ(convergence_plan_of({"--problem", "quadratic", "--method", "dense,exact", "--feedback", "none,ef14"}).cases.size(), 3u) << "dense has no feedback";
+  EXPECT_EQ(convergence_plan_of({"--problem", "quadratic", "--method", "top-k,top_k", "--feedback", "ef14,ef14"}).cases.size(),
+            1u);
+  EXPECT_EQ(convergence_plan_of(
+                {"--problem", "quadratic", "--method", "arc", "--rank", "4,4,2", "--feedback", "ef21,ef21m", "--eta", "1"})
+                .cases.size(),
+            2u);
+  EXPECT_EQ(convergence_plan_of({"--problem", "quadratic", "--method", "dense,exact", "--feedback", "none,ef14"}).cases.size(),
+            3u)
+      << "dense has no feedback";
 }
 
 TEST(ConvergencePlan, names_are_those_that_are_typed) {
@@ -95,48 +106,68 @@ TEST(ConvergencePlan, names_are_those_that_are_typed) {
 
 TEST(ConvergencePlan, refuses_words_that_it_does_not_know) {
   expect_convergence_refused({"--problem", "cubic"}, "--problem 'cubic' is none of quadratic, softmax");
-  expect_convergence_refused({"--method", "arc,randon-k"}, "--method 'randon-k' is none of dense, arc, exact, random-k, top-k; did you mean 'random-k'?");
+  expect_convergence_refused({"--method", "arc,randon-k"},
+                             "--method 'randon-k' is none of dense, arc, exact, random-k, top-k; did you mean 'random-k'?");
   expect_convergence_refused({"--feedback", "none,"}, "--feedback '' is none of none, ef14, ef21, ef21m");
   expect_convergence_refused({"--progress", "loud"}, "--progress 'loud' is none of auto, bar, lines, off");
 }
 
 TEST(ConvergencePlan, refuses_ranks) {
-  for (const char* wrong : {"0", "1025", "8x", "-1"}) expect_convergence_refused({"--ranks=" + std::string(wrong)}, "--ranks '" + std::string(wrong) + "': expected a whole number from 1 to 1024");
+  for (const char* wrong : {"0", "1025", "8x", "-1"})
+    expect_convergence_refused({"--ranks=" + std::string(wrong)},
+                               "--ranks '" + std::string(wrong) + "': expected a whole number from 1 to 1024");
 }
 
 TEST(ConvergencePlan, refuses_shares_of_rows) {
-  for (const char* wrong : {"0", "1.1", "nan", "inf", "0.1x", "1e-9", "-0.1"}) expect_convergence_refused({"--ratio=" + std::string(wrong)}, "--ratio '" + std::string(wrong) + "': expected a share of the rows, from 0.000001 to 1");
+  for (const char* wrong : {"0", "1.1", "nan", "inf", "0.1x", "1e-9", "-0.1"})
+    expect_convergence_refused({"--ratio=" + std::string(wrong)},
+                               "--ratio '" + std::string(wrong) + "': expected a share of the rows, from 0.000001 to 1");
 }
 
 TEST(ConvergencePlan, refuses_numbers_of_rows) {
-  for (const char* wrong : {"0", "65", "7.5"}) expect_convergence_refused({"--kept", wrong}, "--kept '" + std::string(wrong) + "': expected a whole number from 1 to 64");
+  for (const char* wrong : {"0", "65", "7.5"})
+    expect_convergence_refused({"--kept", wrong}, "--kept '" + std::string(wrong) + "': expected a whole number from 1 to 64");
   expect_convergence_refused({"--kept", "3", "--ratio", "0.1"}, "--ratio and --kept say the same: give one of them");
 }
 
 TEST(ConvergencePlan, refuses_sketch_ranks) {
-  for (const char* wrong : {"0", "1025", "x"}) expect_convergence_refused({"--rank", "4," + std::string(wrong)}, "--rank '" + std::string(wrong) + "': expected a whole number from 1 to 1024");
-  expect_convergence_refused({"--rank", "4", "--method", "exact,top-k"}, "--rank is of arc's sketches, and --method does not name arc");
+  for (const char* wrong : {"0", "1025", "x"})
+    expect_convergence_refused({"--rank", "4," + std::string(wrong)},
+                               "--rank '" + std::string(wrong) + "': expected a whole number from 1 to 1024");
+  expect_convergence_refused({"--rank", "4", "--method", "exact,top-k"},
+                             "--rank is of arc's sketches, and --method does not name arc");
 }
 
 TEST(ConvergencePlan, refuses_weights) {
-  for (const char* wrong : {"0", "1.5", "x", "nan"}) expect_convergence_refused({"--feedback", "ef21m", "--eta", wrong}, "--eta '" + std::string(wrong) + "': expected a weight above 0, at most 1");
-  expect_convergence_refused({"--feedback", "ef14,ef21", "--eta", "0.3"}, "--eta is for ef21m, and --feedback ef14,ef21 does not name it");
+  for (const char* wrong : {"0", "1.5", "x", "nan"})
+    expect_convergence_refused({"--feedback", "ef21m", "--eta", wrong},
+                               "--eta '" + std::string(wrong) + "': expected a weight above 0, at most 1");
+  expect_convergence_refused({"--feedback", "ef14,ef21", "--eta", "0.3"},
+                             "--eta is for ef21m, and --feedback ef14,ef21 does not name it");
   expect_convergence_refused({"--problem", "quadratic", "--eta", "0.3"}, "--eta is for ef21m: name it with --feedback");
 }
 
 TEST(ConvergencePlan, refuses_seeds) {
-  for (const char* wrong : {"0", "1001", "7-3", "0-1000", "x", "3-"}) expect_convergence_refused({"--seeds", wrong}, "--seeds '" + std::string(wrong) + "': expected how many, 1 to 1000, or which of them, as in 3-7");
+  for (const char* wrong : {"0", "1001", "7-3", "0-1000", "x", "3-"})
+    expect_convergence_refused(
+        {"--seeds", wrong}, "--seeds '" + std::string(wrong) + "': expected how many, 1 to 1000, or which of them, as in 3-7");
 }
 
 TEST(ConvergencePlan, refuses_steps_their_size_and_jobs) {
-  for (const char* wrong : {"0", "1000001", "x"}) expect_convergence_refused({"--steps", wrong}, "--steps '" + std::string(wrong) + "': expected a whole number from 1 to 1000000");
-  for (const char* wrong : {"0", "-1", "inf", "x", "2e9"}) expect_convergence_refused({"--step-size=" + std::string(wrong)}, "--step-size '" + std::string(wrong) + "': expected a number above 0, at most 1e9");
-  for (const char* wrong : {"0", "257", "x"}) expect_convergence_refused({"--jobs", wrong}, "--jobs '" + std::string(wrong) + "': expected a whole number from 1 to 256");
+  for (const char* wrong : {"0", "1000001", "x"})
+    expect_convergence_refused({"--steps", wrong},
+                               "--steps '" + std::string(wrong) + "': expected a whole number from 1 to 1000000");
+  for (const char* wrong : {"0", "-1", "inf", "x", "2e9"})
+    expect_convergence_refused({"--step-size=" + std::string(wrong)},
+                               "--step-size '" + std::string(wrong) + "': expected a number above 0, at most 1e9");
+  for (const char* wrong : {"0", "257", "x"})
+    expect_convergence_refused({"--jobs", wrong}, "--jobs '" + std::string(wrong) + "': expected a whole number from 1 to 256");
 }
 
 TEST(ConvergencePlan, refuses_what_means_nothing_to_dense_gradients_alone) {
   for (const auto& [name, value] : {std::pair{"--feedback", "ef14"}, {"--ratio", "0.1"}, {"--kept", "3"}, {"--eta", "0.1"}}) {
-    expect_convergence_refused({"--method", "dense", name, value}, std::string(name) + " means nothing to dense gradients, and --method names nothing else");
+    expect_convergence_refused({"--method", "dense", name, value},
+                               std::string(name) + " means nothing to dense gradients, and --method names nothing else");
   }
 }
 

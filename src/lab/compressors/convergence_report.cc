@@ -17,16 +17,23 @@ using Json = nlohmann::ordered_json;
 const sim::ProblemFacts& facts_of(const ConvergenceResult& result) { return sim::facts_of(result.what.settings.problem); }
 
 // "-" for whole gradients.
-std::string_view feedback_of(const sim::TrainingSettings& s) { return s.method == Method::dense ? "-" : feedback_name(s.feedback); }
+std::string_view feedback_of(const sim::TrainingSettings& s) {
+  return s.method == Method::dense ? "-" : feedback_name(s.feedback);
+}
 
-uint64_t kept_of(const sim::TrainingSettings& s) { return kept_rows({.ratio_ppm = s.ratio_ppm}, sim::facts_of(s.problem).matrix.rows); }
+uint64_t kept_of(const sim::TrainingSettings& s) {
+  return kept_rows({.ratio_ppm = s.ratio_ppm}, sim::facts_of(s.problem).matrix.rows);
+}
 
 double sent_share(const sim::TrainingSettings& s) {
-  return static_cast<double>(sim::sent_elements(sim::ranks_options(s))) / static_cast<double>(sim::facts_of(s.problem).matrix.elements());
+  return static_cast<double>(sim::sent_elements(sim::ranks_options(s))) /
+         static_cast<double>(sim::facts_of(s.problem).matrix.elements());
 }
 
 // "seed 3", "seeds 3-7".
-std::string seeds_text(const std::vector<uint64_t>& seeds) { return seeds.size() == 1 ? fmt::format("seed {}", seeds[0]) : fmt::format("seeds {}-{}", seeds.front(), seeds.back()); }
+std::string seeds_text(const std::vector<uint64_t>& seeds) {
+  return seeds.size() == 1 ? fmt::format("seed {}", seeds[0]) : fmt::format("seeds {}-{}", seeds.front(), seeds.back());
+}
 
 bool is_off(const ConvergenceResult& result) {
   const auto specified = specified_of(result.what);
@@ -47,14 +54,19 @@ std::string row_of(const ConvergenceResult& result, const Columns& columns) {
   const bool is_ef21m = s.method != Method::dense && feedback_name(s.feedback) == "ef21m";
   auto text = fmt::format(" {:>8}", feedback_of(s));
   if (columns.weights) text += fmt::format(" {:>5}", is_ef21m ? fmt::format("{:.4g}", s.feedback.eta) : "-");
-  text += fmt::format(" {:>8} {:>4} {:>6} {:>10}", method_name(s.method), s.method == Method::arc ? fmt::format("{}", s.sketch_rank) : "-", s.method == Method::exact ? "-" : fmt::format("{:.3f}", sent_share(s)),
+  text += fmt::format(" {:>8} {:>4} {:>6} {:>10}", method_name(s.method),
+                      s.method == Method::arc ? fmt::format("{}", s.sketch_rank) : "-",
+                      s.method == Method::exact ? "-" : fmt::format("{:.3f}", sent_share(s)),
                       std::isfinite(spread.mean) ? number(spread.mean) : "diverged");
   if (columns.spread) text += fmt::format(" {:>10}", number(spread.deviation));
   if (columns.specified) {
     const auto specified = specified_of(result.what);
-    text += !specified ? fmt::format(" {:>10} {:>10} {:>5}", "-", "-", "-") : fmt::format(" {:>10} {:>10} {:>5}", plain_number(specified->value), fmt::format("{:.2g}", specified->tolerance), is_off(result) ? "OFF" : "ok");
+    text += !specified ? fmt::format(" {:>10} {:>10} {:>5}", "-", "-", "-")
+                       : fmt::format(" {:>10} {:>10} {:>5}", plain_number(specified->value),
+                                     fmt::format("{:.2g}", specified->tolerance), is_off(result) ? "OFF" : "ok");
   }
-  if (spread.diverged > 0 && result.outcomes.size() > 1) text += fmt::format("  {} of {} diverged", spread.diverged, result.outcomes.size());
+  if (spread.diverged > 0 && result.outcomes.size() > 1)
+    text += fmt::format("  {} of {} diverged", spread.diverged, result.outcomes.size());
   else if (spread.diverged > 0) text += fmt::format("  in step {}", *result.outcomes[0].diverged_in);
   return text + "\n";
 }
@@ -65,7 +77,8 @@ std::string measured_text(const sim::TrainingSettings& s) {
   const auto count = std::min<uint64_t>(facts.averaged, (s.steps + sim::averaged_every - 1) / sim::averaged_every);
   if (count == 1) return fmt::format("{} after {} steps", facts.measure, s.steps);
   const auto first = s.steps - (count - 1) * sim::averaged_every;
-  return fmt::format("{}, mean of those after {}, {}{} steps", facts.measure, first, count > 2 ? fmt::format("{}, ..., ", first + sim::averaged_every) : "", s.steps);
+  return fmt::format("{}, mean of those after {}, {}{} steps", facts.measure, first,
+                     count > 2 ? fmt::format("{}, ..., ", first + sim::averaged_every) : "", s.steps);
 }
 
 // The results of one problem.
@@ -73,13 +86,19 @@ std::string table_of_problem(std::span<const ConvergenceResult> results) {
   const auto& first = results[0].what;
   const auto& s = first.settings;
   const auto& matrix = facts_of(results[0]).matrix;
-  const auto any = [&](const auto& is) { return std::any_of(results.begin(), results.end(), [&](const ConvergenceResult& result) { return is(result.what); }); };
-  const auto any_method = [&](Method method) { return any([&](const ConvergenceCase& one) { return one.settings.method == method; }); };
-  const Columns columns{.specified = any([](const ConvergenceCase& one) { return specified_of(one).has_value(); }),
-                        .spread = first.seeds.size() > 1,
-                        .weights = any([](const ConvergenceCase& one) { return feedback_name(one.settings.feedback) == "ef21m"; })};
+  const auto any = [&](const auto& is) {
+    return std::any_of(results.begin(), results.end(), [&](const ConvergenceResult& result) { return is(result.what); });
+  };
+  const auto any_method = [&](Method method) {
+    return any([&](const ConvergenceCase& one) { return one.settings.method == method; });
+  };
+  const Columns columns{
+      .specified = any([](const ConvergenceCase& one) { return specified_of(one).has_value(); }),
+      .spread = first.seeds.size() > 1,
+      .weights = any([](const ConvergenceCase& one) { return feedback_name(one.settings.feedback) == "ef21m"; })};
   auto text = fmt::format("# {}: {}\n", facts_of(results[0]).name, measured_text(s));
-  text += fmt::format("# {} x {} weights, {} of {} rows kept, {} rank{}, step {}, {}\n", matrix.rows, matrix.columns, kept_of(s), matrix.rows, s.ranks, s.ranks == 1 ? "" : "s", s.step_size, seeds_text(first.seeds));
+  text += fmt::format("# {} x {} weights, {} of {} rows kept, {} rank{}, step {}, {}\n", matrix.rows, matrix.columns,
+                      kept_of(s), matrix.rows, s.ranks, s.ranks == 1 ? "" : "s", s.step_size, seeds_text(first.seeds));
   text += "# r: numbers in a row's sketch; sent: elements per step, as a share";
   if (any_method(Method::top_k)) text += "; top-k sends indices, too";
   if (any_method(Method::exact)) text += "; exact saves nothing";
@@ -111,11 +130,24 @@ Json object_of(const ConvergenceResult& result) {
   const auto& s = result.what.settings;
   const auto& matrix = facts_of(result).matrix;
   const auto spread = spread_of(result);
-  Json json{{"problem", facts_of(result).name}, {"measure", facts_of(result).measure}, {"method", method_name(s.method)}, {"feedback", s.method == Method::dense ? Json() : Json(feedback_name(s.feedback))},
-            {"eta", s.method != Method::dense && s.feedback.kind == Feedback::ef21m ? Json(std::stod(fmt::format("{}", s.feedback.eta))) : Json()},
-            {"sketch_rank", s.method == Method::arc ? Json(s.sketch_rank) : Json()}, {"ranks", s.ranks}, {"rows", matrix.rows}, {"columns", matrix.columns},
-            {"kept_rows", s.method == Method::dense ? matrix.rows : kept_of(s)}, {"elements_sent", sim::sent_elements(sim::ranks_options(s))}, {"steps", s.steps}, {"step_size", s.step_size},
-            {"seeds", result.what.seeds}, {"mean", finite(spread.mean)}, {"deviation", finite(spread.deviation)}};
+  Json json{{"problem", facts_of(result).name},
+            {"measure", facts_of(result).measure},
+            {"method", method_name(s.method)},
+            {"feedback", s.method == Method::dense ? Json() : Json(feedback_name(s.feedback))},
+            {"eta", s.method != Method::dense && s.feedback.kind == Feedback::ef21m
+                        ? Json(std::stod(fmt::format("{}", s.feedback.eta)))
+                        : Json()},
+            {"sketch_rank", s.method == Method::arc ? Json(s.sketch_rank) : Json()},
+            {"ranks", s.ranks},
+            {"rows", matrix.rows},
+            {"columns", matrix.columns},
+            {"kept_rows", s.method == Method::dense ? matrix.rows : kept_of(s)},
+            {"elements_sent", sim::sent_elements(sim::ranks_options(s))},
+            {"steps", s.steps},
+            {"step_size", s.step_size},
+            {"seeds", result.what.seeds},
+            {"mean", finite(spread.mean)},
+            {"deviation", finite(spread.deviation)}};
   const auto specified = specified_of(result.what);
   json["specified"] = specified ? Json(specified->value) : Json();
   json["tolerance"] = specified ? Json(specified->tolerance) : Json();
@@ -123,18 +155,23 @@ Json object_of(const ConvergenceResult& result) {
   json["runs"] = Json::array();
   for (size_t i = 0; i < result.outcomes.size(); ++i) {
     const auto& outcome = result.outcomes[i];
-    Json run{{"seed", result.what.seeds[i]}, {"value", finite(outcome.value)}, {"diverged_in", outcome.diverged_in ? Json(*outcome.diverged_in) : Json()}, {"curve", Json::array()}};
+    Json run{{"seed", result.what.seeds[i]},
+             {"value", finite(outcome.value)},
+             {"diverged_in", outcome.diverged_in ? Json(*outcome.diverged_in) : Json()},
+             {"curve", Json::array()}};
     for (const auto& point : outcome.curve) run["curve"].push_back({point.step, point.value});
     json["runs"].push_back(std::move(run));
   }
   return json;
 }
 
-// At each step the mean of the seeds that got there, from the smallest to the largest. Later lines are thinner, so that what they lie on is seen.
+// At each step the mean of the seeds that got there, from the smallest to the largest. Later lines are thinner, so that what
+// they lie on is seen.
 Series series_of(const ConvergenceResult& result, const std::string& name, size_t place) {
   const bool is_dense = result.what.settings.method == Method::dense;
   const double width = is_dense ? 1.5 : std::max(1.2, 3.6 - 0.6 * static_cast<double>(place));
-  Series series{.name = name, .colour = is_dense ? "#444444" : line_colour(place), .line_width = width, .dashed = is_dense, .points = {}};
+  Series series{
+      .name = name, .colour = is_dense ? "#444444" : line_colour(place), .line_width = width, .dashed = is_dense, .points = {}};
   size_t longest = 0;
   for (const auto& outcome : result.outcomes) longest = std::max(longest, outcome.curve.size());
   for (size_t i = 0; i < longest; ++i) {
@@ -162,8 +199,13 @@ Panel empty_panel(const ConvergenceResult& result, const std::string& feedback) 
   const auto& s = result.what.settings;
   const bool is_quadratic = s.problem == ProblemKind::quadratic;
   const auto seeds = result.what.seeds.size() > 1 ? fmt::format(", {} seeds", result.what.seeds.size()) : "";
-  return {.title = fmt::format("{}, {}: {} ranks, {} of {} rows{}", facts_of(result).name, feedback, s.ranks, kept_of(s), facts_of(result).matrix.rows, seeds), .x_label = "steps",
-          .y_label = facts_of(result).measure, .series = {}, .y_axis = is_quadratic ? Axis::decades : Axis::linear, .legend = is_quadratic ? Corner::lower_left : Corner::upper_right};
+  return {.title = fmt::format("{}, {}: {} ranks, {} of {} rows{}", facts_of(result).name, feedback, s.ranks, kept_of(s),
+                               facts_of(result).matrix.rows, seeds),
+          .x_label = "steps",
+          .y_label = facts_of(result).measure,
+          .series = {},
+          .y_axis = is_quadratic ? Axis::decades : Axis::linear,
+          .legend = is_quadratic ? Corner::lower_left : Corner::upper_right};
 }
 
 void add_panels(std::span<const ConvergenceResult> results, std::vector<Panel>& panels) {
@@ -196,7 +238,9 @@ void add_panels(std::span<const ConvergenceResult> results, std::vector<Panel>& 
       continue;
     }
     const auto short_name = feedback_name(s.feedback);
-    const auto feedback = short_name == "none" ? "no feedback" : short_name == "ef21m" ? fmt::format("ef21m {:.4g}", s.feedback.eta) : std::string(short_name);
+    const auto feedback = short_name == "none"    ? "no feedback"
+                          : short_name == "ef21m" ? fmt::format("ef21m {:.4g}", s.feedback.eta)
+                                                  : std::string(short_name);
     if (place(feedbacks, feedback) == panels.size() - first_panel) begin_panel(result, feedback);
     const auto name = line_name(s, several_ranks);
     panels.back().series.push_back(series_of(result, name, place(names, name)));
@@ -214,12 +258,15 @@ Spread spread_of(const ConvergenceResult& result) {
     else sum += outcome.value, ++count;
   }
   spread.mean = sum / count;
-  for (const auto& outcome : result.outcomes) squares += outcome.diverged_in ? 0 : (outcome.value - spread.mean) * (outcome.value - spread.mean);
+  for (const auto& outcome : result.outcomes)
+    squares += outcome.diverged_in ? 0 : (outcome.value - spread.mean) * (outcome.value - spread.mean);
   spread.deviation = std::sqrt(squares / (count - 1));
   return spread;
 }
 
-std::optional<sim::SpecifiedValue> specified_of(const ConvergenceCase& one) { return one.seeds.size() == 1 ? sim::specified_value(one.settings) : std::nullopt; }
+std::optional<sim::SpecifiedValue> specified_of(const ConvergenceCase& one) {
+  return one.seeds.size() == 1 ? sim::specified_value(one.settings) : std::nullopt;
+}
 
 Verdicts verdicts_of(std::span<const ConvergenceResult> results) {
   Verdicts verdicts;
@@ -235,7 +282,8 @@ std::string table_of(std::span<const ConvergenceResult> results) {
   for (const auto& part : by_problem(results)) text += table_of_problem(part);
   const auto verdicts = verdicts_of(results);
   if (verdicts.compared == 0) return text + "# docs/design/methods/arc_top_k.md has no values for these settings.\n";
-  text += fmt::format("# {} of {} values are as specified in docs/design/methods/arc_top_k.md\n", verdicts.compared - verdicts.off, verdicts.compared);
+  text += fmt::format("# {} of {} values are as specified in docs/design/methods/arc_top_k.md\n",
+                      verdicts.compared - verdicts.off, verdicts.compared);
   return text;
 }
 

@@ -1,4 +1,5 @@
-// What `unisono simulate arc` tells people and programs: tables that compare with docs/design/methods/arc_top_k.md, JSON lines, a picture. Pure.
+// What `unisono simulate arc` tells people and programs: tables that compare with docs/design/methods/arc_top_k.md, JSON lines,
+// a picture. Pure.
 #pragma once
 
 #include <optional>
@@ -6,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/compressors/convergence_plan.h"
 #include "cli/common/plot.h"
+#include "lab/compressors/convergence_plan.h"
 
 namespace unisono::cli {
 
@@ -33,7 +34,8 @@ Verdicts verdicts_of(std::span<const ConvergenceResult> results);
 std::string table_of(std::span<const ConvergenceResult> results);
 // A line for each result and one for the verdict. What is no number is null.
 std::string json_of(std::span<const ConvergenceResult> results);
-// A panel for each problem and feedback, a line for each method: the mean of the seeds, shaded from the smallest to the largest.
+// A panel for each problem and feedback, a line for each method: the mean of the seeds, shaded from the smallest to the
+// largest.
 std::vector<Panel> panels_of(std::span<const ConvergenceResult> results);
 
 }  // namespace unisono::cli

@@ -32,7 +32,8 @@ ConvergenceResult result_of(Method method, Feedback feedback, const std::vector<
 constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
 
 TEST(ConvergenceReport, values_within_their_tolerance_are_ok) {
-  const std::vector results{result_of(Method::dense, Feedback::none, {.0023334}), result_of(Method::arc, Feedback::ef14, {.001474})};
+  const std::vector results{result_of(Method::dense, Feedback::none, {.0023334}),
+                            result_of(Method::arc, Feedback::ef14, {.001474})};
   const auto table = table_of(results);
   EXPECT_EQ(line_with(table, "dense"), "        -    dense    -  1.000   0.002333  0.0023325    2.3e-05    ok") << table;
   EXPECT_EQ(line_with(table, "  arc"), "     ef14      arc    4  0.359   0.001474   0.001474    1.5e-05    ok") << table;
@@ -41,7 +42,8 @@ TEST(ConvergenceReport, values_within_their_tolerance_are_ok) {
 }
 
 TEST(ConvergenceReport, a_value_outside_its_tolerance_is_flagged) {
-  const std::vector results{result_of(Method::dense, Feedback::none, {.0023325}), result_of(Method::arc, Feedback::ef14, {.00150})};
+  const std::vector results{result_of(Method::dense, Feedback::none, {.0023325}),
+                            result_of(Method::arc, Feedback::ef14, {.00150})};
   const auto table = table_of(results);
   EXPECT_TRUE(line_with(table, "  arc").ends_with("0.001474    1.5e-05   OFF")) << table;
   EXPECT_TRUE(line_with(table, "dense").ends_with(" ok"));
@@ -82,10 +84,12 @@ TEST(ConvergenceReport, other_settings_than_the_specified_are_not_compared) {
 }
 
 TEST(ConvergenceReport, programs_get_everything_a_line_each) {
-  const std::vector results{result_of(Method::arc, Feedback::ef21m, {.00136}), result_of(Method::dense, Feedback::none, {no_number})};
+  const std::vector results{result_of(Method::arc, Feedback::ef21m, {.00136}),
+                            result_of(Method::dense, Feedback::none, {no_number})};
   const auto text = json_of(results);
   std::vector<nlohmann::json> lines;
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+    lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0]["feedback"], "ef21");
   EXPECT_EQ(lines[0]["kept_rows"], 7);
@@ -99,8 +103,9 @@ TEST(ConvergenceReport, programs_get_everything_a_line_each) {
 }
 
 TEST(ConvergenceReport, each_feedback_has_a_panel_and_dense_gradients_are_in_all) {
-  const std::vector results{result_of(Method::dense, Feedback::none, {.1, .3}), result_of(Method::arc, Feedback::ef14, {.1, .3}), result_of(Method::top_k, Feedback::ef14, {.1, .3}),
-                            result_of(Method::arc, Feedback::ef21m, {.1, .3})};
+  const std::vector results{
+      result_of(Method::dense, Feedback::none, {.1, .3}), result_of(Method::arc, Feedback::ef14, {.1, .3}),
+      result_of(Method::top_k, Feedback::ef14, {.1, .3}), result_of(Method::arc, Feedback::ef21m, {.1, .3})};
   const auto panels = panels_of(results);
   ASSERT_EQ(panels.size(), 2u);
   EXPECT_EQ(panels[0].title, "quadratic, ef14: 8 ranks, 7 of 64 rows, 2 seeds");

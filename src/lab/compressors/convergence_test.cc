@@ -24,13 +24,16 @@ void expect_specified(const TrainingSettings& settings) {
   const auto outcome = run_training(settings);
   ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
   EXPECT_NEAR(outcome->value, specified->value, specified->tolerance)
-      << "method " << static_cast<int>(settings.method) << ", feedback " << static_cast<int>(settings.feedback.kind) << ", eta " << settings.feedback.eta << ", r " << settings.sketch_rank;
+      << "method " << static_cast<int>(settings.method) << ", feedback " << static_cast<int>(settings.feedback.kind) << ", eta "
+      << settings.feedback.eta << ", r " << settings.sketch_rank;
 }
 
 // 25.
 TEST(Convergence, on_a_quadratic) {
-  for (const FeedbackOptions& feedback : {FeedbackOptions{.kind = Feedback::none}, {.kind = Feedback::ef14}, {.kind = Feedback::ef21m, .eta = 1}}) {
-    for (const auto method : {Method::arc, Method::exact, Method::random_k, Method::top_k}) expect_specified(settings_of(ProblemKind::quadratic, method, feedback));
+  for (const FeedbackOptions& feedback :
+       {FeedbackOptions{.kind = Feedback::none}, {.kind = Feedback::ef14}, {.kind = Feedback::ef21m, .eta = 1}}) {
+    for (const auto method : {Method::arc, Method::exact, Method::random_k, Method::top_k})
+      expect_specified(settings_of(ProblemKind::quadratic, method, feedback));
   }
   expect_specified(settings_of(ProblemKind::quadratic, Method::dense, {}));
 }
@@ -77,16 +80,22 @@ class LongConvergence : public testing::TestWithParam<SoftmaxCase> {};
 
 TEST_P(LongConvergence, of_a_softmax_regression) {
   const auto& feedback = GetParam().feedback;
-  for (const uint32_t sketch_rank : {1u, 4u, 16u}) expect_specified(settings_of(ProblemKind::softmax, Method::arc, feedback, sketch_rank));
-  for (const auto method : {Method::exact, Method::random_k, Method::top_k}) expect_specified(settings_of(ProblemKind::softmax, method, feedback));
+  for (const uint32_t sketch_rank : {1u, 4u, 16u})
+    expect_specified(settings_of(ProblemKind::softmax, Method::arc, feedback, sketch_rank));
+  for (const auto method : {Method::exact, Method::random_k, Method::top_k})
+    expect_specified(settings_of(ProblemKind::softmax, method, feedback));
 }
 
 INSTANTIATE_TEST_SUITE_P(With, LongConvergence,
-                         testing::Values(SoftmaxCase{"ef14", {.kind = Feedback::ef14}}, SoftmaxCase{"ef21m", {.kind = Feedback::ef21m, .eta = .1f}},
-                                         SoftmaxCase{"ef21", {.kind = Feedback::ef21m, .eta = 1}}, SoftmaxCase{"none", {.kind = Feedback::none}}),
+                         testing::Values(SoftmaxCase{"ef14", {.kind = Feedback::ef14}},
+                                         SoftmaxCase{"ef21m", {.kind = Feedback::ef21m, .eta = .1f}},
+                                         SoftmaxCase{"ef21", {.kind = Feedback::ef21m, .eta = 1}},
+                                         SoftmaxCase{"none", {.kind = Feedback::none}}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-TEST(LongDenseConvergence, of_a_softmax_regression_with_dense_gradients) { expect_specified(settings_of(ProblemKind::softmax, Method::dense, {})); }
+TEST(LongDenseConvergence, of_a_softmax_regression_with_dense_gradients) {
+  expect_specified(settings_of(ProblemKind::softmax, Method::dense, {}));
+}
 
 }  // namespace
 }  // namespace unisono::sim

@@ -12,19 +12,23 @@
 
 namespace unisono {
 
-Result<std::unique_ptr<GatheredTopK>> GatheredTopK::make(const GatheredTopKOptions& options, std::span<const GroupTensor> tensors) {
+Result<std::unique_ptr<GatheredTopK>> GatheredTopK::make(const GatheredTopKOptions& options,
+                                                         std::span<const GroupTensor> tensors) {
   if (auto status = check(options.rule); !status.ok()) return status;
   std::vector<Decision> decisions;
   for (const auto& tensor : tensors) {
     const auto& decision = decisions.emplace_back(decide(options.rule, tensor.shape));
     if (decision.treatment == Treatment::compressed && decision.matrix.elements() > UINT32_MAX) {
-      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " has " + std::to_string(decision.matrix.elements()) + " elements, more than indices of four bytes");
+      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " has " +
+                                       std::to_string(decision.matrix.elements()) +
+                                       " elements, more than indices of four bytes");
     }
   }
   return std::unique_ptr<GatheredTopK>(new GatheredTopK(options, std::move(decisions)));
 }
 
-GatheredTopK::GatheredTopK(const GatheredTopKOptions& options, std::vector<Decision> decisions) : options_(options), decisions_(std::move(decisions)), residuals_(decisions_.size()) {
+GatheredTopK::GatheredTopK(const GatheredTopKOptions& options, std::vector<Decision> decisions)
+    : options_(options), decisions_(std::move(decisions)), residuals_(decisions_.size()) {
   size_t entries = 0, dense = 0;
   for (size_t i = 0; i < decisions_.size(); ++i) {
     entries += kept(i);
@@ -41,7 +45,11 @@ std::span<const GatheredEntry> GatheredTopK::begin(std::span<float* const> gradi
   float* dense = dense_.data();
   for (size_t i = 0; i < gradients_.size(); ++i) {
     const auto& matrix = decisions_[i].matrix;
-    if (!residuals_[i].empty()) kernels::sketch({.values = gradients_[i], .residual = residuals_[i].data(), .rows = matrix.rows, .columns = matrix.columns});  // in no direction: only added
+    if (!residuals_[i].empty())
+      kernels::sketch({.values = gradients_[i],
+                       .residual = residuals_[i].data(),
+                       .rows = matrix.rows,
+                       .columns = matrix.columns});  // in no direction: only added
     const std::span<const float> values(gradients_[i], matrix.elements());
     if (decisions_[i].treatment == Treatment::dense) dense = std::copy(values.begin(), values.end(), dense);
     if (!compressed(i)) continue;
@@ -63,7 +71,9 @@ Status GatheredTopK::examine(std::span<const GatheredEntry> gathered) const {
       for (const size_t end = at + kept(i); at < end; ++at) {
         if (!all_finite({&gathered[at].value, 1})) return not_finite("what was gathered");
         if (gathered[at].index >= decisions_[i].matrix.elements()) {
-          return {Code::corrupt, "entry " + std::to_string(at) + " of what was gathered is for element " + std::to_string(gathered[at].index) + " of a tensor of " + std::to_string(decisions_[i].matrix.elements())};
+          return {Code::corrupt, "entry " + std::to_string(at) + " of what was gathered is for element " +
+                                     std::to_string(gathered[at].index) + " of a tensor of " +
+                                     std::to_string(decisions_[i].matrix.elements())};
         }
       }
     }

@@ -1,7 +1,9 @@
-// Element-wise Top-K: each rank sends its own largest elements with their places, and all gather them. What ARC-Top-K is compared with.
+// Element-wise Top-K: each rank sends its own largest elements with their places, and all gather them. What ARC-Top-K is
+// compared with.
 //
-// The caller runs an all-gather of the entries that begin() gives, as many on each rank, and an all-reduce (mean) of the dense tensors. Sums are
-// in rank order: the same bits on every rank. What a rank did not send it adds to its next gradient (EF14; Seide et al., Interspeech 2014).
+// The caller runs an all-gather of the entries that begin() gives, as many on each rank, and an all-reduce (mean) of the dense
+// tensors. Sums are in rank order: the same bits on every rank. What a rank did not send it adds to its next gradient (EF14;
+// Seide et al., Interspeech 2014).
 #pragma once
 
 #include <memory>
@@ -29,13 +31,13 @@ class GatheredTopK {
   // invalid: options that check() refuses, or a tensor of 2^32 elements or more.
   static Result<std::unique_ptr<GatheredTopK>> make(const GatheredTopKOptions& options, std::span<const GroupTensor> tensors);
 
-  // Takes this rank's gradients, which belong to the step until it is over. Its entries, tensor after tensor, ascending in each; of equal
-  // elements the lower goes first. If something is not finite, entries say so to all ranks.
+  // Takes this rank's gradients, which belong to the step until it is over. Its entries, tensor after tensor, ascending in
+  // each; of equal elements the lower goes first. If something is not finite, entries say so to all ranks.
   std::span<const GatheredEntry> begin(std::span<float* const> gradients);
   // What is to be averaged beside them, after begin(); empty: nothing.
   std::span<float> dense() { return dense_; }
-  // The entries of all ranks, in rank order. The means are where the gradients were. corrupt: a number that is not finite or an index that is
-  // none, the same on all ranks; what is kept is as before.
+  // The entries of all ranks, in rank order. The means are where the gradients were. corrupt: a number that is not finite or an
+  // index that is none, the same on all ranks; what is kept is as before.
   Status finish(std::span<const GatheredEntry> gathered);
 
   // Entries that each rank sends.

@@ -11,11 +11,14 @@ namespace {
 using namespace test;
 using Shapes = std::vector<std::vector<uint64_t>>;
 
-GatheredTopKOptions options_of(uint32_t ratio_ppm, bool feedback = true) { return {.rule = {.ratio_ppm = ratio_ppm, .max_payload_ppm = UINT32_MAX, .min_elements = 0}, .feedback = feedback}; }
+GatheredTopKOptions options_of(uint32_t ratio_ppm, bool feedback = true) {
+  return {.rule = {.ratio_ppm = ratio_ppm, .max_payload_ppm = UINT32_MAX, .min_elements = 0}, .feedback = feedback};
+}
 
 class TopKRanks {
  public:
-  TopKRanks(size_t count, const GatheredTopKOptions& options, const Shapes& shapes) : gradients(count, std::vector<Values>(shapes.size())) {
+  TopKRanks(size_t count, const GatheredTopKOptions& options, const Shapes& shapes)
+      : gradients(count, std::vector<Values>(shapes.size())) {
     std::vector<GroupTensor> tensors;
     for (const auto& shape : shapes) tensors.push_back({.number = static_cast<uint32_t>(tensors.size()), .shape = shape});
     for (size_t r = 0; r < count; ++r) {

@@ -1,16 +1,17 @@
-// `unisono simulate arc`: small problems trained with compressed gradients, beside what docs/design/methods/arc_top_k.md says they come to.
+// `unisono simulate arc`: small problems trained with compressed gradients, beside what docs/design/methods/arc_top_k.md says
+// they come to.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/result_writer.h"
 #include "cli/common/commands.h"
-#include "lab/compressors/convergence_report.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/threads.h"
+#include "lab/compressors/convergence_report.h"
 
 namespace unisono::cli {
 namespace {
@@ -20,7 +21,8 @@ constexpr uint64_t curve_points = 200;
 // All trainings on some threads; what each comes to does not depend on their number.
 class Trainings {
  public:
-  explicit Trainings(const ConvergencePlan& plan) : plan_(plan), progress_(progress_options("simulate arc", plan.steps(), plan.progress), monotonic_now()) {
+  explicit Trainings(const ConvergencePlan& plan)
+      : plan_(plan), progress_(progress_options("simulate arc", plan.steps(), plan.progress), monotonic_now()) {
     for (const auto& one : plan.cases) {
       results_.push_back(ConvergenceResult{one, std::vector<sim::TrainingOutcome>(one.seeds.size())});
       for (size_t i = 0; i < one.seeds.size(); ++i) runs_.push_back({results_.size() - 1, i});
@@ -44,12 +46,15 @@ class Trainings {
       auto& result = results_[runs_[at].result];
       auto settings = result.what.settings;
       settings.seed = result.what.seeds[runs_[at].seed];
-      const auto name = fmt::format("{} {} {}", sim::facts_of(settings.problem).name, settings.method == sim::Method::dense ? "" : feedback_name(settings.feedback), method_name(settings.method));
+      const auto name = fmt::format("{} {} {}", sim::facts_of(settings.problem).name,
+                                    settings.method == sim::Method::dense ? "" : feedback_name(settings.feedback),
+                                    method_name(settings.method));
       const auto tell = [&](uint64_t steps) {
         const std::lock_guard lock(mutex_);
         progress_.update(steps_ += steps, name, monotonic_now());
       };
-      auto outcome = sim::run_training(settings, {.curve_points = plan_.plot.empty() && plan_.json.empty() ? 0 : curve_points, .progress = tell});
+      auto outcome = sim::run_training(
+          settings, {.curve_points = plan_.plot.empty() && plan_.json.empty() ? 0 : curve_points, .progress = tell});
       const std::lock_guard lock(mutex_);
       if (outcome.ok()) result.outcomes[runs_[at].seed] = *std::move(outcome);
       else failure_ = outcome.status();

@@ -13,8 +13,20 @@ namespace unisono::sim {
 namespace {
 
 constexpr ProblemFacts facts[] = {
-    {.name = "quadratic", .measure = "|W - W*| / |W*|", .matrix = {64, 16}, .seed = 3, .steps = 300, .step_size = .02, .averaged = 1},
-    {.name = "softmax", .measure = "mean loss of all samples", .matrix = {64, 32}, .seed = 31, .steps = 1000, .step_size = .5, .averaged = 8},
+    {.name = "quadratic",
+     .measure = "|W - W*| / |W*|",
+     .matrix = {64, 16},
+     .seed = 3,
+     .steps = 300,
+     .step_size = .02,
+     .averaged = 1},
+    {.name = "softmax",
+     .measure = "mean loss of all samples",
+     .matrix = {64, 32},
+     .seed = 31,
+     .steps = 1000,
+     .step_size = .5,
+     .averaged = 8},
 };
 
 std::vector<float> normals(uint64_t seed, uint32_t tensor, size_t count) {
@@ -61,7 +73,8 @@ class Quadratic final : public TrainingProblem {
 class Softmax final : public TrainingProblem {
  public:
   Softmax(uint32_t ranks, uint64_t seed) : samples_(ranks * local) {
-    const auto teacher = normals(seed, 1, size), x = normals(seed, 2, samples_ * features), noise = normals(seed, 3, samples_ * classes);
+    const auto teacher = normals(seed, 1, size), x = normals(seed, 2, samples_ * features),
+               noise = normals(seed, 3, samples_ * classes);
     std::vector<size_t> labels(samples_), order(samples_);
     for (size_t s = 0; s < samples_; ++s) {
       double best = -std::numeric_limits<double>::infinity();

@@ -14,7 +14,8 @@ namespace unisono::sim {
 
 enum class ProblemKind : uint8_t {
   quadratic,  // the ranks' minima lie apart, their mean is the goal. Measured: |W - W*| / |W*|
-  softmax     // regression of 64 classes, each rank has samples of its own few. Measured: the mean loss of all samples, regularised
+  softmax     // regression of 64 classes, each rank has samples of its own few. Measured: the mean loss of all samples,
+              // regularised
 };
 
 // Settings of those checks, on 8 ranks.
@@ -25,7 +26,8 @@ struct ProblemFacts {
   uint64_t seed;
   uint64_t steps;
   double step_size;
-  uint32_t averaged;    // the result is the mean of so many measurements, `averaged_every` steps apart, the last one after all steps
+  uint32_t
+      averaged;  // the result is the mean of so many measurements, `averaged_every` steps apart, the last one after all steps
 };
 constexpr uint64_t averaged_every = 10;
 const ProblemFacts& facts_of(ProblemKind kind);

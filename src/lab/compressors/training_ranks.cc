@@ -34,13 +34,20 @@ class CompressedRanks final : public TrainingRanks {
  public:
   // Everything is linear: what a rank that has the mean chooses, keeps and sends is what all ranks would if they knew the mean.
   explicit CompressedRanks(const TrainingRanksOptions& options)
-      : ranks_(options.ranks), stores_(options.method == Method::exact ? 1 : options.ranks), gradients_(stores_.size(), Values(options.matrix.elements())) {}
+      : ranks_(options.ranks),
+        stores_(options.method == Method::exact ? 1 : options.ranks),
+        gradients_(stores_.size(), Values(options.matrix.elements())) {}
 
   Status open(const TrainingRanksOptions& options) {
-    const ArcOptions arc{.rule = rule_of(options), .seed = options.seed, .random = options.method == Method::random_k, .exact = options.method == Method::exact};
-    const FeedbackOptions feedback = options.method == Method::dense ? FeedbackOptions{.kind = Feedback::none} : options.feedback;
+    const ArcOptions arc{.rule = rule_of(options),
+                         .seed = options.seed,
+                         .random = options.method == Method::random_k,
+                         .exact = options.method == Method::exact};
+    const FeedbackOptions feedback =
+        options.method == Method::dense ? FeedbackOptions{.kind = Feedback::none} : options.feedback;
     for (auto& store : stores_) {
-      auto compressor = make_arc_top_k(arc, 0, {{.number = tensor_number, .shape = {options.matrix.rows, options.matrix.columns}}});
+      auto compressor =
+          make_arc_top_k(arc, 0, {{.number = tensor_number, .shape = {options.matrix.rows, options.matrix.columns}}});
       if (!compressor.ok()) return compressor.status();
       auto made = ErrorFeedback::make(feedback, *std::move(compressor), {tensor_name}, store);
       if (!made.ok()) return made.status();
@@ -90,8 +97,8 @@ class CompressedRanks final : public TrainingRanks {
   std::vector<std::unique_ptr<ErrorFeedback>> feedbacks_;
 };
 
-// C_i are the largest entries of what rank i has, and the mean of all C_i is sent. EF14: e_i is what C_i lacks. EF21M: C_i is of the running
-// mean less what the others hold of it, which C_i is added to.
+// C_i are the largest entries of what rank i has, and the mean of all C_i is sent. EF14: e_i is what C_i lacks. EF21M: C_i is
+// of the running mean less what the others hold of it, which C_i is added to.
 class TopKRanks final : public TrainingRanks {
  public:
   explicit TopKRanks(const TrainingRanksOptions& options)
@@ -105,7 +112,8 @@ class TopKRanks final : public TrainingRanks {
         out_(options.matrix.elements()) {}
 
   void set_gradient(uint32_t rank, std::span<const double> gradient) override {
-    std::transform(gradient.begin(), gradient.end(), gradients_[rank].begin(), [](double value) { return static_cast<float>(value); });
+    std::transform(gradient.begin(), gradient.end(), gradients_[rank].begin(),
+                   [](double value) { return static_cast<float>(value); });
   }
 
   Result<std::span<const float>> step(uint64_t number) override {
@@ -121,7 +129,9 @@ class TopKRanks final : public TrainingRanks {
     return std::span<const float>(mean_);
   }
 
-  std::span<const float> residual(uint32_t rank) const override { return feedback_.kind == Feedback::ef14 ? std::span<const float>(residual_[rank]) : std::span<const float>(); }
+  std::span<const float> residual(uint32_t rank) const override {
+    return feedback_.kind == Feedback::ef14 ? std::span<const float>(residual_[rank]) : std::span<const float>();
+  }
 
  private:
   void send_sum(size_t r) {

@@ -1,5 +1,5 @@
-// Ranks that train one tensor in one process: gradients go in, what all ranks get comes out. Their all-reduces are sums here; compressors
-// and error feedback are those that ship.
+// Ranks that train one tensor in one process: gradients go in, what all ranks get comes out. Their all-reduces are sums here;
+// compressors and error feedback are those that ship.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +35,15 @@ class TrainingRanks {
   virtual void set_gradient(uint32_t rank, std::span<const double> gradient) = 0;
   // Steps are numbered from 0. What every rank gets, good until the next gradient. corrupt: some gradient or sum is not finite.
   virtual Result<std::span<const float>> step(uint64_t number) = 0;
-  // What this rank has not sent yet; empty where nothing is kept. Of exact rows: rank 0 has that of the mean, the others nothing.
+  // What this rank has not sent yet; empty where nothing is kept. Of exact rows: rank 0 has that of the mean, the others
+  // nothing.
   virtual std::span<const float> residual(uint32_t rank) const = 0;
 };
 // invalid: options that the compressor or the feedback refuses.
 Result<std::unique_ptr<TrainingRanks>> make_training_ranks(const TrainingRanksOptions& options);
 
-// Elements that each rank sends in one step, sketches included; the dense first step of EF21M and the indices of top_k are not counted.
+// Elements that each rank sends in one step, sketches included; the dense first step of EF21M and the indices of top_k are not
+// counted.
 uint64_t sent_elements(const TrainingRanksOptions& options);
 
 }  // namespace unisono::sim

@@ -13,9 +13,13 @@ constexpr uint64_t progress_every = 16;  // steps
 class Measurements {
  public:
   Measurements(const TrainingSettings& settings, uint64_t curve_points)
-      : steps_(settings.steps), averaged_(facts_of(settings.problem).averaged), curve_every_(curve_points == 0 ? 0 : std::max<uint64_t>(1, settings.steps / curve_points)) {}
+      : steps_(settings.steps),
+        averaged_(facts_of(settings.problem).averaged),
+        curve_every_(curve_points == 0 ? 0 : std::max<uint64_t>(1, settings.steps / curve_points)) {}
 
-  bool counts(uint64_t step) const { return step > 0 && (steps_ - step) % averaged_every == 0 && (steps_ - step) / averaged_every < averaged_; }
+  bool counts(uint64_t step) const {
+    return step > 0 && (steps_ - step) % averaged_every == 0 && (steps_ - step) / averaged_every < averaged_;
+  }
   bool on_curve(uint64_t step) const { return curve_every_ > 0 && (step % curve_every_ == 0 || step == steps_); }
 
  private:
@@ -30,8 +34,13 @@ TrainingSettings specified_settings(ProblemKind problem) {
 }
 
 TrainingRanksOptions ranks_options(const TrainingSettings& settings) {
-  return {.method = settings.method, .feedback = settings.feedback, .ranks = settings.ranks, .matrix = facts_of(settings.problem).matrix,
-          .ratio_ppm = settings.ratio_ppm, .sketch_rank = settings.sketch_rank, .seed = settings.seed};
+  return {.method = settings.method,
+          .feedback = settings.feedback,
+          .ranks = settings.ranks,
+          .matrix = facts_of(settings.problem).matrix,
+          .ratio_ppm = settings.ratio_ppm,
+          .sketch_rank = settings.sketch_rank,
+          .seed = settings.seed};
 }
 
 Result<TrainingOutcome> run_training(const TrainingSettings& settings, const TrainingWatch& watch) {
@@ -76,7 +85,8 @@ struct Column {
   uint32_t sketch_rank = 0;  // of arc alone
 };
 constexpr Column quadratic_columns[] = {{Method::arc, 4}, {Method::exact}, {Method::random_k}, {Method::top_k}};
-constexpr Column softmax_columns[] = {{Method::arc, 4}, {Method::arc, 1}, {Method::arc, 16}, {Method::exact}, {Method::random_k}, {Method::top_k}};
+constexpr Column softmax_columns[] = {{Method::arc, 4}, {Method::arc, 1},   {Method::arc, 16},
+                                      {Method::exact},  {Method::random_k}, {Method::top_k}};
 
 template <size_t columns>
 struct Row {
@@ -93,8 +103,8 @@ constexpr double quadratic_dense = 2.3325e-3;
 constexpr Row<4> quadratic_rows[] = {{Feedback::none, any_eta, quadratic_tolerance, {.4953, .4947, .5174, .7983}},
                                      {Feedback::ef14, any_eta, quadratic_tolerance, {1.474e-3, 1.512e-3, 7.78e-4, .04159}},
                                      {Feedback::ef21m, 1, quadratic_tolerance, {1.360e-3, 1.392e-3, 6.39e-4, 1.782e-3}}};
-// 26. Tolerances are absolute. EF21 with the ranks' own entries is as here only while the classes that a rank has no sample of have ties:
-// where they are broken by rounding, it is .796 with .03 to both sides.
+// 26. Tolerances are absolute. EF21 with the ranks' own entries is as here only while the classes that a rank has no sample of
+// have ties: where they are broken by rounding, it is .796 with .03 to both sides.
 constexpr double softmax_dense = .5804, softmax_dense_tolerance = .001;
 constexpr Row<6> softmax_rows[] = {{Feedback::ef14, any_eta, .001, {.5809, .5810, .5809, .5808, .5811, .5804}},
                                    {Feedback::ef21m, .1f, .001, {.5787, .5787, .5800, .5833, .5810, .5836}},
@@ -102,11 +112,13 @@ constexpr Row<6> softmax_rows[] = {{Feedback::ef14, any_eta, .001, {.5809, .5810
                                    {Feedback::none, any_eta, .01, {.673, .647, .694, .714, 1.321, .629}}};
 
 template <size_t rows, size_t columns>
-std::optional<SpecifiedValue> find(const TrainingSettings& s, const Row<columns> (&table)[rows], const Column (&heads)[columns]) {
+std::optional<SpecifiedValue> find(const TrainingSettings& s, const Row<columns> (&table)[rows],
+                                   const Column (&heads)[columns]) {
   for (const auto& row : table) {
     if (row.kind != s.feedback.kind || (row.eta != any_eta && row.eta != s.feedback.eta)) continue;
     for (size_t c = 0; c < columns; ++c) {
-      if (heads[c].method == s.method && (s.method != Method::arc || heads[c].sketch_rank == s.sketch_rank)) return SpecifiedValue{row.values[c], row.tolerance};
+      if (heads[c].method == s.method && (s.method != Method::arc || heads[c].sketch_rank == s.sketch_rank))
+        return SpecifiedValue{row.values[c], row.tolerance};
     }
   }
   return std::nullopt;
@@ -118,12 +130,15 @@ uint64_t kept(const TrainingSettings& s) { return kept_rows({.ratio_ppm = s.rati
 
 std::optional<SpecifiedValue> specified_value(const TrainingSettings& settings) {
   const auto specified = specified_settings(settings.problem);
-  const bool same = settings.ranks == specified.ranks && settings.seed == specified.seed && settings.steps == specified.steps && settings.step_size == specified.step_size;
+  const bool same = settings.ranks == specified.ranks && settings.seed == specified.seed && settings.steps == specified.steps &&
+                    settings.step_size == specified.step_size;
   if (!same || (settings.method != Method::dense && kept(settings) != kept(specified))) return std::nullopt;
   if (settings.problem == ProblemKind::softmax) {
-    return settings.method == Method::dense ? SpecifiedValue{softmax_dense, softmax_dense_tolerance} : find(settings, softmax_rows, softmax_columns);
+    return settings.method == Method::dense ? SpecifiedValue{softmax_dense, softmax_dense_tolerance}
+                                            : find(settings, softmax_rows, softmax_columns);
   }
-  auto found = settings.method == Method::dense ? SpecifiedValue{quadratic_dense, quadratic_tolerance} : find(settings, quadratic_rows, quadratic_columns);
+  auto found = settings.method == Method::dense ? SpecifiedValue{quadratic_dense, quadratic_tolerance}
+                                                : find(settings, quadratic_rows, quadratic_columns);
   if (found) found->tolerance *= found->value;
   return found;
 }

@@ -37,7 +37,7 @@ struct TrainingOutcome {
   std::vector<TrainingPoint> curve;     // what was measured on the way: at steps that do not depend on the seed
 };
 struct TrainingWatch {
-  uint64_t curve_points = 0;                              // about so many are measured on the way; 0: only what the result needs
+  uint64_t curve_points = 0;  // about so many are measured on the way; 0: only what the result needs
   std::function<void(uint64_t steps)> progress = nullptr;  // called now and then with the steps done since the last call
 };
 // invalid: settings that the compressor or the feedback refuses.
@@ -46,7 +46,7 @@ Result<TrainingOutcome> run_training(const TrainingSettings& settings, const Tra
 // A value of docs/design/methods/arc_top_k.md, and how far off it may be.
 struct SpecifiedValue {
   double value = 0;
-  double tolerance = 0;  // absolute
+  double tolerance = 0;                                                                                 // absolute
   bool allows(double other) const { return other >= value - tolerance && other <= value + tolerance; }  // no number is refused
 };
 // Of checks 25 and 26 there; none if they say nothing about these settings.

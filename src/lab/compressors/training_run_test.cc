@@ -71,7 +71,8 @@ TEST(Training, all_rows_kept_is_dense_training) {
   for (const auto method : all_methods) {
     auto settings = short_settings(ProblemKind::quadratic, method, 50);
     settings.ratio_ppm = 1'000'000;
-    EXPECT_NEAR(value_of(settings), value_of(short_settings(ProblemKind::quadratic, Method::dense, 50)), 1e-5) << static_cast<int>(method);
+    EXPECT_NEAR(value_of(settings), value_of(short_settings(ProblemKind::quadratic, Method::dense, 50)), 1e-5)
+        << static_cast<int>(method);
   }
 }
 
@@ -119,7 +120,9 @@ TEST(Training, options_that_feedback_or_compressor_refuse_are_refused) {
 }
 
 TEST(Training, elements_sent_in_a_step) {
-  const auto sent = [](Method method) { return sent_elements(ranks_options(short_settings(ProblemKind::quadratic, method, 1))); };
+  const auto sent = [](Method method) {
+    return sent_elements(ranks_options(short_settings(ProblemKind::quadratic, method, 1)));
+  };
   EXPECT_EQ(sent(Method::dense), 1024u);
   EXPECT_EQ(sent(Method::arc), 7u * 16 + 64 * 4);
   for (const auto method : {Method::exact, Method::random_k, Method::top_k}) EXPECT_EQ(sent(method), 7u * 16);
@@ -137,9 +140,11 @@ TEST(SpecifiedValue, is_known_for_the_specified_settings_alone) {
   ASSERT_TRUE(specified_value(settings));
   EXPECT_EQ(specified_value(settings)->value, .5787);
   EXPECT_EQ(specified_value(settings)->tolerance, .001);
-  for (const auto change : {+[](TrainingSettings& s) { s.ranks = 9; }, +[](TrainingSettings& s) { s.seed = 32; }, +[](TrainingSettings& s) { s.steps = 999; },
-                            +[](TrainingSettings& s) { s.step_size = .4; }, +[](TrainingSettings& s) { s.ratio_ppm = 200'000; }, +[](TrainingSettings& s) { s.sketch_rank = 2; },
-                            +[](TrainingSettings& s) { s.feedback.eta = .2f; }}) {
+  for (const auto change :
+       {+[](TrainingSettings& s) { s.ranks = 9; }, +[](TrainingSettings& s) { s.seed = 32; },
+        +[](TrainingSettings& s) { s.steps = 999; }, +[](TrainingSettings& s) { s.step_size = .4; },
+        +[](TrainingSettings& s) { s.ratio_ppm = 200'000; }, +[](TrainingSettings& s) { s.sketch_rank = 2; },
+        +[](TrainingSettings& s) { s.feedback.eta = .2f; }}) {
     auto other = settings;
     change(other);
     EXPECT_FALSE(specified_value(other));

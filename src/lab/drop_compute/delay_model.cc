@@ -116,8 +116,10 @@ bool read(Number& number, std::string_view text) {
 Status read_slow(DelayModel& model, std::string_view value) {
   const auto cross = value.find('x');
   uint32_t worker = 0;
-  if (cross == value.npos || !read(worker, value.substr(0, cross)) || !read(model.slow_factor, value.substr(cross + 1)) || !(model.slow_factor > 0 && model.slow_factor <= seconds_max))
-    return wrong("slow=" + std::string(value) + ": it looks like 3x2, a worker and how many times as long it takes, more than 0");
+  if (cross == value.npos || !read(worker, value.substr(0, cross)) || !read(model.slow_factor, value.substr(cross + 1)) ||
+      !(model.slow_factor > 0 && model.slow_factor <= seconds_max))
+    return wrong("slow=" + std::string(value) +
+                 ": it looks like 3x2, a worker and how many times as long it takes, more than 0");
   model.slow_worker = worker;
   return {};
 }
@@ -133,7 +135,8 @@ Status read_part(DelayModel& model, const LawText& law, std::string_view part) {
     if (key != each.name) continue;
     double& number = model.*each.value;
     const double least = law.law == Law::normal_cut && each.value == &DelayModel::mean ? -seconds_max : 0;
-    if (!read(number, value) || !(number >= least && number <= seconds_max)) return wrong(std::string(part) + ": not a number from " + (least < 0 ? "-1e6" : "0") + " to 1e6");
+    if (!read(number, value) || !(number >= least && number <= seconds_max))
+      return wrong(std::string(part) + ": not a number from " + (least < 0 ? "-1e6" : "0") + " to 1e6");
     return {};
   }
   return wrong("\"" + std::string(part) + "\" is none of " + known + "slow");
@@ -156,8 +159,11 @@ std::string shortest(double number) {
 
 Result<DelayModel> DelayModel::parse(std::string_view text) {
   const auto colon = std::min(text.find(':'), text.size());
-  const auto* law = std::find_if(std::begin(laws), std::end(laws), [&](const LawText& each) { return text.substr(0, colon) == each.name; });
-  if (law == std::end(laws)) return wrong("law \"" + std::string(text.substr(0, colon)) + "\" is none of constant, L, R, G, exp, gamma, bernoulli, lognormal, normal0");
+  const auto* law =
+      std::find_if(std::begin(laws), std::end(laws), [&](const LawText& each) { return text.substr(0, colon) == each.name; });
+  if (law == std::end(laws))
+    return wrong("law \"" + std::string(text.substr(0, colon)) +
+                 "\" is none of constant, L, R, G, exp, gamma, bernoulli, lognormal, normal0");
   DelayModel model{.law = law->law};
   std::string seen = ",";
   for (size_t begin = colon + 1; begin <= text.size();) {
@@ -176,7 +182,8 @@ Result<DelayModel> DelayModel::parse(std::string_view text) {
 std::string DelayModel::to_string() const {
   const auto& text = laws[static_cast<size_t>(law)];
   std::string all = text.name;
-  for (const auto& key : text.keys) all += (all.find(':') == all.npos ? ":" : ",") + std::string(key.name) + "=" + shortest(this->*key.value);
+  for (const auto& key : text.keys)
+    all += (all.find(':') == all.npos ? ":" : ",") + std::string(key.name) + "=" + shortest(this->*key.value);
   if (slow_worker >= 0) all += ",slow=" + std::to_string(slow_worker) + "x" + shortest(slow_factor);
   return all;
 }
@@ -241,7 +248,8 @@ Moments redrawn_moments(double mean, double deviation) {
 Moments cut_moments(double mean, double deviation) {
   if (deviation <= 0) return {std::max(0., mean), 0};
   const double positive = normal_below(mean / deviation), density = normal_density(mean / deviation);
-  const double first = mean * positive + deviation * density, square = (mean * mean + deviation * deviation) * positive + mean * deviation * density;
+  const double first = mean * positive + deviation * density,
+               square = (mean * mean + deviation * deviation) * positive + mean * deviation * density;
   return {first, square - first * first};
 }
 

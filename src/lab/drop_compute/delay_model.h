@@ -1,4 +1,5 @@
-// How long a micro-batch takes, drawn by a law of docs/design/methods/drop_compute.md, "Delay models", for the simulator and for delays that examples inject.
+// How long a micro-batch takes, drawn by a law of docs/design/methods/drop_compute.md, "Delay models", for the simulator and
+// for delays that examples inject.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 namespace unisono::sim {
 
 struct DelayModel {
-  // paper: mean (1 + min(exp(4 + Z) / (2 e^4.5), 5.5)). reference: base (1 + 0.5 factor X / E[X]), X on 1..999. normal: redrawn while negative. The others: base plus a noise of
-  // that law.
+  // paper: mean (1 + min(exp(4 + Z) / (2 e^4.5), 5.5)). reference: base (1 + 0.5 factor X / E[X]), X on 1..999. normal: redrawn
+  // while negative. The others: base plus a noise of that law.
   enum class Law : uint8_t { constant, paper, reference, normal, exponential, gamma, bernoulli, lognormal, normal_cut };
   Law law = Law::constant;
   double base = 1;       // seconds: mu of `paper`, compute of `reference`, the mean of `normal`
@@ -23,8 +24,9 @@ struct DelayModel {
   int64_t slow_worker = -1;
   double slow_factor = 1;
 
-  // "L:mu=0.02", "R:compute=1,factor=1", "G:mean=1,sd=0.25", "exp:base=1,mean=0.3", "gamma|bernoulli|lognormal|normal0:base=…,mean=…,sd=…", "constant:base=1"; then slow=RANKxFACTOR.
-  // invalid: names the part that is wrong.
+  // "L:mu=0.02", "R:compute=1,factor=1", "G:mean=1,sd=0.25", "exp:base=1,mean=0.3",
+  // "gamma|bernoulli|lognormal|normal0:base=…,mean=…,sd=…", "constant:base=1"; then slow=RANKxFACTOR. invalid: names the part
+  // that is wrong.
   static Result<DelayModel> parse(std::string_view text);
   std::string to_string() const;
 

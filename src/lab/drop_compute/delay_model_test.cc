@@ -19,7 +19,10 @@ DelayModel model_of(const std::string& text) {
 struct Sample {
   double mean = 0, variance = 0;
   std::vector<double> values;
-  double share_above(double value) const { return static_cast<double>(std::count_if(values.begin(), values.end(), [&](double each) { return each > value; })) / static_cast<double>(values.size()); }
+  double share_above(double value) const {
+    return static_cast<double>(std::count_if(values.begin(), values.end(), [&](double each) { return each > value; })) /
+           static_cast<double>(values.size());
+  }
 };
 
 Sample latencies(const DelayModel& model, size_t count, uint64_t seed) {
@@ -27,13 +30,16 @@ Sample latencies(const DelayModel& model, size_t count, uint64_t seed) {
   Random random(seed);
   for (size_t i = 0; i < count; ++i) sample.values.push_back(model.latency(random, 0));
   for (const double value : sample.values) sample.mean += value / static_cast<double>(count);
-  for (const double value : sample.values) sample.variance += (value - sample.mean) * (value - sample.mean) / static_cast<double>(count);
+  for (const double value : sample.values)
+    sample.variance += (value - sample.mean) * (value - sample.mean) / static_cast<double>(count);
   return sample;
 }
 
 TEST(DelayModel, is_read_back_as_it_was_written) {
-  for (const char* text : {"constant:base=1", "L:mu=0.02", "R:compute=1,factor=0.5", "G:mean=1,sd=0.25", "exp:base=1,mean=0.3", "gamma:base=1,mean=0.3,sd=0.2", "bernoulli:base=1,mean=0.3,sd=0.2", "lognormal:base=0,mean=0.3,sd=0.2",
-                           "normal0:base=1,mean=-0.1,sd=0.2", "L:mu=1,slow=0x2", "constant:base=1e-06,slow=7x1.5"}) {
+  for (const char* text :
+       {"constant:base=1", "L:mu=0.02", "R:compute=1,factor=0.5", "G:mean=1,sd=0.25", "exp:base=1,mean=0.3",
+        "gamma:base=1,mean=0.3,sd=0.2", "bernoulli:base=1,mean=0.3,sd=0.2", "lognormal:base=0,mean=0.3,sd=0.2",
+        "normal0:base=1,mean=-0.1,sd=0.2", "L:mu=1,slow=0x2", "constant:base=1e-06,slow=7x1.5"}) {
     EXPECT_EQ(model_of(text).to_string(), text);
     EXPECT_EQ(model_of(model_of(text).to_string()).to_string(), text);
   }
@@ -118,14 +124,18 @@ TEST(DelayModel, draws_of_the_reference_are_whole_multiples_of_its_least_delay) 
 TEST(DelayModel, draws_of_each_law_have_its_mean_and_deviation) {
   constexpr size_t count = 100000;
   uint64_t seed = 100;
-  for (const char* text : {"constant:base=1", "L:mu=1", "R:compute=1,factor=1", "G:mean=1,sd=0.25", "G:mean=1,sd=1.5", "exp:base=1,mean=0.3", "gamma:base=1,mean=0.3,sd=0.2", "gamma:base=1,mean=0.3,sd=0.5", "gamma:base=1,mean=0.3,sd=0.6", "bernoulli:base=1,mean=0.3,sd=0.2",
-                           "lognormal:base=1,mean=0.3,sd=0.2", "normal0:base=1,mean=0.3,sd=0.5", "normal0:base=1,mean=-0.3,sd=0.5", "gamma:base=1,mean=0.3,sd=0", "lognormal:base=1,mean=0.3", "bernoulli:base=1"}) {
+  for (const char* text :
+       {"constant:base=1", "L:mu=1", "R:compute=1,factor=1", "G:mean=1,sd=0.25", "G:mean=1,sd=1.5", "exp:base=1,mean=0.3",
+        "gamma:base=1,mean=0.3,sd=0.2", "gamma:base=1,mean=0.3,sd=0.5", "gamma:base=1,mean=0.3,sd=0.6",
+        "bernoulli:base=1,mean=0.3,sd=0.2", "lognormal:base=1,mean=0.3,sd=0.2", "normal0:base=1,mean=0.3,sd=0.5",
+        "normal0:base=1,mean=-0.3,sd=0.5", "gamma:base=1,mean=0.3,sd=0", "lognormal:base=1,mean=0.3", "bernoulli:base=1"}) {
     SCOPED_TRACE(std::string(text) + ", seed " + std::to_string(++seed));
     const auto model = model_of(text);
     const auto sample = latencies(model, count, seed);
     EXPECT_NEAR(sample.mean, model.latency_mean(), 5 * model.latency_deviation() / std::sqrt(count) + 1e-9);
     EXPECT_NEAR(std::sqrt(sample.variance), model.latency_deviation(), .03 * model.latency_deviation() + 1e-9);
-    EXPECT_GE(*std::min_element(sample.values.begin(), sample.values.end()), model.law == DelayModel::Law::normal ? 0 : model.base);
+    EXPECT_GE(*std::min_element(sample.values.begin(), sample.values.end()),
+              model.law == DelayModel::Law::normal ? 0 : model.base);
   }
 }
 
@@ -137,10 +147,10 @@ TEST(DelayModel, draws_have_the_shape_of_their_law) {
     double above, share;
   } known[] = {
       {"exp:base=0,mean=2", 2, std::exp(-1)},
-      {"gamma:base=0,mean=2,sd=2", 2, std::exp(-1)},                                          // shape 1
-      {"gamma:base=0,mean=2,sd=2.8284271247461903", 2, std::erfc(std::sqrt(.5))},             // shape 1/2: 2 Z^2
-      {"gamma:base=0,mean=2,sd=1.4142135623730951", 2, 3 * std::exp(-2)},                     // shape 2
-      {"lognormal:base=0,mean=2,sd=2", std::sqrt(2), .5},                                     // the median is mean / sqrt(1 + (sd/mean)^2)
+      {"gamma:base=0,mean=2,sd=2", 2, std::exp(-1)},                               // shape 1
+      {"gamma:base=0,mean=2,sd=2.8284271247461903", 2, std::erfc(std::sqrt(.5))},  // shape 1/2: 2 Z^2
+      {"gamma:base=0,mean=2,sd=1.4142135623730951", 2, 3 * std::exp(-2)},          // shape 2
+      {"lognormal:base=0,mean=2,sd=2", std::sqrt(2), .5},                          // the median is mean / sqrt(1 + (sd/mean)^2)
       {"bernoulli:base=0,mean=2,sd=2", 3.999, .5},
       {"normal0:base=0,mean=1,sd=1", 0, std::erfc(-1 / std::sqrt(2)) / 2},
       {"G:mean=1,sd=0.25", 1.25, std::erfc(1 / std::sqrt(2)) / 2},
@@ -148,7 +158,8 @@ TEST(DelayModel, draws_have_the_shape_of_their_law) {
   };
   for (const auto& each : known) {
     SCOPED_TRACE(std::string(each.text) + ", seed 17");
-    EXPECT_NEAR(latencies(model_of(each.text), count, 17).share_above(each.above), each.share, 5 * std::sqrt(each.share * (1 - each.share) / count));
+    EXPECT_NEAR(latencies(model_of(each.text), count, 17).share_above(each.above), each.share,
+                5 * std::sqrt(each.share * (1 - each.share) / count));
   }
 }
 
@@ -167,7 +178,9 @@ TEST(DelayModel, chance_is_that_of_its_place_whatever_else_was_drawn) {
   auto again = random_of(1, 2, 3, 4);
   const auto first = once.next();
   EXPECT_EQ(again.next(), first);
-  for (auto other : {random_of(0, 2, 3, 4), random_of(1, 3, 3, 4), random_of(1, 2, 4, 4), random_of(1, 2, 3, 5), random_of(2, 1, 3, 4), random_of(1, 2, 4, 3)}) EXPECT_NE(other.next(), first);
+  for (auto other : {random_of(0, 2, 3, 4), random_of(1, 3, 3, 4), random_of(1, 2, 4, 4), random_of(1, 2, 3, 5),
+                     random_of(2, 1, 3, 4), random_of(1, 2, 4, 3)})
+    EXPECT_NE(other.next(), first);
 }
 
 // 16, by draws.

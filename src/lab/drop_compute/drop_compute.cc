@@ -1,4 +1,5 @@
-// `unisono drop-compute`: what a compute threshold is worth, by closed forms (plan), by recorded times (search), by simulated delays (simulate).
+// `unisono drop-compute`: what a compute threshold is worth, by closed forms (plan), by recorded times (search), by simulated
+// delays (simulate).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,25 +8,27 @@
 #include <fstream>
 #include <optional>
 
-#include "cli/common/result_writer.h"
 #include "cli/common/commands.h"
+#include "cli/common/monotonic.h"
+#include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
+#include "cli/common/text.h"
 #include "lab/drop_compute/drop_plan_report.h"
 #include "lab/drop_compute/drop_search_report.h"
 #include "lab/drop_compute/drop_simulate_report.h"
-#include "cli/common/monotonic.h"
-#include "cli/common/progress.h"
-#include "cli/common/text.h"
 
 namespace unisono::cli {
 namespace {
 
-const CommandLineText drop_compute_text{
-    .name = "unisono drop-compute",
-    .usage = "unisono drop-compute plan|search|simulate [OPTIONS]",
-    .description = "A compute threshold bounds how long a training step waits for its slowest worker: one that is later leaves out its remaining\n"
-                   "micro-batches (DropCompute, arXiv:2306.10598). Three commands say what that is worth and which threshold is best; each has\n"
-                   "a help page of its own.",
-    .footer = R"(Commands:
+const CommandLineText drop_compute_text{.name = "unisono drop-compute",
+                                        .usage = "unisono drop-compute plan|search|simulate [OPTIONS]",
+                                        .description =
+                                            "A compute threshold bounds how long a training step waits for its slowest worker: "
+                                            "one that is later leaves out its remaining\n"
+                                            "micro-batches (DropCompute, arXiv:2306.10598). Three commands say what that is "
+                                            "worth and which threshold is best; each has\n"
+                                            "a help page of its own.",
+                                        .footer = R"(Commands:
   plan      by closed forms, before anything has run, or for more workers than a trace was recorded with
   search    by recorded times: the best threshold of each stop rule
   simulate  under simulated delays, beside other remedies
@@ -65,7 +68,8 @@ Status write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path);
   file << text;
   file.close();
-  return file ? Status() : Status(Code::unavailable, fmt::format("cannot write the trace {}: {}", path, strerrordesc_np(errno)));
+  return file ? Status()
+              : Status(Code::unavailable, fmt::format("cannot write the trace {}: {}", path, strerrordesc_np(errno)));
 }
 
 }  // namespace
@@ -81,9 +85,12 @@ int run_drop_compute(const Arguments& arguments) {
   add_drop_compute_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   if (options.action.empty()) return usage_error(drop_compute_text.name, "what is to be done? plan, search or simulate");
-  if (std::find(actions.begin(), actions.end(), options.action) != actions.end()) return usage_error(drop_compute_text.name, fmt::format("{0} comes first: unisono drop-compute {0} [OPTIONS]", options.action));
+  if (std::find(actions.begin(), actions.end(), options.action) != actions.end())
+    return usage_error(drop_compute_text.name,
+                       fmt::format("{0} comes first: unisono drop-compute {0} [OPTIONS]", options.action));
   const auto meant = nearest_name(options.action, actions);
-  return usage_error(drop_compute_text.name, fmt::format("'{}' is none of {}{}", options.action, fmt::join(actions, ", "), meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
+  return usage_error(drop_compute_text.name, fmt::format("'{}' is none of {}{}", options.action, fmt::join(actions, ", "),
+                                                         meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
 }
 
 int run_drop_plan(const Arguments& arguments) {
@@ -129,7 +136,10 @@ int run_drop_simulate(const Arguments& arguments) {
   if (!simulation.ok()) return usage_error(drop_simulate_text.name, simulation.status().message());
   Sink sink(options.json);
   if (auto status = sink.open(true); !status.ok()) return failed(drop_simulate_text, status);
-  const auto written = options.trace.empty() ? Status() : write_file(options.trace, trace_text(simulation->recorded(), uint64_t{1} + simulation->choice.warmup_steps));
+  const auto written =
+      options.trace.empty()
+          ? Status()
+          : write_file(options.trace, trace_text(simulation->recorded(), uint64_t{1} + simulation->choice.warmup_steps));
   if (!written.ok()) return failed(drop_simulate_text, written);
   std::optional<Progress> progress;
   const auto result = simulate_remedies(*simulation, [&](uint64_t steps, uint64_t all_steps, const std::string& what) {

@@ -1,5 +1,6 @@
-// Check 24 of docs/design/methods/drop_compute.md, in virtual time: a group of 8 ranks whose micro-batches take times by model L. The library itself measures, searches, drops and reports; only clocks are
-// numbers. (In real time it is bench/drop_compute.)
+// Check 24 of docs/design/methods/drop_compute.md, in virtual time: a group of 8 ranks whose micro-batches take times by model
+// L. The library itself measures, searches, drops and reports; only clocks are numbers. (In real time it is
+// bench/drop_compute.)
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -64,8 +65,11 @@ TEST(DropComputeGroup, check_24_gains_what_it_predicts_drops_no_more_than_12_per
     EXPECT_GT(with.drop, 0);
     EXPECT_LE(with.drop, 0.12);
     const double gain = with.per_second / without.per_second, evened = without.compute_deviation / with.compute_deviation;
-    std::printf("    seed %llu: threshold %.4g ms, dropped %.2f %% (predicted %.2f), gain %.4f (predicted %.4f), deviation %.2f to %.2f ms: %.2f times less\n", static_cast<unsigned long long>(seed), with.threshold * 1e3,
-                100 * with.drop, 100 * with.predicted_drop, gain, with.predicted_total, without.compute_deviation * 1e3, with.compute_deviation * 1e3, evened);
+    std::printf(
+        "    seed %llu: threshold %.4g ms, dropped %.2f %% (predicted %.2f), gain %.4f (predicted %.4f), deviation %.2f to "
+        "%.2f ms: %.2f times less\n",
+        static_cast<unsigned long long>(seed), with.threshold * 1e3, 100 * with.drop, 100 * with.predicted_drop, gain,
+        with.predicted_total, without.compute_deviation * 1e3, with.compute_deviation * 1e3, evened);
     EXPECT_GT(gain, 1);
     EXPECT_NEAR(gain, with.predicted_total, 0.05 * with.predicted_total);
     EXPECT_GE(evened, 1.5);

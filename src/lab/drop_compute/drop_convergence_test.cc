@@ -1,4 +1,5 @@
-// What dropping does to stochastic gradient descent, where that can be said beforehand (docs/design/methods/drop_compute.md, "Convergence" and check 15).
+// What dropping does to stochastic gradient descent, where that can be said beforehand (docs/design/methods/drop_compute.md,
+// "Convergence" and check 15).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,9 @@ namespace {
 constexpr uint32_t samples_max = 96, steps = 200;
 constexpr double start = 5;  // |theta(1) - theta*|
 
-double standard_normal(Random& random) { return std::sqrt(-2 * std::log(1 - random.unit())) * std::cos(2 * std::numbers::pi * random.unit()); }
+double standard_normal(Random& random) {
+  return std::sqrt(-2 * std::log(1 - random.unit())) * std::cos(2 * std::numbers::pi * random.unit());
+}
 
 double computed_expected(double drop) { return steps * samples_max * (1 - drop); }
 

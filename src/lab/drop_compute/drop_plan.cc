@@ -12,10 +12,13 @@ namespace unisono::cli {
 const CommandLineText drop_plan_text{
     .name = "unisono drop-compute plan",
     .usage = "unisono drop-compute plan --workers N [OPTIONS]",
-    .description = "Says before anything has run what a compute threshold is worth, and which: by closed forms for micro-batches whose latencies are\n"
-                   "independent, with a mean and a standard deviation; or for more workers than a trace was recorded with.\n\n"
-                   "Speed-ups are those of rule at, for which closed forms exist: at the threshold a worker contributes what is complete. The rule\n"
-                   "that runs by default is after, and gains less: 'unisono drop-compute simulate' and 'search' tell how much.",
+    .description =
+        "Says before anything has run what a compute threshold is worth, and which: by closed forms for micro-batches whose "
+        "latencies are\n"
+        "independent, with a mean and a standard deviation; or for more workers than a trace was recorded with.\n\n"
+        "Speed-ups are those of rule at, for which closed forms exist: at the threshold a worker contributes what is complete. "
+        "The rule\n"
+        "that runs by default is after, and gains less: 'unisono drop-compute simulate' and 'search' tell how much.",
     .footer = R"(Examples:
   unisono drop-compute plan --workers 200 --micro-batches 12 --mean 1s --sd 250ms --comm 500ms
   unisono drop-compute plan -n 200 -m 12 --mean 1s --sd 250ms --comm 500ms --rule after     what rule after drops there
@@ -40,12 +43,20 @@ void add_drop_plan_options(CLI::App& app, DropPlanOptions& o) {
   app.add_option("--mean", o.mean, "of the latency of a micro-batch")->type_name("TIME");
   app.add_option("--sd", o.deviation, "its standard deviation")->type_name("TIME");
   app.add_option("--comm", o.other, "what a step takes beside computing")->type_name("TIME");
-  add_choice(app, o.rule, {.names = "-r,--rule", .value = "RULE", .meaning = "whose dropped share is told; speed-ups are those of rule at", .words = {"at", "after", "before"}, .fallback = "at"});
-  app.add_option("--lag", o.lag, "of rule after: looks at the micro-batch that many before the last one [0]")->type_name("COUNT");
+  add_choice(app, o.rule,
+             {.names = "-r,--rule",
+              .value = "RULE",
+              .meaning = "whose dropped share is told; speed-ups are those of rule at",
+              .words = {"at", "after", "before"},
+              .fallback = "at"});
+  app.add_option("--lag", o.lag, "of rule after: looks at the micro-batch that many before the last one [0]")
+      ->type_name("COUNT");
   app.add_option("--threshold", o.threshold, "what this one would come to [the best one]")->type_name("TIME");
   app.add_option("--max-drop", o.max_drop, "no threshold is chosen that would drop a larger share [0.1]")->type_name("SHARE");
-  app.add_option("--from-trace", o.trace, "recorded times instead of mean, deviation and --comm; - for standard input")->type_name("FILE");
-  app.add_option("--plot", o.plot, "draw speed-up against workers, and against the threshold, there, as SVG")->type_name("FILE");
+  app.add_option("--from-trace", o.trace, "recorded times instead of mean, deviation and --comm; - for standard input")
+      ->type_name("FILE");
+  app.add_option("--plot", o.plot, "draw speed-up against workers, and against the threshold, there, as SVG")
+      ->type_name("FILE");
   app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
 }
 
@@ -63,7 +74,10 @@ Status set_model(const DropPlanOptions& o, ComputeModel& model) {
     if (!status.ok()) return status;
   }
   if (static_cast<double>(*micro_batches) * *mean / *deviation > spread_limit) {
-    return invalid(fmt::format("--sd {}: beside {} micro-batches of {} that is as good as nothing, and workers that always take the same time wait for nobody", o.deviation, o.micro_batches, o.mean));
+    return invalid(
+        fmt::format("--sd {}: beside {} micro-batches of {} that is as good as nothing, and workers that always take the same "
+                    "time wait for nobody",
+                    o.deviation, o.micro_batches, o.mean));
   }
   model = {.micro_batches = static_cast<uint32_t>(*micro_batches), .mean = *mean, .deviation = *deviation, .other = *other};
   return {};
@@ -72,12 +86,17 @@ Status set_model(const DropPlanOptions& o, ComputeModel& model) {
 // What is missing, or is not wanted because a trace says it.
 Status check_sources(const DropPlanOptions& o) {
   if (o.workers.empty()) return invalid("--workers is missing: how many a step waits for");
-  for (const auto& [name, text, meaning] : {std::tuple{"--micro-batches", &o.micro_batches, "of each worker in a step"}, {"--mean", &o.mean, "of the latency of a micro-batch"},
-                                            {"--sd", &o.deviation, "the standard deviation of that latency"}, {"--comm", &o.other, "what a step takes beside computing"}}) {
+  for (const auto& [name, text, meaning] : {std::tuple{"--micro-batches", &o.micro_batches, "of each worker in a step"},
+                                            {"--mean", &o.mean, "of the latency of a micro-batch"},
+                                            {"--sd", &o.deviation, "the standard deviation of that latency"},
+                                            {"--comm", &o.other, "what a step takes beside computing"}}) {
     if (o.trace.empty() && text->empty()) return invalid(fmt::format("{} is missing: {}; or --from-trace FILE", name, meaning));
     if (!o.trace.empty() && !text->empty()) return invalid(fmt::format("{} is what the trace says: leave it out", name));
   }
-  if (!o.trace.empty() && o.rule != "at") return invalid(fmt::format("--from-trace forecasts rule at; for rule {} of the recorded workers: unisono drop-compute search {}", o.rule, o.trace));
+  if (!o.trace.empty() && o.rule != "at")
+    return invalid(
+        fmt::format("--from-trace forecasts rule at; for rule {} of the recorded workers: unisono drop-compute search {}",
+                    o.rule, o.trace));
   return {};
 }
 
@@ -93,7 +112,8 @@ Result<DropPlan> make_drop_plan(const DropPlanOptions& o) {
     if (auto status = set_model(o, plan.model); !status.ok()) return status;
   }
   const auto names = rule_names();
-  if (std::find(names.begin(), names.end(), o.rule) == names.end()) return invalid(fmt::format("--rule '{}' is none of at, after, before", o.rule));
+  if (std::find(names.begin(), names.end(), o.rule) == names.end())
+    return invalid(fmt::format("--rule '{}' is none of at, after, before", o.rule));
   plan.rule = parse_rules(o.rule)->front();
   if (!o.lag.empty()) {
     if (plan.rule != DropRule::after) return invalid("--lag is of rule after");

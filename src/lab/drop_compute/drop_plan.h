@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "lab/drop_compute/drop_words.h"
+#include "lab/common/option_words.h"
 #include "training/drop_compute/compute_forecast.h"
 
 namespace unisono::cli {
@@ -23,12 +23,12 @@ void add_drop_plan_options(CLI::App& app, DropPlanOptions& options);
 
 struct DropPlan {
   uint64_t workers = 2;
-  ComputeModel model;                // unless a trace is read
-  std::string trace;                 // file; "-": standard input; empty: the model
-  DropRule rule = DropRule::at;      // whose drops are told; speed-ups are those of `at`
+  ComputeModel model;            // unless a trace is read
+  std::string trace;             // file; "-": standard input; empty: the model
+  DropRule rule = DropRule::at;  // whose drops are told; speed-ups are those of `at`
   uint32_t lag = 0;
   double max_drop = 0.10;
-  std::optional<double> threshold;   // seconds; none: the best one
+  std::optional<double> threshold;  // seconds; none: the best one
 };
 
 // invalid: which option is wrong and what it takes.

@@ -18,13 +18,18 @@ using Json = nlohmann::ordered_json;
 constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t curve_points = 300;
 
-double drop_at(const ComputeModel& model, double threshold) { return 1 - expected_computed_at(model, threshold) / model.micro_batches; }
+double drop_at(const ComputeModel& model, double threshold) {
+  return 1 - expected_computed_at(model, threshold) / model.micro_batches;
+}
 
 // Above it nothing is dropped that could be seen.
-double highest_threshold(const ComputeModel& model) { return model.micro_batches * model.mean + 8 * model.deviation * std::sqrt(model.micro_batches); }
+double highest_threshold(const ComputeModel& model) {
+  return model.micro_batches * model.mean + 8 * model.deviation * std::sqrt(model.micro_batches);
+}
 
-// The lowest threshold that drops no more than that: what is dropped falls with the threshold. It is the best of the allowed ones if tau* is not allowed, for E[B] / (tau + Tc) falls
-// beyond tau*: of the maxima of that ratio, one for each micro-batch at most, the highest is the last, m / (m mu + c sigma sqrt(m) + Tc) rising with m.
+// The lowest threshold that drops no more than that: what is dropped falls with the threshold. It is the best of the allowed
+// ones if tau* is not allowed, for E[B] / (tau + Tc) falls beyond tau*: of the maxima of that ratio, one for each micro-batch
+// at most, the highest is the last, m / (m mu + c sigma sqrt(m) + Tc) rising with m.
 double least_within(const ComputeModel& model, double max_drop) {
   double low = model.mean, high = highest_threshold(model);
   for (int i = 0; i < 100; ++i) {
@@ -35,7 +40,11 @@ double least_within(const ComputeModel& model, double max_drop) {
 }
 
 WorkersForecast forecast_for(const ComputeModel& model, uint64_t workers, double threshold) {
-  WorkersForecast row{.workers = workers, .factor = expected_maximum(workers), .factor_closed = workers > 1 ? expected_maximum_closed(workers) : no_number, .threshold = threshold, .drop = drop_at(model, threshold)};
+  WorkersForecast row{.workers = workers,
+                      .factor = expected_maximum(workers),
+                      .factor_closed = workers > 1 ? expected_maximum_closed(workers) : no_number,
+                      .threshold = threshold,
+                      .drop = drop_at(model, threshold)};
   row.compute = expected_compute(model, row.factor);
   row.speedup = expected_speedup(model, threshold, row.factor);
   row.compute_closed = workers > 1 ? expected_compute(model, row.factor_closed) : no_number;
@@ -44,7 +53,9 @@ WorkersForecast forecast_for(const ComputeModel& model, uint64_t workers, double
 }
 
 // Of rule at, from the mean of the slowest's compute time.
-double speedup_of(double compute, double other, double threshold, double drop) { return (1 - drop) * (compute + other) / (std::min(threshold, compute) + other); }
+double speedup_of(double compute, double other, double threshold, double drop) {
+  return (1 - drop) * (compute + other) / (std::min(threshold, compute) + other);
+}
 
 double traced_drop(const ComputeTrace& trace, double threshold) {
   return value_of(trace, {.rule = DropRule::at}, std::llround(threshold * 1e9), trace.other_ns()).drop;
@@ -82,7 +93,12 @@ std::string WorkersForecast::off() const {
 
 DropForecast forecast_of(const DropPlan& plan) {
   const auto& model = plan.model;
-  DropForecast forecast{.plan = plan, .micro_batches = model.micro_batches, .other = model.other, .workers = {}, .recorded = {}, .by_threshold = {}};
+  DropForecast forecast{.plan = plan,
+                        .micro_batches = model.micro_batches,
+                        .other = model.other,
+                        .workers = {},
+                        .recorded = {},
+                        .by_threshold = {}};
   double threshold = 0;
   if (plan.threshold) {
     threshold = *plan.threshold;
@@ -96,17 +112,34 @@ DropForecast forecast_of(const DropPlan& plan) {
   forecast.rule_drop = rule_drop(plan, threshold);
   const auto& last = forecast.workers.back();
   const double span = model.deviation * std::sqrt(model.micro_batches);
-  forecast.by_threshold = curve(std::max(model.mean, 0.6 * model.micro_batches * model.mean), std::max(last.compute, threshold) + 2 * span, [&](double at) { return expected_speedup(model, at, last.factor); });
+  forecast.by_threshold =
+      curve(std::max(model.mean, 0.6 * model.micro_batches * model.mean), std::max(last.compute, threshold) + 2 * span,
+            [&](double at) { return expected_speedup(model, at, last.factor); });
   return forecast;
 }
 
 DropForecast forecast_of(const DropPlan& plan, const ComputeTrace& trace) {
-  DropForecast forecast{.plan = plan, .micro_batches = trace.micro_batches, .other = trace.other_ns() / 1e9, .workers = {}, .recorded = {}, .by_threshold = {}};
-  const auto speedup = [&](double compute, double threshold, double drop) { return speedup_of(compute, forecast.other, threshold, drop); };
+  DropForecast forecast{.plan = plan,
+                        .micro_batches = trace.micro_batches,
+                        .other = trace.other_ns() / 1e9,
+                        .workers = {},
+                        .recorded = {},
+                        .by_threshold = {}};
+  const auto speedup = [&](double compute, double threshold, double drop) {
+    return speedup_of(compute, forecast.other, threshold, drop);
+  };
   for (const auto workers : powers_of_two_to(plan.workers)) {
     const auto found = forecast_from(trace, workers, plan.max_drop);
-    WorkersForecast row{.workers = workers, .factor = no_number, .factor_closed = no_number, .compute = found.compute, .compute_closed = no_number, .threshold = found.threshold, .drop = found.drop,
-                        .speedup = found.speedup, .speedup_closed = no_number, .too_few_records = found.too_few_records};
+    WorkersForecast row{.workers = workers,
+                        .factor = no_number,
+                        .factor_closed = no_number,
+                        .compute = found.compute,
+                        .compute_closed = no_number,
+                        .threshold = found.threshold,
+                        .drop = found.drop,
+                        .speedup = found.speedup,
+                        .speedup_closed = no_number,
+                        .too_few_records = found.too_few_records};
     if (plan.threshold) {
       row.threshold = *plan.threshold;
       row.drop = traced_drop(trace, row.threshold);
@@ -117,12 +150,17 @@ DropForecast forecast_of(const DropPlan& plan, const ComputeTrace& trace) {
   const auto& last = forecast.workers.back();
   forecast.rule_drop = last.drop;
   forecast.held_by_max_drop = !plan.threshold && forecast_from(trace, plan.workers, 1).drop > plan.max_drop;
-  forecast.recorded = {.workers = trace.workers, .steps = trace.steps(), .compute = mean_compute(trace), .independent = forecast_from(trace, trace.workers, 1).compute};
+  forecast.recorded = {.workers = trace.workers,
+                       .steps = trace.steps(),
+                       .compute = mean_compute(trace),
+                       .independent = forecast_from(trace, trace.workers, 1).compute};
   double least = last.compute;
   for (size_t step = 0; step < trace.steps(); ++step) {
-    for (size_t worker = 0; worker < trace.workers; ++worker) least = std::min(least, seconds_of(trace.ends_of(step, worker).back()));
+    for (size_t worker = 0; worker < trace.workers; ++worker)
+      least = std::min(least, seconds_of(trace.ends_of(step, worker).back()));
   }
-  forecast.by_threshold = curve(0.6 * least, 1.1 * std::max(last.compute, last.threshold), [&](double at) { return speedup(last.compute, at, traced_drop(trace, at)); });
+  forecast.by_threshold = curve(0.6 * least, 1.1 * std::max(last.compute, last.threshold),
+                                [&](double at) { return speedup(last.compute, at, traced_drop(trace, at)); });
   return forecast;
 }
 
@@ -132,11 +170,17 @@ std::string head_of(const DropForecast& forecast) {
   const auto& plan = forecast.plan;
   std::string text;
   if (const auto& recorded = forecast.recorded) {
-    text = fmt::format("# rule at, from {}: {} workers, {} steps of {} micro-batches; workers taken as independent\n", plan.trace == "-" ? "standard input" : plan.trace, recorded->workers, recorded->steps, forecast.micro_batches);
-    text += fmt::format("# slowest of {}: {} as recorded, {} if they were independent; {} beside computing\n", recorded->workers, time_text(recorded->compute), time_text(recorded->independent), time_text(forecast.other));
+    text = fmt::format("# rule at, from {}: {} workers, {} steps of {} micro-batches; workers taken as independent\n",
+                       plan.trace == "-" ? "standard input" : plan.trace, recorded->workers, recorded->steps,
+                       forecast.micro_batches);
+    text +=
+        fmt::format("# slowest of {}: {} as recorded, {} if they were independent; {} beside computing\n", recorded->workers,
+                    time_text(recorded->compute), time_text(recorded->independent), time_text(forecast.other));
   } else {
     text = "# rule at, by closed forms: independent latencies, normally distributed sums\n";
-    text += fmt::format("# {} of mean {}, standard deviation {}; {} beside computing\n", plural(forecast.micro_batches, "micro-batch", "es"), time_text(plan.model.mean), time_text(plan.model.deviation), time_text(forecast.other));
+    text += fmt::format("# {} of mean {}, standard deviation {}; {} beside computing\n",
+                        plural(forecast.micro_batches, "micro-batch", "es"), time_text(plan.model.mean),
+                        time_text(plan.model.deviation), time_text(forecast.other));
   }
   return text;
 }
@@ -145,13 +189,20 @@ std::string head_of(const DropForecast& forecast) {
 std::string threshold_lines(const DropForecast& forecast) {
   const auto& plan = forecast.plan;
   const auto& last = forecast.workers.back();
-  auto text = fmt::format("# {} {:.8g} s{}: p = {} dropped under rule at; {} more steps for as many micro-batches\n", plan.threshold ? "threshold" : forecast.held_by_max_drop ? "best allowed threshold" : "best threshold", last.threshold,
-                          forecast.recorded ? "" : ", the same for any number of workers", percent_text(last.drop), percent_text(extra_steps(last.drop)));
-  if (forecast.held_by_max_drop) text += fmt::format("# a lower one would be better, but would drop more than {}\n", percent_text(plan.max_drop));
+  auto text = fmt::format("# {} {:.8g} s{}: p = {} dropped under rule at; {} more steps for as many micro-batches\n",
+                          plan.threshold              ? "threshold"
+                          : forecast.held_by_max_drop ? "best allowed threshold"
+                                                      : "best threshold",
+                          last.threshold, forecast.recorded ? "" : ", the same for any number of workers",
+                          percent_text(last.drop), percent_text(extra_steps(last.drop)));
+  if (forecast.held_by_max_drop)
+    text += fmt::format("# a lower one would be better, but would drop more than {}\n", percent_text(plan.max_drop));
   if (plan.rule != DropRule::at) {
-    text += fmt::format("# rule {0}{1} at that threshold: p = {2}. How long its steps last has no closed form: the speed-ups below are those of rule at;\n"
-                        "# for rule {0}: unisono drop-compute simulate --rule {0}\n",
-                        rule_name(plan.rule), plan.lag > 0 ? fmt::format(", lag {}", plan.lag) : "", percent_text(forecast.rule_drop));
+    text += fmt::format(
+        "# rule {0}{1} at that threshold: p = {2}. How long its steps last has no closed form: the speed-ups below are those "
+        "of rule at;\n"
+        "# for rule {0}: unisono drop-compute simulate --rule {0}\n",
+        rule_name(plan.rule), plan.lag > 0 ? fmt::format(", lag {}", plan.lag) : "", percent_text(forecast.rule_drop));
   }
   return text;
 }
@@ -167,8 +218,11 @@ std::string note_of(const WorkersForecast& row) {
 }
 
 std::string row_of(const DropForecast& forecast, const WorkersForecast& row) {
-  if (forecast.recorded) return fmt::format(" {:>8} {:>10} {:>10} {:>8} {:>9.6f}{}\n", row.workers, time_text(row.compute), time_text(row.threshold), percent_text(row.drop), row.speedup, note_of(row));
-  return fmt::format(" {:>8} {:>8} {:>8} {:>10} {:>10} {:>9.6f} {:>9}{}\n", row.workers, number(row.factor, 6), number(row.factor_closed, 6), time_text(row.compute), time_or_dash(row.compute_closed), row.speedup,
+  if (forecast.recorded)
+    return fmt::format(" {:>8} {:>10} {:>10} {:>8} {:>9.6f}{}\n", row.workers, time_text(row.compute), time_text(row.threshold),
+                       percent_text(row.drop), row.speedup, note_of(row));
+  return fmt::format(" {:>8} {:>8} {:>8} {:>10} {:>10} {:>9.6f} {:>9}{}\n", row.workers, number(row.factor, 6),
+                     number(row.factor_closed, 6), time_text(row.compute), time_or_dash(row.compute_closed), row.speedup,
                      number(row.speedup_closed, 6), note_of(row));
 }
 
@@ -179,29 +233,44 @@ Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(); 
 std::string table_of(const DropForecast& forecast) {
   const auto& last = forecast.workers.back();
   auto text = head_of(forecast) + threshold_lines(forecast);
-  text += "# E[T]: how long the slowest of the workers computes; S_eff: micro-batches per second, of those without a threshold, rule at\n#\n";
+  text +=
+      "# E[T]: how long the slowest of the workers computes; S_eff: micro-batches per second, of those without a threshold, "
+      "rule at\n#\n";
   if (forecast.recorded) {
     text += fmt::format("#{:>8} {:>10} {:>10} {:>8} {:>9}\n", "workers", "E[T]", "threshold", "p", "S_eff");
   } else {
-    text += fmt::format("#{:>8} {:>8} {:>8} {:>10} {:>10} {:>9} {:>9}\n", "workers", "z", "z(N)", "E[T]", "by z(N)", "S_eff", "by z(N)");
+    text += fmt::format("#{:>8} {:>8} {:>8} {:>10} {:>10} {:>9} {:>9}\n", "workers", "z", "z(N)", "E[T]", "by z(N)", "S_eff",
+                        "by z(N)");
   }
   for (const auto& row : forecast.workers) text += row_of(forecast, row);
   if (last.too_few_records) {
-    text += fmt::format("\n# caution: {} workers are more than a tenth of the {} recorded times of a worker's step: the slowest that decide were hardly seen\n", last.workers, forecast.recorded->steps * forecast.recorded->workers);
+    text += fmt::format(
+        "\n# caution: {} workers are more than a tenth of the {} recorded times of a worker's step: the slowest that decide "
+        "were hardly seen\n",
+        last.workers, forecast.recorded->steps * forecast.recorded->workers);
   }
   const auto off = last.off();
   const auto workers = plural(last.workers, "worker");
   if (!off.empty()) return text + fmt::format("\n# {}: {}\n", workers, off);
-  return text + fmt::format("\n# {}: a threshold of {:.8g} s gives {:.4f} times as many micro-batches per second, under rule at\n", workers, last.threshold, last.speedup);
+  return text +
+         fmt::format("\n# {}: a threshold of {:.8g} s gives {:.4f} times as many micro-batches per second, under rule at\n",
+                     workers, last.threshold, last.speedup);
 }
 
 std::string json_of(const DropForecast& forecast) {
   const auto& plan = forecast.plan;
   const auto& last = forecast.workers.back();
-  Json json{{"kind", "plan"}, {"rule_of_speedups", "at"}, {"workers", plan.workers}, {"micro_batches", forecast.micro_batches}, {"comm_s", forecast.other}};
+  Json json{{"kind", "plan"},
+            {"rule_of_speedups", "at"},
+            {"workers", plan.workers},
+            {"micro_batches", forecast.micro_batches},
+            {"comm_s", forecast.other}};
   if (const auto& recorded = forecast.recorded) {
     json["trace"] = plan.trace;
-    json["recorded"] = {{"workers", recorded->workers}, {"steps", recorded->steps}, {"compute_s", recorded->compute}, {"independent_compute_s", recorded->independent}};
+    json["recorded"] = {{"workers", recorded->workers},
+                        {"steps", recorded->steps},
+                        {"compute_s", recorded->compute},
+                        {"independent_compute_s", recorded->independent}};
   } else {
     json["mean_s"] = plan.model.mean;
     json["sd_s"] = plan.model.deviation;
@@ -213,21 +282,39 @@ std::string json_of(const DropForecast& forecast) {
   json["extra_steps"] = finite(extra_steps(last.drop));
   json["local_maxima"] = forecast.local_maxima > 0 ? Json(forecast.local_maxima) : Json();
   json["held_by_max_drop"] = forecast.held_by_max_drop;
-  if (plan.rule != DropRule::at) json["other_rule"] = {{"rule", rule_name(plan.rule)}, {"lag", plan.lag}, {"drop", forecast.rule_drop}};
+  if (plan.rule != DropRule::at)
+    json["other_rule"] = {{"rule", rule_name(plan.rule)}, {"lag", plan.lag}, {"drop", forecast.rule_drop}};
   const auto line = [](const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; };
   auto text = line(json);
   for (const auto& row : forecast.workers) {
     const auto off = row.off();
-    text += line({{"kind", "workers"}, {"rule", "at"}, {"workers", row.workers}, {"z_exact", finite(row.factor)}, {"z", finite(row.factor_closed)}, {"compute_s", row.compute}, {"compute_by_z_s", finite(row.compute_closed)},
-                  {"threshold_s", row.threshold}, {"drop", row.drop}, {"speedup", row.speedup}, {"speedup_by_z", finite(row.speedup_closed)}, {"off", off.empty() ? Json() : Json(off.substr(5))}, {"too_few_records", row.too_few_records}});
+    text += line({{"kind", "workers"},
+                  {"rule", "at"},
+                  {"workers", row.workers},
+                  {"z_exact", finite(row.factor)},
+                  {"z", finite(row.factor_closed)},
+                  {"compute_s", row.compute},
+                  {"compute_by_z_s", finite(row.compute_closed)},
+                  {"threshold_s", row.threshold},
+                  {"drop", row.drop},
+                  {"speedup", row.speedup},
+                  {"speedup_by_z", finite(row.speedup_closed)},
+                  {"off", off.empty() ? Json() : Json(off.substr(5))},
+                  {"too_few_records", row.too_few_records}});
   }
   return text;
 }
 
 std::vector<Panel> panels_of(const DropForecast& forecast) {
   const auto& last = forecast.workers.back();
-  Panel workers{.title = "Speed-up against workers, rule at", .x_label = "workers", .y_label = "micro-batches per second, of those without", .series = {}, .x_axis = Axis::bytes, .legend = Corner::lower_right};
-  Series exact{.name = forecast.recorded ? "from the trace" : "exact maximum", .colour = line_colour(0), .points = {}}, closed{.name = "by z(N)", .colour = line_colour(1), .dashed = true, .points = {}};
+  Panel workers{.title = "Speed-up against workers, rule at",
+                .x_label = "workers",
+                .y_label = "micro-batches per second, of those without",
+                .series = {},
+                .x_axis = Axis::bytes,
+                .legend = Corner::lower_right};
+  Series exact{.name = forecast.recorded ? "from the trace" : "exact maximum", .colour = line_colour(0), .points = {}},
+      closed{.name = "by z(N)", .colour = line_colour(1), .dashed = true, .points = {}};
   Series none{.name = "no threshold", .colour = "#888888", .line_width = 1, .points = {}};
   for (const auto& row : forecast.workers) {
     const auto x = static_cast<double>(row.workers);
@@ -237,11 +324,27 @@ std::vector<Panel> panels_of(const DropForecast& forecast) {
   }
   workers.series = {none, exact};
   if (!forecast.recorded) workers.series.push_back(closed);
-  workers.series.push_back({.name = fmt::format("{} workers: {:.3f}", last.workers, last.speedup), .colour = line_colour(0), .markers = true, .points = {{static_cast<double>(last.workers), last.speedup}}});
-  Panel thresholds{.title = fmt::format("Speed-up against the threshold, {} workers, rule at", last.workers), .x_label = "threshold (s)", .y_label = workers.y_label, .series = {}, .legend = Corner::lower_left};
-  thresholds.series.push_back({.name = "no threshold", .colour = "#888888", .line_width = 1, .points = {{forecast.by_threshold.front().x, 1}, {forecast.by_threshold.back().x, 1}}});
+  workers.series.push_back({.name = fmt::format("{} workers: {:.3f}", last.workers, last.speedup),
+                            .colour = line_colour(0),
+                            .markers = true,
+                            .points = {{static_cast<double>(last.workers), last.speedup}}});
+  Panel thresholds{.title = fmt::format("Speed-up against the threshold, {} workers, rule at", last.workers),
+                   .x_label = "threshold (s)",
+                   .y_label = workers.y_label,
+                   .series = {},
+                   .legend = Corner::lower_left};
+  thresholds.series.push_back({.name = "no threshold",
+                               .colour = "#888888",
+                               .line_width = 1,
+                               .points = {{forecast.by_threshold.front().x, 1}, {forecast.by_threshold.back().x, 1}}});
   thresholds.series.push_back({.name = "S_eff", .colour = line_colour(0), .points = forecast.by_threshold});
-  thresholds.series.push_back({.name = fmt::format("{} {}: {:.3f}, drops {}", forecast.plan.threshold ? "given" : forecast.held_by_max_drop ? "best allowed" : "best", time_text(last.threshold), last.speedup, percent_text(last.drop)), .colour = line_colour(1), .markers = true,
+  thresholds.series.push_back({.name = fmt::format("{} {}: {:.3f}, drops {}",
+                                                   forecast.plan.threshold     ? "given"
+                                                   : forecast.held_by_max_drop ? "best allowed"
+                                                                               : "best",
+                                                   time_text(last.threshold), last.speedup, percent_text(last.drop)),
+                               .colour = line_colour(1),
+                               .markers = true,
                                .points = {{last.threshold, last.speedup}}});
   return {workers, thresholds};
 }

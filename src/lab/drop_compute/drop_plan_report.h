@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/drop_compute/drop_plan.h"
 #include "cli/common/plot.h"
+#include "lab/drop_compute/drop_plan.h"
 
 namespace unisono::cli {
 
@@ -33,11 +33,11 @@ struct DropForecast {
   struct Recorded {
     uint32_t workers = 0;
     size_t steps = 0;
-    double compute = 0;                  // mean of T_i
-    double independent = 0;              // E[T] of as many workers, from the same times
+    double compute = 0;      // mean of T_i
+    double independent = 0;  // E[T] of as many workers, from the same times
   };
-  std::optional<Recorded> recorded;      // a trace
-  std::vector<Point> by_threshold;       // of the last workers: seconds, S_eff
+  std::optional<Recorded> recorded;  // a trace
+  std::vector<Point> by_threshold;   // of the last workers: seconds, S_eff
 };
 
 // By closed forms.

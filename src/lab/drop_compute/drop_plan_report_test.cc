@@ -11,7 +11,12 @@ namespace unisono::cli {
 namespace {
 
 // Check 4 of docs/design/methods/drop_compute.md.
-DropPlan plan_of(uint64_t workers) { return {.workers = workers, .model = {.micro_batches = 12, .mean = 1, .deviation = .25, .other = .5}, .trace = {}, .threshold = {}}; }
+DropPlan plan_of(uint64_t workers) {
+  return {.workers = workers,
+          .model = {.micro_batches = 12, .mean = 1, .deviation = .25, .other = .5},
+          .trace = {},
+          .threshold = {}};
+}
 
 const WorkersForecast& row_of(const DropForecast& forecast, uint64_t workers) {
   for (const auto& row : forecast.workers) {
@@ -32,7 +37,8 @@ ComputeTrace small_trace() {
 
 TEST(DropPlanReport, numbers_are_the_documented_ones) {
   const auto forecast = forecast_of(plan_of(200));
-  for (const auto& [workers, speedup, by_z] : {std::tuple{8, 1.047385, 1.049724}, {200, 1.134733, 1.136019}, {2, .990620, .987686}}) {
+  for (const auto& [workers, speedup, by_z] :
+       {std::tuple{8, 1.047385, 1.049724}, {200, 1.134733, 1.136019}, {2, .990620, .987686}}) {
     const auto& row = row_of(forecast, static_cast<uint64_t>(workers));
     EXPECT_NEAR(row.threshold, 11.317274, 1e-4);
     EXPECT_NEAR(row.drop, .098715, 2e-5);
@@ -82,7 +88,8 @@ TEST(DropPlanReport, rule_after_drops_less_and_has_no_speedup_of_its_own) {
   plan.lag = 1;
   const auto forecast = forecast_of(plan);
   EXPECT_NEAR(forecast.rule_drop, 1 - 11.759491 / 12, 1e-7);
-  EXPECT_NE(table_of(forecast).find("rule after, lag 1 at that threshold: p = 2.00 %"), std::string::npos) << table_of(forecast);
+  EXPECT_NE(table_of(forecast).find("rule after, lag 1 at that threshold: p = 2.00 %"), std::string::npos)
+      << table_of(forecast);
   plan.rule = DropRule::before;
   plan.lag = 0;
   plan.threshold = 11.6;

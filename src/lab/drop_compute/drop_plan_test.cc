@@ -25,7 +25,8 @@ void expect_drop_plan_refused(const Result<DropPlan>& plan, const std::string& m
 }
 
 TEST(DropPlan, is_what_was_asked_for) {
-  const auto plan = read_drop_plan({"--workers", "200", "--micro-batches", "12", "--mean", "1s", "--sd", "250ms", "--comm", "0.5", "--rule", "after", "--lag", "2", "--max-drop", "0.05", "--threshold", "11300ms"});
+  const auto plan = read_drop_plan({"--workers", "200", "--micro-batches", "12", "--mean", "1s", "--sd", "250ms", "--comm",
+                                    "0.5", "--rule", "after", "--lag", "2", "--max-drop", "0.05", "--threshold", "11300ms"});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->workers, 200u);
   EXPECT_EQ(plan->model.micro_batches, 12u);
@@ -51,15 +52,21 @@ TEST(DropPlan, reads_a_trace_instead_of_a_law) {
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->trace, "trace.csv");
   EXPECT_EQ(plan->workers, 10'000u);
-  expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "10001"}), "--workers '10001': expected a whole number from 1 to 10000");
-  expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "8", "--mean", "1s"}), "--mean is what the trace says: leave it out");
-  expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "8", "--rule", "after"}), "--from-trace forecasts rule at; for rule after of the recorded workers: unisono drop-compute search trace.csv");
+  expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "10001"}),
+                           "--workers '10001': expected a whole number from 1 to 10000");
+  expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "8", "--mean", "1s"}),
+                           "--mean is what the trace says: leave it out");
+  expect_drop_plan_refused(
+      read_drop_plan({"--from-trace", "trace.csv", "--workers", "8", "--rule", "after"}),
+      "--from-trace forecasts rule at; for rule after of the recorded workers: unisono drop-compute search trace.csv");
 }
 
 TEST(DropPlan, says_what_is_missing) {
   expect_drop_plan_refused(read_drop_plan({}), "--workers is missing: how many a step waits for");
-  expect_drop_plan_refused(read_drop_plan({"-n", "8"}), "--micro-batches is missing: of each worker in a step; or --from-trace FILE");
-  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "1ms"}), "--comm is missing: what a step takes beside computing; or --from-trace FILE");
+  expect_drop_plan_refused(read_drop_plan({"-n", "8"}),
+                           "--micro-batches is missing: of each worker in a step; or --from-trace FILE");
+  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "1ms"}),
+                           "--comm is missing: what a step takes beside computing; or --from-trace FILE");
 }
 
 TEST(DropPlan, refuses_values_that_make_no_sense) {
@@ -68,11 +75,15 @@ TEST(DropPlan, refuses_values_that_make_no_sense) {
   expect_drop_plan_refused(read_with({"--rule", "all"}), "--rule 'all' is none of at, after, before");
   expect_drop_plan_refused(read_with({"--threshold", "0"}), "--threshold '0': expected a time above 0, in whole ns");
   expect_drop_plan_refused(read_with({"--max-drop", "10%"}), "--max-drop '10%': expected a number from 0 to 1");
-  expect_drop_plan_refused(read_drop_plan({"-n", "0", "-m", "12", "--mean", "1s", "--sd", "1ms", "--comm", "0"}), "--workers '0': expected a whole number from 1 to 1000000");
-  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "0", "--comm", "0"}), "--sd '0': expected a time above 0, in whole ns");
+  expect_drop_plan_refused(read_drop_plan({"-n", "0", "-m", "12", "--mean", "1s", "--sd", "1ms", "--comm", "0"}),
+                           "--workers '0': expected a whole number from 1 to 1000000");
+  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "0", "--comm", "0"}),
+                           "--sd '0': expected a time above 0, in whole ns");
   expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "1ns", "--comm", "0"}),
-                 "--sd 1ns: beside 12 micro-batches of 1s that is as good as nothing, and workers that always take the same time wait for nobody");
-  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1x", "--sd", "1", "--comm", "0"}), "--mean '1x' is not a time such as 5s: units are ns, us, ms, s, m, h");
+                           "--sd 1ns: beside 12 micro-batches of 1s that is as good as nothing, and workers that always take "
+                           "the same time wait for nobody");
+  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1x", "--sd", "1", "--comm", "0"}),
+                           "--mean '1x' is not a time such as 5s: units are ns, us, ms, s, m, h");
 }
 
 }  // namespace

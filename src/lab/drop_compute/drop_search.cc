@@ -10,13 +10,15 @@
 
 namespace unisono::cli {
 
-const CommandLineText drop_search_text{
-    .name = "unisono drop-compute search",
-    .usage = "unisono drop-compute search TRACE [OPTIONS]",
-    .description = "Searches recorded times for the compute threshold that would have given most micro-batches per second, for each stop rule, and says\n"
-                   "what it would have come to: S_step, the mean over steps of how many times as quick each is, S_total, over all steps together,\n"
-                   "and p, the share of micro-batches that is dropped.",
-    .footer = R"(Examples:
+const CommandLineText drop_search_text{.name = "unisono drop-compute search",
+                                       .usage = "unisono drop-compute search TRACE [OPTIONS]",
+                                       .description =
+                                           "Searches recorded times for the compute threshold that would have given most "
+                                           "micro-batches per second, for each stop rule, and says\n"
+                                           "what it would have come to: S_step, the mean over steps of how many times as quick "
+                                           "each is, S_total, over all steps together,\n"
+                                           "and p, the share of micro-batches that is dropped.",
+                                       .footer = R"(Examples:
   unisono drop-compute search trace.csv
   unisono drop-compute search trace.csv --rule after --max-drop 0.05 --slack 0
   unisono drop-compute search trace.csv --objective total --plot search.svg
@@ -38,8 +40,18 @@ wrong command line.)"};
 
 void add_drop_search_options(CLI::App& app, DropSearchOptions& o) {
   app.add_option("trace", o.trace, "recorded times; - for standard input")->type_name("FILE")->required();
-  add_choice(app, o.rule, {.names = "-r,--rule", .value = "RULE", .meaning = "when a worker stops", .words = {"after", "before", "at", "all"}, .fallback = "all"});
-  add_choice(app, o.search, {.names = "--search", .value = "KIND", .meaning = "all thresholds that make a difference, or 200 by the oracle's step times", .words = {"exact", "grid"}, .fallback = "exact"});
+  add_choice(app, o.rule,
+             {.names = "-r,--rule",
+              .value = "RULE",
+              .meaning = "when a worker stops",
+              .words = {"after", "before", "at", "all"},
+              .fallback = "all"});
+  add_choice(app, o.search,
+             {.names = "--search",
+              .value = "KIND",
+              .meaning = "all thresholds that make a difference, or 200 by the oracle's step times",
+              .words = {"exact", "grid"},
+              .fallback = "exact"});
   add_drop_choice(app, o.choice);
   app.add_option("--plot", o.plot, "draw compute times, speed-ups and times of steps there, as SVG")->type_name("FILE");
   app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
@@ -77,11 +89,13 @@ Result<DropSearch> make_drop_search(const DropSearchOptions& o) {
   if (!rules.ok()) return rules.status();
   auto choice = drop_choice_of(o.choice, searched_micro_batches_limit);
   if (!choice.ok()) return choice.status();
-  if (o.search != "exact" && o.search != "grid") return Status(Code::invalid, fmt::format("--search '{}' is none of exact, grid", o.search));
+  if (o.search != "exact" && o.search != "grid")
+    return Status(Code::invalid, fmt::format("--search '{}' is none of exact, grid", o.search));
   choice->search = o.search == "grid" ? DropOptions::Search::grid : DropOptions::Search::exact;
   const auto has = [&](DropRule rule) { return std::find(rules->begin(), rules->end(), rule) != rules->end(); };
   if (!o.choice.lag.empty() && !has(DropRule::after)) return Status(Code::invalid, "--lag is of rule after");
-  if (!o.choice.min_computed.empty() && !has(DropRule::after) && !has(DropRule::before)) return Status(Code::invalid, "--min-computed is of rules after and before");
+  if (!o.choice.min_computed.empty() && !has(DropRule::after) && !has(DropRule::before))
+    return Status(Code::invalid, "--min-computed is of rules after and before");
   return DropSearch{.trace = o.trace, .rules = *rules, .choice = *choice};
 }
 
@@ -89,7 +103,10 @@ Result<NamedTrace> named_trace(std::string name, std::string_view text) {
   auto trace = ComputeTrace::parse(text);
   if (!trace.ok()) return Status(trace.status().code(), fmt::format("{}: {}", name, trace.status().message()));
   const auto numbers = numbers_in(text);
-  NamedTrace named{.name = std::move(name), .trace = *std::move(trace), .ranks = {numbers.ranks.begin(), numbers.ranks.end()}, .steps_left_out = 0};
+  NamedTrace named{.name = std::move(name),
+                   .trace = *std::move(trace),
+                   .ranks = {numbers.ranks.begin(), numbers.ranks.end()},
+                   .steps_left_out = 0};
   named.steps_left_out = numbers.steps.size() - named.trace.steps();
   return named;
 }

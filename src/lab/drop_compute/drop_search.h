@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/drop_compute/drop_words.h"
+#include "lab/common/option_words.h"
 #include "training/drop_compute/compute_trace.h"
 
 namespace unisono::cli {

@@ -16,7 +16,12 @@ const Rules all_rules{DropRule::after, DropRule::before, DropRule::at};
 
 // Latencies in seconds: [step][worker][micro-batch]; `other` is beside computing.
 NamedTrace trace_of(const std::vector<std::vector<std::vector<double>>>& latencies, double other) {
-  NamedTrace named{.name = "trace.csv", .trace = {.workers = static_cast<uint32_t>(latencies[0].size()), .micro_batches = static_cast<uint32_t>(latencies[0][0].size()), .ends = {}, .walls = {}}, .ranks = {}};
+  NamedTrace named{.name = "trace.csv",
+                   .trace = {.workers = static_cast<uint32_t>(latencies[0].size()),
+                             .micro_batches = static_cast<uint32_t>(latencies[0][0].size()),
+                             .ends = {},
+                             .walls = {}},
+                   .ranks = {}};
   for (const auto& step : latencies) {
     int64_t slowest = 0;
     for (const auto& worker : step) {
@@ -55,15 +60,20 @@ TEST(DropSearchReport, thresholds_and_speedups_are_the_documented_ones) {
     EXPECT_NEAR(result.study.rules[rule].outcome.best.step, 1.25, 1e-9);
   }
   const auto table = table_of(result);
-  EXPECT_EQ(line_with(table, " after "), "          after        2 s  16.67 %   1.2500   1.2500    16.67 % (rank 10)        4 s        0 s") << table;
+  EXPECT_EQ(line_with(table, " after "),
+            "          after        2 s  16.67 %   1.2500   1.2500    16.67 % (rank 10)        4 s        0 s")
+      << table;
   EXPECT_NE(line_with(table, "   at "), "");
-  EXPECT_NE(line_with(table, "   at ").find("off: "), std::string::npos) << "with what is left of micro-batches it gains nothing\n" << table;
+  EXPECT_NE(line_with(table, "   at ").find("off: "), std::string::npos)
+      << "with what is left of micro-batches it gains nothing\n"
+      << table;
   EXPECT_NE(table.find("# trace.csv: 2 workers, 2 steps, 3 micro-batches of each\n"), std::string::npos) << table;
 }
 
 TEST(DropSearchReport, the_oracle_stands_beside_as_a_bound) {
   const auto result = search_in(small_named_trace(), all_rules, 1);
-  for (const auto& rule : result.study.rules) EXPECT_GE(result.study.oracle.step, rule.on() && rule.rule == DropRule::at ? rule.outcome.best.step : 1);
+  for (const auto& rule : result.study.rules)
+    EXPECT_GE(result.study.oracle.step, rule.on() && rule.rule == DropRule::at ? rule.outcome.best.step : 1);
   EXPECT_NEAR(result.study.oracle.step, 1.25, 1e-9);
   EXPECT_NE(table_of(result).find("oracle (bound)"), std::string::npos);
 }
@@ -77,10 +87,13 @@ TEST(DropSearchReport, a_straggler_is_named_by_its_rank_with_advice) {
     EXPECT_TRUE(rule.straggles);
     const auto warnings = warnings_of(result);
     ASSERT_EQ(warnings.size(), 1u);
-    EXPECT_EQ(warnings[0], std::string("persistent_straggler: under rule after rank 17 drops ") + (max_drop == .1 ? "50.00 %" : "33.33 %") +
-                               " of its micro-batches, more than three times what the others do: its data are under-used; give it fewer micro-batches, about 6 where the others have 12");
+    EXPECT_EQ(warnings[0], std::string("persistent_straggler: under rule after rank 17 drops ") +
+                               (max_drop == .1 ? "50.00 %" : "33.33 %") +
+                               " of its micro-batches, more than three times what the others do: its data are under-used; give "
+                               "it fewer micro-batches, about 6 where the others have 12");
     EXPECT_NE(table_of(result).find("# warning: persistent_straggler"), std::string::npos);
-    EXPECT_NE(table_of(result).find("# rank 17 is the slowest on average: 2.00 times the others\n"), std::string::npos) << table_of(result);
+    EXPECT_NE(table_of(result).find("# rank 17 is the slowest on average: 2.00 times the others\n"), std::string::npos)
+        << table_of(result);
   }
 }
 
@@ -92,7 +105,8 @@ TEST(DropSearchReport, why_nothing_is_dropped_is_told) {
   const auto result = search_in(trace_of({{{1, 1}, {1, 1}}, {{1, 1}, {1, 1}}}, 1), all_rules, .1);
   for (const auto& rule : result.study.rules) EXPECT_FALSE(rule.on()) << rule_name(rule.rule);
   const auto table = table_of(result);
-  for (const char* rule : {"after", "before", "at"}) EXPECT_NE(line_with(table, std::string("    ") + rule + " ").find("off: "), std::string::npos) << table;
+  for (const char* rule : {"after", "before", "at"})
+    EXPECT_NE(line_with(table, std::string("    ") + rule + " ").find("off: "), std::string::npos) << table;
   const auto one = search_in(trace_of({{{1, 1, 10}}}, 1), {DropRule::at}, 1);
   EXPECT_FALSE(one.study.rules[0].on()) << "one worker waits for nobody";
   EXPECT_FALSE(one.study.rules[0].outcome.off.empty());
@@ -119,7 +133,9 @@ TEST(DropSearchReport, pictures_show_every_rule_and_the_chosen_thresholds) {
   ASSERT_EQ(panels.size(), 4u);
   EXPECT_TRUE(panels[2].new_row && !panels[1].new_row && !panels[3].new_row) << "two in a row";
   for (const char* name : {"after", "before", "at", "after: 11 s", "oracle (bound)"}) {
-    EXPECT_TRUE(std::any_of(panels[1].series.begin(), panels[1].series.end(), [&](const Series& series) { return series.name == name; })) << name;
+    EXPECT_TRUE(std::any_of(panels[1].series.begin(), panels[1].series.end(), [&](const Series& series) {
+      return series.name == name;
+    })) << name;
   }
 }
 

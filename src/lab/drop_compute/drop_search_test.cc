@@ -20,7 +20,8 @@ void expect_search_refused(const std::vector<std::string>& words, const std::str
 }
 
 TEST(DropSearch, is_what_was_asked_for) {
-  const auto search = read_search({"trace.csv", "--rule", "after", "--lag", "1", "--min-computed", "2", "--objective", "total", "--search", "grid", "--slack", "0", "--max-drop", "1", "--min-gain", "0"});
+  const auto search = read_search({"trace.csv", "--rule", "after", "--lag", "1", "--min-computed", "2", "--objective", "total",
+                                   "--search", "grid", "--slack", "0", "--max-drop", "1", "--min-gain", "0"});
   ASSERT_TRUE(search.ok()) << search.status().message();
   EXPECT_EQ(search->trace, "trace.csv");
   EXPECT_EQ(search->rules, std::vector{DropRule::after});
@@ -50,7 +51,8 @@ TEST(DropSearch, a_trace_keeps_the_numbers_of_its_ranks_and_counts_steps_that_ar
 
 TEST(DropSearch, what_is_wrong_with_a_trace_is_told_with_its_name_and_line) {
   const auto message = [](const char* text) { return named_trace("trace.csv", text).status().message(); };
-  EXPECT_TRUE(message("step,rank,wall_ns,end_1_ns,end_2_ns\n1,0,9,3\n").starts_with("trace.csv: truncated_trace: line 2")) << message("step,rank,wall_ns,end_1_ns,end_2_ns\n1,0,9,3\n");
+  EXPECT_TRUE(message("step,rank,wall_ns,end_1_ns,end_2_ns\n1,0,9,3\n").starts_with("trace.csv: truncated_trace: line 2"))
+      << message("step,rank,wall_ns,end_1_ns,end_2_ns\n1,0,9,3\n");
   EXPECT_TRUE(message("").starts_with("trace.csv: "));
 }
 

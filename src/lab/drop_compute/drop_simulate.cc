@@ -12,13 +12,15 @@
 
 namespace unisono::cli {
 
-const CommandLineText drop_simulate_text{
-    .name = "unisono drop-compute simulate",
-    .usage = "unisono drop-compute simulate [OPTIONS]",
-    .description = "Simulates training steps whose micro-batches take times by chance, and compares under the very same delays: no remedy, compute\n"
-                   "thresholds (chosen as the library chooses them, or given) under each stop rule, backup workers, an oracle, rebalanced counts, and\n"
-                   "dropping as much at random.",
-    .footer = R"(Examples:
+const CommandLineText drop_simulate_text{.name = "unisono drop-compute simulate",
+                                         .usage = "unisono drop-compute simulate [OPTIONS]",
+                                         .description =
+                                             "Simulates training steps whose micro-batches take times by chance, and compares "
+                                             "under the very same delays: no remedy, compute\n"
+                                             "thresholds (chosen as the library chooses them, or given) under each stop rule, "
+                                             "backup workers, an oracle, rebalanced counts, and\n"
+                                             "dropping as much at random.",
+                                         .footer = R"(Examples:
   unisono drop-compute simulate --workers 16                                       model L, 12 micro-batches, comm 500 ms
   unisono drop-compute simulate -n 200 --tau 16s --rule after --plot simulate.svg  one's own threshold beside automatic ones
   unisono drop-compute simulate --model constant:base=1 -n 8 --slow 7x2            one worker twice as slow
@@ -45,8 +47,14 @@ void add_drop_simulate_options(CLI::App& app, DropSimulateOptions& o) {
   app.add_option("-n,--workers", o.workers, "1 to 8192 [16]")->type_name("COUNT");
   app.add_option("-m,--micro-batches", o.micro_batches, "of each worker in a step, 1 to 4096 [12]")->type_name("COUNT");
   app.add_option("--comm", o.other, "what a step takes beside computing [500ms]")->type_name("TIME");
-  add_choice(app, o.rule, {.names = "-r,--rule", .value = "RULE", .meaning = "when a worker stops", .words = {"after", "before", "at", "all"}, .fallback = "all"});
-  app.add_option("--tau", o.threshold, "auto; a threshold that is measured beside automatic ones; off: no thresholds [auto]")->type_name("auto|off|TIME");
+  add_choice(app, o.rule,
+             {.names = "-r,--rule",
+              .value = "RULE",
+              .meaning = "when a worker stops",
+              .words = {"after", "before", "at", "all"},
+              .fallback = "all"});
+  app.add_option("--tau", o.threshold, "auto; a threshold that is measured beside automatic ones; off: no thresholds [auto]")
+      ->type_name("auto|off|TIME");
   add_drop_choice(app, o.choice);
   app.add_option("--steps", o.steps, "that are measured [2000]")->type_name("COUNT");
   app.add_option("--seed", o.seed, "decides all delays [0]")->type_name("N");
@@ -54,7 +62,9 @@ void add_drop_simulate_options(CLI::App& app, DropSimulateOptions& o) {
   app.add_option("--plot", o.plot, "draw compute times, speed-ups and times of steps there, as SVG")->type_name("FILE");
   app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "remedies simulated at the same time [1]")->type_name("N");
-  add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  add_choice(
+      app, o.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
 }
 
 namespace {
@@ -92,7 +102,8 @@ Status set_settings(const DropSimulateOptions& o, sim::StragglerSettings& settin
     if (!status.ok()) return status;
   }
   if (!seed.ok()) return invalid(fmt::format("--seed {}", seed.status().message()));
-  if (settings.model.slow_worker >= static_cast<int64_t>(*workers)) return invalid(fmt::format("worker {} cannot be slow: there are {}, from 0", settings.model.slow_worker, *workers));
+  if (settings.model.slow_worker >= static_cast<int64_t>(*workers))
+    return invalid(fmt::format("worker {} cannot be slow: there are {}, from 0", settings.model.slow_worker, *workers));
   settings.workers = static_cast<uint32_t>(*workers);
   settings.micro_batches = static_cast<uint32_t>(*micro_batches);
   settings.other = *other;
@@ -112,7 +123,9 @@ Status set_threshold(const DropSimulateOptions& o, DropSimulation& simulation) {
 
 }  // namespace
 
-ComputeTrace DropSimulation::recorded() const { return sim::make_trace(settings, uint64_t{1} + choice.warmup_steps, choice.calibration_steps); }
+ComputeTrace DropSimulation::recorded() const {
+  return sim::make_trace(settings, uint64_t{1} + choice.warmup_steps, choice.calibration_steps);
+}
 
 Result<DropSimulation> make_drop_simulation(const DropSimulateOptions& o) {
   DropSimulation simulation{.settings = {}, .rules = {}, .choice = {}, .fixed = {}};
@@ -131,7 +144,8 @@ Result<DropSimulation> make_drop_simulation(const DropSimulateOptions& o) {
   simulation.jobs = static_cast<uint32_t>(*jobs);
   const auto& s = simulation.settings;
   if (uint64_t{s.workers} * s.micro_batches * choice->calibration_steps > recorded_limit) {
-    return invalid(fmt::format("--workers {} --micro-batches {}: {} recorded steps have more than {} times", s.workers, s.micro_batches, choice->calibration_steps, recorded_limit));
+    return invalid(fmt::format("--workers {} --micro-batches {}: {} recorded steps have more than {} times", s.workers,
+                               s.micro_batches, choice->calibration_steps, recorded_limit));
   }
   const uint64_t before = uint64_t{choice->warmup_steps} + choice->calibration_steps;
   simulation.measured_from = before + 1;
@@ -143,7 +157,8 @@ std::string trace_text(const ComputeTrace& trace, uint64_t first_step) {
   auto text = ComputeTrace::head(trace.micro_batches) + "\n";
   for (size_t step = 0; step < trace.steps(); ++step) {
     for (size_t worker = 0; worker < trace.workers; ++worker) {
-      fmt::format_to(std::back_inserter(text), "{},{},{},{}\n", first_step + step, worker, trace.walls[step * trace.workers + worker], fmt::join(trace.ends_of(step, worker), ","));
+      fmt::format_to(std::back_inserter(text), "{},{},{},{}\n", first_step + step, worker,
+                     trace.walls[step * trace.workers + worker], fmt::join(trace.ends_of(step, worker), ","));
     }
   }
   return text;

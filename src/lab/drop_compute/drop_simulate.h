@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/drop_compute/drop_words.h"
+#include "lab/common/option_words.h"
 #include "lab/drop_compute/straggler_run.h"
 
 namespace unisono::cli {
@@ -28,9 +28,9 @@ struct DropSimulation {
   sim::StragglerSettings settings;  // its steps begin with those that an automatic threshold needs, which are not measured
   uint64_t measured_from = 1;
   std::vector<DropRule> rules;
-  DropOptions choice;               // of an automatic threshold
-  bool drops = true;                // not --tau off
-  std::optional<double> fixed;      // seconds: measured beside the automatic ones
+  DropOptions choice;           // of an automatic threshold
+  bool drops = true;            // not --tau off
+  std::optional<double> fixed;  // seconds: measured beside the automatic ones
   uint32_t jobs = 1;
 
   // Those that an automatic threshold is searched in.

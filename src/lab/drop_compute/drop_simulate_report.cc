@@ -14,17 +14,25 @@ using Kind = sim::Remedy::Kind;
 constexpr uint64_t panel_workers = 256, panel_draws_max = 20'000'000;
 
 struct RemedyRow {
-  std::string name, drop, step, total, expected_drop = "-", expected_step = "-", expected_total = "-", mean, deviation, threshold = "-", note = {};
+  std::string name, drop, step, total, expected_drop = "-", expected_step = "-", expected_total = "-", mean, deviation,
+                                       threshold = "-", note = {};
 };
 
 std::string line_of(const RemedyRow& row, size_t width) {
-  auto text = fmt::format(" {:>{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10}", row.name, width, row.drop, row.step, row.total, row.expected_drop, row.expected_step, row.expected_total, row.mean, row.deviation, row.threshold);
+  auto text =
+      fmt::format(" {:>{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10}", row.name, width, row.drop, row.step,
+                  row.total, row.expected_drop, row.expected_step, row.expected_total, row.mean, row.deviation, row.threshold);
   return text + (row.note.empty() ? "" : "  " + row.note) + "\n";
 }
 
 RemedyRow row_of(const DropSimulationResult& result, const RemedyResult& remedy) {
   const auto& outcome = remedy.outcome;
-  RemedyRow row{.name = label_of(result, remedy), .drop = percent_text(outcome.drop), .step = speedup_text(outcome.step), .total = speedup_text(outcome.total), .mean = time_text(outcome.step_mean), .deviation = time_text(outcome.step_deviation)};
+  RemedyRow row{.name = label_of(result, remedy),
+                .drop = percent_text(outcome.drop),
+                .step = speedup_text(outcome.step),
+                .total = speedup_text(outcome.total),
+                .mean = time_text(outcome.step_mean),
+                .deviation = time_text(outcome.step_deviation)};
   if (outcome.threshold > 0) row.threshold = time_text(outcome.threshold);
   if (remedy.automatic()) {
     row.expected_drop = percent_text(outcome.predicted_drop);
@@ -56,15 +64,25 @@ const char* colour_of(const RemedyResult& remedy) {
 // What search() promises of as many steps as are recorded, for other numbers of workers with the same delays.
 Panel workers_panel(const DropSimulationResult& result) {
   const auto& what = result.what;
-  Panel panel{.title = fmt::format("Speed-up against workers, {}", what.settings.model.to_string()), .x_label = "workers", .y_label = "S_total", .series = {}, .x_axis = Axis::bytes, .legend = Corner::upper_left};
+  Panel panel{.title = fmt::format("Speed-up against workers, {}", what.settings.model.to_string()),
+              .x_label = "workers",
+              .y_label = "S_total",
+              .series = {},
+              .x_axis = Axis::bytes,
+              .legend = Corner::upper_left};
   for (const auto rule : what.rules) {
     const double width = 3 - 0.75 * static_cast<double>(panel.series.size());
-    panel.series.push_back({.name = fmt::format("{}, predicted", rule_name(rule)), .colour = rule_colour(rule), .line_width = width, .points = {}});
+    panel.series.push_back({.name = fmt::format("{}, predicted", rule_name(rule)),
+                            .colour = rule_colour(rule),
+                            .line_width = width,
+                            .points = {}});
   }
   for (const auto workers : powers_of_two_to(std::max<uint64_t>(panel_workers, what.settings.workers))) {
     auto other = what;
     other.settings.workers = static_cast<uint32_t>(workers);
-    if (workers * what.settings.micro_batches * what.choice.calibration_steps > panel_draws_max || what.settings.model.slow_worker >= static_cast<int64_t>(workers)) continue;
+    if (workers * what.settings.micro_batches * what.choice.calibration_steps > panel_draws_max ||
+        what.settings.model.slow_worker >= static_cast<int64_t>(workers))
+      continue;
     const auto trace = other.recorded();
     for (size_t i = 0; i < what.rules.size(); ++i) {
       const auto found = search(trace, search_options(options_for(what.rules[i], what.choice), trace));
@@ -73,7 +91,10 @@ Panel workers_panel(const DropSimulationResult& result) {
   }
   for (const auto& remedy : result.remedies) {
     if (!remedy.automatic() || !remedy.outcome.off.empty()) continue;
-    panel.series.push_back({.name = label_of(result, remedy), .colour = rule_colour(remedy.remedy.drop.rule), .markers = true, .points = {{static_cast<double>(what.settings.workers), remedy.outcome.total}}});
+    panel.series.push_back({.name = label_of(result, remedy),
+                            .colour = rule_colour(remedy.remedy.drop.rule),
+                            .markers = true,
+                            .points = {{static_cast<double>(what.settings.workers), remedy.outcome.total}}});
   }
   return panel;
 }
@@ -100,15 +121,22 @@ std::string label_of(const DropSimulationResult& result, const RemedyResult& rem
 std::string table_of(const DropSimulationResult& result) {
   const auto& what = result.what;
   const auto& s = what.settings;
-  auto text = fmt::format("# {}: {} with {} each, {} beside computing; {} measured, seed {}\n", s.model.to_string(), plural(s.workers, "worker"), plural(s.micro_batches, "micro-batch", "es"), time_text(s.other),
+  auto text = fmt::format("# {}: {} with {} each, {} beside computing; {} measured, seed {}\n", s.model.to_string(),
+                          plural(s.workers, "worker"), plural(s.micro_batches, "micro-batch", "es"), time_text(s.other),
                           plural(what.measured_steps(), "step"), s.seed);
-  text += fmt::format("# auto: from {} recorded steps, for the most {}; p at most {}, gain of at least {}, slack {}\n", what.choice.calibration_steps, what.choice.objective == DropOptions::Objective::total ? "S_total" : "S_step",
-                      percent_text(what.choice.max_drop), percent_text(what.choice.min_gain), percent_text(what.choice.slack));
-  text += "# S: micro-batches per second, of those with no remedy; S_step by step, S_total in all; p: dropped; rules: each line names its own\n#\n";
+  text +=
+      fmt::format("# auto: from {} recorded steps, for the most {}; p at most {}, gain of at least {}, slack {}\n",
+                  what.choice.calibration_steps, what.choice.objective == DropOptions::Objective::total ? "S_total" : "S_step",
+                  percent_text(what.choice.max_drop), percent_text(what.choice.min_gain), percent_text(what.choice.slack));
+  text +=
+      "# S: micro-batches per second, of those with no remedy; S_step by step, S_total in all; p: dropped; rules: each line "
+      "names its own\n#\n";
   const auto width = label_width(result);
-  text += fmt::format("#{:>{}} {:>8} {:>8} {:>8} {:>26} {:>10} {:>10} {:>10}\n", "", width, "", "simulated", "", "predicted", "", "", "");
+  text += fmt::format("#{:>{}} {:>8} {:>8} {:>8} {:>26} {:>10} {:>10} {:>10}\n", "", width, "", "simulated", "", "predicted",
+                      "", "", "");
   while (text[text.size() - 2] == ' ') text.erase(text.size() - 2, 1);
-  text += fmt::format("#{:>{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10}\n", "remedy", width, "p", "S_step", "S_total", "p", "S_step", "S_total", "step mean", "sd", "threshold");
+  text += fmt::format("#{:>{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10}\n", "remedy", width, "p", "S_step",
+                      "S_total", "p", "S_step", "S_total", "step mean", "sd", "threshold");
   for (const auto& remedy : result.remedies) text += line_of(row_of(result, remedy), width);
   bool first = true;
   for (const auto& remedy : result.remedies) {
@@ -125,15 +153,36 @@ std::string json_of(const DropSimulationResult& result) {
   const auto& what = result.what;
   const auto& s = what.settings;
   const auto line = [](const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; };
-  auto text = line({{"kind", "simulation"}, {"model", s.model.to_string()}, {"workers", s.workers}, {"micro_batches", s.micro_batches}, {"comm_s", s.other}, {"steps", what.measured_steps()}, {"measured_from", what.measured_from}, {"seed", s.seed},
-                    {"objective", what.choice.objective == DropOptions::Objective::total ? "total" : "step_mean"}, {"max_drop", what.choice.max_drop}, {"min_gain", what.choice.min_gain}, {"slack", what.choice.slack}});
+  auto text = line({{"kind", "simulation"},
+                    {"model", s.model.to_string()},
+                    {"workers", s.workers},
+                    {"micro_batches", s.micro_batches},
+                    {"comm_s", s.other},
+                    {"steps", what.measured_steps()},
+                    {"measured_from", what.measured_from},
+                    {"seed", s.seed},
+                    {"objective", what.choice.objective == DropOptions::Objective::total ? "total" : "step_mean"},
+                    {"max_drop", what.choice.max_drop},
+                    {"min_gain", what.choice.min_gain},
+                    {"slack", what.choice.slack}});
   for (const auto& remedy : result.remedies) {
     const auto& outcome = remedy.outcome;
     const bool drops = remedy.remedy.kind == Kind::drop_compute;
     const auto predicted = [&](double value) { return remedy.automatic() ? Json(value) : Json(); };
-    Json json{{"kind", "remedy"}, {"remedy", label_of(result, remedy)}, {"rule", drops ? Json(rule_name(remedy.remedy.drop.rule)) : Json()}, {"automatic", remedy.automatic()}, {"drop", outcome.drop}, {"speedup_step", outcome.step},
-              {"speedup_total", outcome.total}, {"predicted_drop", predicted(outcome.predicted_drop)}, {"predicted_step", predicted(outcome.predicted_step)}, {"predicted_total", predicted(outcome.predicted_total)}, {"step_mean_s", outcome.step_mean},
-              {"step_sd_s", outcome.step_deviation}, {"threshold_s", outcome.threshold > 0 ? Json(outcome.threshold) : Json()}, {"off", outcome.off.empty() ? Json() : Json(outcome.off)}};
+    Json json{{"kind", "remedy"},
+              {"remedy", label_of(result, remedy)},
+              {"rule", drops ? Json(rule_name(remedy.remedy.drop.rule)) : Json()},
+              {"automatic", remedy.automatic()},
+              {"drop", outcome.drop},
+              {"speedup_step", outcome.step},
+              {"speedup_total", outcome.total},
+              {"predicted_drop", predicted(outcome.predicted_drop)},
+              {"predicted_step", predicted(outcome.predicted_step)},
+              {"predicted_total", predicted(outcome.predicted_total)},
+              {"step_mean_s", outcome.step_mean},
+              {"step_sd_s", outcome.step_deviation},
+              {"threshold_s", outcome.threshold > 0 ? Json(outcome.threshold) : Json()},
+              {"off", outcome.off.empty() ? Json() : Json(outcome.off)}};
     json["backups"] = remedy.remedy.kind == Kind::backup ? Json(remedy.remedy.backups) : Json();
     json["drop_by_worker"] = outcome.drop_by_worker;
     json["warnings"] = outcome.warnings;
@@ -147,10 +196,14 @@ std::vector<Panel> panels_of(const DropSimulationResult& result) {
   for (const auto& remedy : result.remedies) {
     const auto kind = remedy.remedy.kind;
     if (kind == Kind::random || kind == Kind::oracle || !remedy.outcome.off.empty()) continue;
-    times.push_back({.name = label_of(result, remedy), .colour = colour_of(remedy), .times = remedy.outcome.step_times, .dashed = kind == Kind::drop_compute && !remedy.automatic()});
+    times.push_back({.name = label_of(result, remedy),
+                     .colour = colour_of(remedy),
+                     .times = remedy.outcome.step_times,
+                     .dashed = kind == Kind::drop_compute && !remedy.automatic()});
   }
   const auto trace = result.what.recorded();
-  std::vector<Panel> panels{compute_panel(trace), thresholds_panel(trace, result.study), step_times_panel(times), workers_panel(result)};
+  std::vector<Panel> panels{compute_panel(trace), thresholds_panel(trace, result.study), step_times_panel(times),
+                            workers_panel(result)};
   panels[2].new_row = true;
   return panels;
 }

@@ -11,8 +11,17 @@ using Kind = sim::Remedy::Kind;
 
 // Eight workers, one of them twice as slow, no noise: check 12 of docs/design/methods/drop_compute.md.
 DropSimulation slow_worker() {
-  DropSimulation simulation{.settings = {.model = {.law = sim::DelayModel::Law::constant, .base = 1, .slow_worker = 7, .slow_factor = 2}, .workers = 8, .micro_batches = 12, .other = .5, .steps = 69, .seed = 0}, .measured_from = 50,
-                            .rules = {DropRule::after}, .choice = {}, .fixed = {}};
+  DropSimulation simulation{
+      .settings = {.model = {.law = sim::DelayModel::Law::constant, .base = 1, .slow_worker = 7, .slow_factor = 2},
+                   .workers = 8,
+                   .micro_batches = 12,
+                   .other = .5,
+                   .steps = 69,
+                   .seed = 0},
+      .measured_from = 50,
+      .rules = {DropRule::after},
+      .choice = {},
+      .fixed = {}};
   simulation.choice.threshold = DropOptions::Threshold::automatic;
   return simulation;
 }
@@ -42,7 +51,8 @@ TEST(DropSimulateReport, every_remedy_is_run_under_the_same_delays) {
   EXPECT_NEAR(result_of(result, "14 s, after").outcome.step, 1127. / 792, 1e-9);
   EXPECT_EQ(result_of(result, "no remedy").outcome.total, 1);
   EXPECT_NEAR(result_of(result, "backup workers, 1 of 8").outcome.total, 7. / 8 * 24.5 / 12.5, 1e-9);
-  EXPECT_NEAR(result_of(result, "rebalanced").outcome.total, 24.5 / 13.5, 1e-9) << "13 micro-batches for each, 5 for the slow one";
+  EXPECT_NEAR(result_of(result, "rebalanced").outcome.total, 24.5 / 13.5, 1e-9)
+      << "13 micro-batches for each, 5 for the slow one";
   EXPECT_EQ(result_of(result, "rebalanced").outcome.drop, 0);
   EXPECT_GE(result_of(result, "oracle (bound)").outcome.total, 1);
   const auto& random = result_of(result, "as many at random");
@@ -62,7 +72,8 @@ TEST(DropSimulateReport, without_thresholds_nothing_is_dropped_at_random_either)
   auto simulation = slow_worker();
   simulation.drops = false;
   const auto result = simulate_remedies(simulation, nullptr);
-  for (const auto& remedy : result.remedies) EXPECT_TRUE(remedy.remedy.kind != Kind::drop_compute && remedy.remedy.kind != Kind::random);
+  for (const auto& remedy : result.remedies)
+    EXPECT_TRUE(remedy.remedy.kind != Kind::drop_compute && remedy.remedy.kind != Kind::random);
 }
 
 TEST(DropSimulateReport, every_line_names_its_rule_and_why_it_is_off) {
@@ -86,7 +97,8 @@ TEST(DropSimulateReport, the_straggler_is_warned_of) {
 TEST(DropSimulateReport, programs_get_everything_a_line_each) {
   const auto text = json_of(simulate_remedies(slow_worker(), nullptr));
   std::vector<nlohmann::json> lines;
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+    lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
   EXPECT_EQ(lines[0]["kind"], "simulation");
   EXPECT_EQ(lines[0]["steps"], 20);
   EXPECT_EQ(lines[1]["remedy"], "no remedy");

@@ -24,7 +24,8 @@ std::vector<sim::Remedy> remedies_of(const DropSimulation& simulation, const Tra
     }
   }
   if (simulation.drops) {
-    for (const auto rule : simulation.rules) remedies.push_back({.kind = Kind::drop_compute, .drop = options_for(rule, simulation.choice)});
+    for (const auto rule : simulation.rules)
+      remedies.push_back({.kind = Kind::drop_compute, .drop = options_for(rule, simulation.choice)});
   }
   remedies.push_back({.kind = Kind::backup, .backups = sim::best_backups(simulation.settings)});
   remedies.push_back({.kind = Kind::rebalanced, .drop = simulation.choice});
@@ -45,12 +46,14 @@ std::optional<double> share_to_lose(const std::vector<RemedyResult>& results) {
 
 class Simulations {
  public:
-  Simulations(const DropSimulation& simulation, const SimulationProgress& progress) : simulation_(simulation), progress_(progress) {}
+  Simulations(const DropSimulation& simulation, const SimulationProgress& progress)
+      : simulation_(simulation), progress_(progress) {}
 
   std::vector<RemedyResult> run(const std::vector<sim::Remedy>& remedies) {
     results_.clear();
     for (const auto& remedy : remedies) results_.push_back({remedy, {}});
-    if (all_steps_ == 0) all_steps_ = simulation_.settings.steps * (remedies.size() + 1);  // and of the one at random, which comes later
+    if (all_steps_ == 0)
+      all_steps_ = simulation_.settings.steps * (remedies.size() + 1);  // and of the one at random, which comes later
     next_ = 0;
     on_threads(std::min<uint64_t>(simulation_.jobs, results_.size()), [this] { work(); });
     return std::move(results_);
@@ -80,7 +83,8 @@ class Simulations {
 }  // namespace
 
 DropSimulationResult simulate_remedies(const DropSimulation& simulation, const SimulationProgress& progress) {
-  DropSimulationResult result{.what = simulation, .study = study_of(simulation.recorded(), simulation.choice, simulation.rules), .remedies = {}};
+  DropSimulationResult result{
+      .what = simulation, .study = study_of(simulation.recorded(), simulation.choice, simulation.rules), .remedies = {}};
   Simulations simulations(simulation, progress);
   result.remedies = simulations.run(remedies_of(simulation, result.study));
   if (const auto share = share_to_lose(result.remedies)) {

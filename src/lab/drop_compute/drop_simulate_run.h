@@ -1,4 +1,5 @@
-// The remedies that `unisono drop-compute simulate` compares, each simulated under the same delays; on several threads, whose number changes nothing.
+// The remedies that `unisono drop-compute simulate` compares, each simulated under the same delays; on several threads, whose
+// number changes nothing.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,9 @@ namespace unisono::cli {
 struct RemedyResult {
   sim::Remedy remedy;
   sim::StragglerOutcome outcome;
-  bool automatic() const { return remedy.kind == sim::Remedy::Kind::drop_compute && remedy.drop.threshold == DropOptions::Threshold::automatic; }
+  bool automatic() const {
+    return remedy.kind == sim::Remedy::Kind::drop_compute && remedy.drop.threshold == DropOptions::Threshold::automatic;
+  }
 };
 
 struct DropSimulationResult {

@@ -33,7 +33,17 @@ TEST(DropSimulate, without_options_is_the_documented_setting_of_16_workers) {
 }
 
 TEST(DropSimulate, is_what_was_asked_for) {
-  const auto simulation = read_simulation({"--model", "G:mean=1,sd=0.25", "--slow", "3x1.5", "-n", "8", "-m", "4", "--comm", "10ms", "--rule", "at", "--tau", "16s", "--steps", "10", "--seed", "7", "--max-drop", "0.2", "--jobs", "2"});
+  const auto simulation = read_simulation({"--model",    "G:mean=1,sd=0.25",
+                                           "--slow",     "3x1.5",
+                                           "-n",         "8",
+                                           "-m",         "4",
+                                           "--comm",     "10ms",
+                                           "--rule",     "at",
+                                           "--tau",      "16s",
+                                           "--steps",    "10",
+                                           "--seed",     "7",
+                                           "--max-drop", "0.2",
+                                           "--jobs",     "2"});
   ASSERT_TRUE(simulation.ok()) << simulation.status().message();
   EXPECT_EQ(simulation->settings.model.law, sim::DelayModel::Law::normal);
   EXPECT_EQ(simulation->settings.model.slow_worker, 3);
@@ -47,11 +57,15 @@ TEST(DropSimulate, is_what_was_asked_for) {
 }
 
 TEST(DropSimulate, refuses_values_that_make_no_sense) {
-  EXPECT_TRUE(read_simulation({"--model", "Q:mu=1"}).status().message().starts_with("--model Q:mu=1: ")) << read_simulation({"--model", "Q:mu=1"}).status().message();
-  for (const char* wrong : {"3", "x2", "3x", "3x0", "3x-1", "3x2s"}) expect_simulation_refused({"--slow", wrong}, "--slow '" + std::string(wrong) + "': expected a rank and a factor, as in 3x2");
+  EXPECT_TRUE(read_simulation({"--model", "Q:mu=1"}).status().message().starts_with("--model Q:mu=1: "))
+      << read_simulation({"--model", "Q:mu=1"}).status().message();
+  for (const char* wrong : {"3", "x2", "3x", "3x0", "3x-1", "3x2s"})
+    expect_simulation_refused({"--slow", wrong},
+                              "--slow '" + std::string(wrong) + "': expected a rank and a factor, as in 3x2");
   expect_simulation_refused({"-n", "8", "--slow", "8x2"}, "worker 8 cannot be slow: there are 8, from 0");
   expect_simulation_refused({"--workers", "8193"}, "--workers '8193': expected a whole number from 1 to 8192");
-  expect_simulation_refused({"--workers", "8192", "--micro-batches", "64"}, "--workers 8192 --micro-batches 64: 44 recorded steps have more than 20000000 times");
+  expect_simulation_refused({"--workers", "8192", "--micro-batches", "64"},
+                            "--workers 8192 --micro-batches 64: 44 recorded steps have more than 20000000 times");
   expect_simulation_refused({"--steps", "0"}, "--steps '0': expected a whole number from 1 to 1000000");
   expect_simulation_refused({"--tau", "soon"}, "--tau 'soon' is not a time such as 5s or 200ms; or auto, off");
   expect_simulation_refused({"--seed", "-1"}, "--seed '-1' is not a whole number");

@@ -14,7 +14,6 @@ namespace {
 constexpr size_t bins_least = 12, bins_most = 60, curve_points = 300, table_points = 200;
 constexpr double speedup_shown = 0.8;  // far below the best thresholds there is nothing to be seen
 
-
 // With a threshold, until the last worker stopped.
 double compute_under(const ComputeTrace& trace, const StopRule& rule, int64_t threshold_ns, size_t step) {
   if (rule.rule == DropRule::at) return seconds_of(std::min(threshold_ns, trace.compute_ns(step)));
@@ -32,21 +31,30 @@ double mean_without(std::span<const double> values, size_t left_out) {
   return (std::accumulate(values.begin(), values.end(), 0.0) - values[left_out]) / static_cast<double>(values.size() - 1);
 }
 
-size_t place_of_highest(std::span<const double> values) { return static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin()); }
+size_t place_of_highest(std::span<const double> values) {
+  return static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
 
 RuleStudy study_rule(const ComputeTrace& trace, DropRule rule, const DropOptions& choice) {
-  RuleStudy study{.rule = rule, .options = search_options(options_for(rule, choice), trace), .outcome = {}, .drop_by_worker = {}, .step_times = {}};
+  RuleStudy study{.rule = rule,
+                  .options = search_options(options_for(rule, choice), trace),
+                  .outcome = {},
+                  .drop_by_worker = {},
+                  .step_times = {}};
   study.outcome = search(trace, study.options);
   if (!study.found()) return study;
   const auto threshold = study.outcome.best.threshold_ns;
   study.drop_by_worker = drop_by_worker(trace, study.options.rule, threshold);
   study.most = place_of_highest(study.drop_by_worker);
   study.straggles = persistent_straggler(study.drop_by_worker).has_value();
-  for (size_t step = 0; step < trace.steps(); ++step) study.step_times.push_back(compute_under(trace, study.options.rule, threshold, step) + study.outcome.other_ns / 1e9);
+  for (size_t step = 0; step < trace.steps(); ++step)
+    study.step_times.push_back(compute_under(trace, study.options.rule, threshold, step) + study.outcome.other_ns / 1e9);
   return study;
 }
 
-double objective_of(const ThresholdValue& value, DropOptions::Objective objective) { return objective == DropOptions::Objective::total ? value.total : value.step; }
+double objective_of(const ThresholdValue& value, DropOptions::Objective objective) {
+  return objective == DropOptions::Objective::total ? value.total : value.step;
+}
 
 // At the thresholds that are compared in the published code, and at those chosen here, which it counts strictly.
 ThresholdValue best_oracle(const ComputeTrace& trace, const DropOptions& choice, const std::vector<RuleStudy>& rules) {
@@ -57,7 +65,8 @@ ThresholdValue best_oracle(const ComputeTrace& trace, const DropOptions& choice,
   }
   ThresholdValue best;
   for (const auto& value : candidates) {
-    if (value.drop <= choice.max_drop && objective_of(value, choice.objective) > objective_of(best, choice.objective)) best = value;
+    if (value.drop <= choice.max_drop && objective_of(value, choice.objective) > objective_of(best, choice.objective))
+      best = value;
   }
   return best;
 }
@@ -84,13 +93,21 @@ DropOptions options_for(DropRule rule, DropOptions options) {
 double TraceStudy::step_mean() const { return moments_of(compute_times).mean + other; }
 
 TraceStudy study_of(const ComputeTrace& trace, const DropOptions& choice, std::span<const DropRule> rules) {
-  TraceStudy study{.workers = trace.workers, .micro_batches = trace.micro_batches, .steps = trace.steps(), .other = trace.other_ns() / 1e9, .micro_batch = seconds_of(trace.micro_batch_ns()), .rules = {}, .oracle = {},
-                   .compute_times = {}, .worker_means = std::vector<double>(trace.workers)};
+  TraceStudy study{.workers = trace.workers,
+                   .micro_batches = trace.micro_batches,
+                   .steps = trace.steps(),
+                   .other = trace.other_ns() / 1e9,
+                   .micro_batch = seconds_of(trace.micro_batch_ns()),
+                   .rules = {},
+                   .oracle = {},
+                   .compute_times = {},
+                   .worker_means = std::vector<double>(trace.workers)};
   for (const auto rule : rules) study.rules.push_back(study_rule(trace, rule, choice));
   study.oracle = best_oracle(trace, choice, study.rules);
   for (size_t step = 0; step < study.steps; ++step) {
     study.compute_times.push_back(seconds_of(trace.compute_ns(step)));
-    for (size_t worker = 0; worker < trace.workers; ++worker) study.worker_means[worker] += seconds_of(trace.ends_of(step, worker).back()) / static_cast<double>(study.steps);
+    for (size_t worker = 0; worker < trace.workers; ++worker)
+      study.worker_means[worker] += seconds_of(trace.ends_of(step, worker).back()) / static_cast<double>(study.steps);
   }
   study.slowest = place_of_highest(study.worker_means);
   const double others = mean_without(study.worker_means, study.slowest);
@@ -104,7 +121,8 @@ namespace {
 Series histogram(std::string name, const char* colour, std::span<const double> values, double low, double high, size_t bins) {
   std::vector<double> counts(bins);
   const double width = (high - low) / static_cast<double>(bins);
-  for (const double value : values) ++counts[std::min<size_t>(bins - 1, static_cast<size_t>(std::max(0.0, (value - low) / width)))];
+  for (const double value : values)
+    ++counts[std::min<size_t>(bins - 1, static_cast<size_t>(std::max(0.0, (value - low) / width)))];
   Series series{.name = std::move(name), .colour = colour, .points = {{low, 0}}};
   for (size_t i = 0; i < bins; ++i) {
     const double share = 100 * counts[i] / static_cast<double>(values.size());
@@ -146,7 +164,11 @@ Panel compute_panel(const ComputeTrace& trace) {
   double low = *std::min_element(all.begin(), all.end()), high = *std::max_element(all.begin(), all.end());
   if (low == high) low *= 0.9, high = high * 1.1 + 1e-9;
   const auto bins = std::clamp(static_cast<size_t>(3 * std::sqrt(static_cast<double>(trace.steps()))), bins_least, bins_most);
-  Panel panel{.title = fmt::format("Compute times of a step, {} workers, {} steps", trace.workers, trace.steps()), .x_label = "compute time of a worker (s)", .y_label = "share (%)", .series = {}, .y_from_zero = true};
+  Panel panel{.title = fmt::format("Compute times of a step, {} workers, {} steps", trace.workers, trace.steps()),
+              .x_label = "compute time of a worker (s)",
+              .y_label = "share (%)",
+              .series = {},
+              .y_from_zero = true};
   panel.series.push_back(histogram("all workers", "#7f7f7f", all, low, high, bins));
   panel.series.push_back(histogram("slowest of the step", "#ff7f0e", slowest, low, high, bins));
   return panel;
@@ -156,15 +178,29 @@ Panel thresholds_panel(const ComputeTrace& trace, const TraceStudy& study) {
   const double other = trace.other_ns();
   const bool total = !study.rules.empty() && study.rules[0].options.objective == DropOptions::Objective::total;
   const auto objective = total ? DropOptions::Objective::total : DropOptions::Objective::step_mean;
-  Panel panel{.title = "Speed-up against the threshold", .x_label = "threshold (s)", .y_label = total ? "S_total" : "S_step", .series = {}, .legend = Corner::lower_right};
-  panel.series.push_back({.name = "oracle (bound)", .colour = "#888888", .line_width = 1, .dashed = true, .points = thinned(grid(trace, other), objective)});
+  Panel panel{.title = "Speed-up against the threshold",
+              .x_label = "threshold (s)",
+              .y_label = total ? "S_total" : "S_step",
+              .series = {},
+              .legend = Corner::lower_right};
+  panel.series.push_back({.name = "oracle (bound)",
+                          .colour = "#888888",
+                          .line_width = 1,
+                          .dashed = true,
+                          .points = thinned(grid(trace, other), objective)});
   std::vector<Series> chosen;
   for (const auto& rule : study.rules) {
     const auto name = std::string(rule_name(rule.rule));
-    panel.series.push_back({.name = name, .colour = rule_colour(rule.rule), .line_width = 3 - static_cast<double>(panel.series.size()) / 2, .points = thinned(sweep(trace, rule.options.rule, other), objective)});
+    panel.series.push_back({.name = name,
+                            .colour = rule_colour(rule.rule),
+                            .line_width = 3 - static_cast<double>(panel.series.size()) / 2,
+                            .points = thinned(sweep(trace, rule.options.rule, other), objective)});
     if (!rule.found()) continue;
     const auto& best = rule.outcome.best;
-    chosen.push_back({.name = fmt::format("{}: {}{}{}", name, time_text(seconds_of(best.threshold_ns)), rule.rule == DropRule::at ? ", with rests" : "", rule.on() ? "" : ", off"), .colour = rule_colour(rule.rule), .markers = true,
+    chosen.push_back({.name = fmt::format("{}: {}{}{}", name, time_text(seconds_of(best.threshold_ns)),
+                                          rule.rule == DropRule::at ? ", with rests" : "", rule.on() ? "" : ", off"),
+                      .colour = rule_colour(rule.rule),
+                      .markers = true,
                       .points = {{seconds_of(best.threshold_ns), objective_of(best, objective)}}});
   }
   panel.series.insert(panel.series.end(), chosen.begin(), chosen.end());
@@ -172,15 +208,24 @@ Panel thresholds_panel(const ComputeTrace& trace, const TraceStudy& study) {
 }
 
 Panel step_times_panel(const std::vector<StepTimes>& all) {
-  Panel panel{.title = "Times of steps", .x_label = "step time (s)", .y_label = "steps that took no longer (%)", .series = {}, .legend = Corner::lower_right};
+  Panel panel{.title = "Times of steps",
+              .x_label = "step time (s)",
+              .y_label = "steps that took no longer (%)",
+              .series = {},
+              .legend = Corner::lower_right};
   for (const auto& [name, colour, unsorted, dashed] : all) {
     auto times = unsorted;
     if (times.empty()) continue;
     std::sort(times.begin(), times.end());
     const auto place = static_cast<double>(panel.series.size());
-    Series series{.name = name, .colour = colour, .line_width = std::max(1.2, 4 - 0.7 * place), .dashed = dashed, .points = {{times.front(), 0}}};
+    Series series{.name = name,
+                  .colour = colour,
+                  .line_width = std::max(1.2, 4 - 0.7 * place),
+                  .dashed = dashed,
+                  .points = {{times.front(), 0}}};
     const auto count = std::min(times.size(), table_points);
-    for (size_t k = 1; k <= count; ++k) series.points.push_back({times[k * times.size() / count - 1], 100 * static_cast<double>(k) / static_cast<double>(count)});
+    for (size_t k = 1; k <= count; ++k)
+      series.points.push_back({times[k * times.size() / count - 1], 100 * static_cast<double>(k) / static_cast<double>(count)});
     panel.series.push_back(std::move(series));
   }
   return panel;

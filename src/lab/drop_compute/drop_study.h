@@ -1,5 +1,5 @@
-// What recorded times say of each stop rule: the threshold that would have been best, what it drops of whom, how long steps would have lasted; and the pictures of
-// that, which `unisono drop-compute search` and `simulate` share. Pure.
+// What recorded times say of each stop rule: the threshold that would have been best, what it drops of whom, how long steps
+// would have lasted; and the pictures of that, which `unisono drop-compute search` and `simulate` share. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/drop_compute/drop_words.h"
 #include "cli/common/plot.h"
+#include "lab/common/option_words.h"
 #include "training/drop_compute/compute_trace.h"
 #include "training/drop_compute/threshold_search.h"
 
@@ -27,9 +27,9 @@ struct RuleStudy {
   bool on() const { return found() && outcome.off.empty(); }
   // With that threshold, if one was found:
   std::vector<double> drop_by_worker;
-  size_t most = 0;                    // the worker that drops most
-  bool straggles = false;             // it is a persistent straggler
-  std::vector<double> step_times;     // seconds, with all that is beside computing; of `at` without what is left of micro-batches
+  size_t most = 0;                 // the worker that drops most
+  bool straggles = false;          // it is a persistent straggler
+  std::vector<double> step_times;  // seconds, with all that is beside computing; of `at` without what is left of micro-batches
 };
 
 struct TraceStudy {

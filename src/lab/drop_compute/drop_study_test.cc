@@ -16,7 +16,8 @@ ComputeTrace small_trace() {
   return trace;
 }
 
-TraceStudy study_in(const ComputeTrace& trace, double max_drop, const std::vector<DropRule>& rules = {DropRule::after, DropRule::before, DropRule::at}) {
+TraceStudy study_in(const ComputeTrace& trace, double max_drop,
+                    const std::vector<DropRule>& rules = {DropRule::after, DropRule::before, DropRule::at}) {
   DropOptions choice;
   choice.threshold = DropOptions::Threshold::automatic;
   choice.slack = 0;
@@ -41,7 +42,8 @@ TEST(DropStudy, times_of_steps_are_those_of_the_rule_with_all_that_is_beside_com
   EXPECT_EQ(study.rules[0].step_times, (std::vector<double>{4, 4})) << "the running micro-batch is waited for";
   ASSERT_TRUE(study.rules[2].found());
   const double threshold = static_cast<double>(study.rules[2].outcome.best.threshold_ns) / 1e9;
-  EXPECT_EQ(study.rules[2].step_times, (std::vector<double>{std::min(threshold, 6.) + 1, std::min(threshold, 4.) + 1})) << "nothing is waited for";
+  EXPECT_EQ(study.rules[2].step_times, (std::vector<double>{std::min(threshold, 6.) + 1, std::min(threshold, 4.) + 1}))
+      << "nothing is waited for";
   EXPECT_EQ(study.compute_times, (std::vector<double>{6, 4}));
   EXPECT_EQ(study.step_mean(), 6);
   EXPECT_EQ(study.other, 1);
@@ -83,7 +85,8 @@ TEST(DropStudy, histograms_have_every_value_once) {
 }
 
 TEST(DropStudy, times_of_steps_are_drawn_as_shares_that_took_no_longer) {
-  const auto panel = step_times_panel({{.name = "a", .colour = "#000000", .times = {3, 1, 2, 4}}, {.name = "none", .colour = "#000000", .times = {}}});
+  const auto panel = step_times_panel(
+      {{.name = "a", .colour = "#000000", .times = {3, 1, 2, 4}}, {.name = "none", .colour = "#000000", .times = {}}});
   ASSERT_EQ(panel.series.size(), 1u);
   const auto& points = panel.series[0].points;
   ASSERT_EQ(points.size(), 5u);
@@ -99,7 +102,9 @@ TEST(DropStudy, curves_are_thinned_but_keep_their_best_points) {
   for (int step = 0; step < 100; ++step) {
     for (int worker = 0; worker < 4; ++worker) {
       int64_t end = 0;
-      for (int m = 0; m < 8; ++m) trace.ends.push_back(end += static_cast<int64_t>(500'000 + (state = state * 6364136223846793005u + 1442695040888963407u) % 1'000'000));
+      for (int m = 0; m < 8; ++m)
+        trace.ends.push_back(
+            end += static_cast<int64_t>(500'000 + (state = state * 6364136223846793005u + 1442695040888963407u) % 1'000'000));
       trace.walls.push_back(12'000'000);
     }
   }

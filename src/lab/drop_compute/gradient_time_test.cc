@@ -15,7 +15,8 @@ namespace {
 constexpr uint32_t world_size = 4;
 constexpr double link_bytes_per_us = 2500;  // of payload
 constexpr uint64_t slice_bytes = 1600;      // which take whole nanoseconds
-// Headers are not payload. (The simulator's clock cuts off what is less than a nanosecond, and so it must not be a little less than a whole one.)
+// Headers are not payload. (The simulator's clock cuts off what is less than a nanosecond, and so it must not be a little less
+// than a whole one.)
 constexpr double wire_bytes_per_us = link_bytes_per_us * (slice_bytes + sizeof(FrameHeader)) / slice_bytes * (1 - 1e-9);
 
 // The matrices of check 21: h, f, layers.
@@ -33,7 +34,8 @@ std::vector<Parameter> llama(uint64_t width, uint64_t inner, int layers) {
   return model;
 }
 
-// Gradients of a job that is smaller by this factor, in elements, take as much less time: so much is simulated, and the time multiplied.
+// Gradients of a job that is smaller by this factor, in elements, take as much less time: so much is simulated, and the time
+// multiplied.
 class Job {
  public:
   explicit Job(uint64_t factor) : factor_(factor), cluster_(settings(), trace_) {
@@ -53,7 +55,9 @@ class Job {
     });
     for (PeerIndex p = 0; p < world_size; ++p) {
       const Tensor tensor{std::span<float>(values[p])};
-      auto request = all_reduce_call({p, world_size, 1000 * second}, tensor, tensor, {.op = ReduceOp::avg, .order = Order::any, .schedule = ScheduleKind::ring, .slice_bytes = slice_bytes});
+      auto request = all_reduce_call(
+          {p, world_size, 1000 * second}, tensor, tensor,
+          {.op = ReduceOp::avg, .order = Order::any, .schedule = ScheduleKind::ring, .slice_bytes = slice_bytes});
       done[p] = cluster_.engine(p).submit(*groups_[p], std::move(*request), 0, cluster_.now());
       cluster_.touched(p);
     }
@@ -66,7 +70,12 @@ class Job {
 
  private:
   static ClusterSettings settings() {
-    return {.processes = world_size, .seed = 1, .network = {.latency = 0, .bytes_per_us = wire_bytes_per_us}, .compute = {}, .limits = {}, .topology = {shared_memory_profile(2), network_tcp_profile(2)}};
+    return {.processes = world_size,
+            .seed = 1,
+            .network = {.latency = 0, .bytes_per_us = wire_bytes_per_us},
+            .compute = {},
+            .limits = {},
+            .topology = {shared_memory_profile(2), network_tcp_profile(2)}};
   }
 
   const uint64_t factor_;

@@ -21,15 +21,22 @@ int64_t latency_ns(const StragglerSettings& settings, uint64_t step, uint32_t wo
   return ns_of(std::min(settings.model.latency(random, worker), latency_max));
 }
 
-std::span<const int64_t> of_worker(std::span<const int64_t> latencies, size_t worker, uint32_t micro_batches) { return latencies.subspan(worker * micro_batches, micro_batches); }
+std::span<const int64_t> of_worker(std::span<const int64_t> latencies, size_t worker, uint32_t micro_batches) {
+  return latencies.subspan(worker * micro_batches, micro_batches);
+}
 
-// DropCompute: warming up, recording where the threshold or the rule needs it, then dropping. As times follow one law, the threshold never changes again.
+// DropCompute: warming up, recording where the threshold or the rule needs it, then dropping. As times follow one law, the
+// threshold never changes again.
 class Dropping {
  public:
   Dropping(const StragglerSettings& settings, const DropOptions& options, StragglerOutcome& outcome)
-      : settings_(settings), options_(options), outcome_(outcome), workers_(settings.workers, settings.micro_batches, ns_of(settings.other)),
+      : settings_(settings),
+        options_(options),
+        outcome_(outcome),
+        workers_(settings.workers, settings.micro_batches, ns_of(settings.other)),
         rule_{.rule = options.rule, .lag = options.lag, .min_computed = options.min_computed} {
-    const bool records = options.threshold == DropOptions::Threshold::automatic || (options.threshold == DropOptions::Threshold::fixed && options.rule == DropOptions::Rule::before);
+    const bool records = options.threshold == DropOptions::Threshold::automatic ||
+                         (options.threshold == DropOptions::Threshold::fixed && options.rule == DropOptions::Rule::before);
     trace_.workers = settings.workers;
     trace_.micro_batches = settings.micro_batches;
     records_from_ = uint64_t{1} + options.warmup_steps;
@@ -85,7 +92,11 @@ class Dropping {
 // Each worker has as many micro-batches as its mean speed in the first steps allows.
 class Rebalancing {
  public:
-  Rebalancing(const StragglerSettings& settings, uint32_t watched_steps) : settings_(settings), watched_steps_(watched_steps), sums_(settings.workers, 0), planned_(settings.workers, settings.micro_batches) {}
+  Rebalancing(const StragglerSettings& settings, uint32_t watched_steps)
+      : settings_(settings),
+        watched_steps_(watched_steps),
+        sums_(settings.workers, 0),
+        planned_(settings.workers, settings.micro_batches) {}
 
   int64_t step(uint64_t step, std::span<const int64_t> latencies) {
     if (step == uint64_t{1} + watched_steps_ && watched_steps_ > 0) share_out();
@@ -101,7 +112,8 @@ class Rebalancing {
   }
 
  private:
-  // One for each; then, as long as there are any, one for the worker that would be through with it first. No other way of sharing ends earlier for the last one.
+  // One for each; then, as long as there are any, one for the worker that would be through with it first. No other way of
+  // sharing ends earlier for the last one.
   void share_out() {
     using Candidate = std::pair<double, uint32_t>;  // when it would be through, and who
     std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> next;
@@ -122,7 +134,8 @@ class Rebalancing {
 };
 
 // All but the latest workers; those have computed for nothing.
-int64_t without_latest(const StragglerSettings& settings, uint32_t backups, std::span<const int64_t> latencies, std::span<uint32_t> dropped) {
+int64_t without_latest(const StragglerSettings& settings, uint32_t backups, std::span<const int64_t> latencies,
+                       std::span<uint32_t> dropped) {
   std::vector<std::pair<int64_t, size_t>> ends(settings.workers);
   for (size_t i = 0; i < ends.size(); ++i) ends[i] = {sum_of(of_worker(latencies, i, settings.micro_batches)), i};
   std::sort(ends.begin(), ends.end());
@@ -132,7 +145,8 @@ int64_t without_latest(const StragglerSettings& settings, uint32_t backups, std:
 }
 
 // Those that end before the threshold, and the last of their ends.
-int64_t by_oracle(const StragglerSettings& settings, int64_t threshold_ns, std::span<const int64_t> latencies, std::span<uint32_t> dropped) {
+int64_t by_oracle(const StragglerSettings& settings, int64_t threshold_ns, std::span<const int64_t> latencies,
+                  std::span<uint32_t> dropped) {
   int64_t last = 0;
   for (size_t i = 0; i < settings.workers; ++i) {
     int64_t end = 0;
@@ -163,7 +177,8 @@ void draw_latencies(const StragglerSettings& settings, uint64_t step, std::vecto
 
 int64_t slowest_ns(std::span<const int64_t> latencies, uint32_t micro_batches) {
   int64_t slowest = 0;
-  for (size_t i = 0; i * micro_batches < latencies.size(); ++i) slowest = std::max(slowest, sum_of(of_worker(latencies, i, micro_batches)));
+  for (size_t i = 0; i * micro_batches < latencies.size(); ++i)
+    slowest = std::max(slowest, sum_of(of_worker(latencies, i, micro_batches)));
   return slowest;
 }
 
@@ -179,20 +194,32 @@ void append_step(ComputeTrace& trace, std::span<const int64_t> latencies, int64_
 }
 
 RemedyStep make_remedy(const StragglerSettings& settings, const Remedy& remedy, StragglerOutcome& outcome) {
-  const auto everything = [&settings](uint64_t, std::span<const int64_t> latencies, std::span<uint32_t>) { return slowest_ns(latencies, settings.micro_batches); };
+  const auto everything = [&settings](uint64_t, std::span<const int64_t> latencies, std::span<uint32_t>) {
+    return slowest_ns(latencies, settings.micro_batches);
+  };
   switch (remedy.kind) {
     case Remedy::Kind::none: break;
     case Remedy::Kind::drop_compute:
-      return [run = std::make_shared<Dropping>(settings, remedy.drop, outcome)](uint64_t step, std::span<const int64_t> latencies, std::span<uint32_t> dropped) { return run->step(step, latencies, dropped); };
+      return [run = std::make_shared<Dropping>(settings, remedy.drop, outcome)](
+                 uint64_t step, std::span<const int64_t> latencies, std::span<uint32_t> dropped) {
+        return run->step(step, latencies, dropped);
+      };
     case Remedy::Kind::backup:
-      return [&settings, backups = remedy.backups](uint64_t, std::span<const int64_t> latencies, std::span<uint32_t> dropped) { return without_latest(settings, backups, latencies, dropped); };
+      return [&settings, backups = remedy.backups](uint64_t, std::span<const int64_t> latencies, std::span<uint32_t> dropped) {
+        return without_latest(settings, backups, latencies, dropped);
+      };
     case Remedy::Kind::oracle:
       outcome.threshold = remedy.drop.seconds;
-      return [&settings, threshold = ns_of(remedy.drop.seconds)](uint64_t, std::span<const int64_t> latencies, std::span<uint32_t> dropped) { return by_oracle(settings, threshold, latencies, dropped); };
+      return [&settings, threshold = ns_of(remedy.drop.seconds)](uint64_t, std::span<const int64_t> latencies,
+                                                                 std::span<uint32_t> dropped) {
+        return by_oracle(settings, threshold, latencies, dropped);
+      };
     case Remedy::Kind::rebalanced:
-      return [run = std::make_shared<Rebalancing>(settings, remedy.drop.calibration_steps)](uint64_t step, std::span<const int64_t> latencies, std::span<uint32_t>) { return run->step(step, latencies); };
+      return [run = std::make_shared<Rebalancing>(settings, remedy.drop.calibration_steps)](
+                 uint64_t step, std::span<const int64_t> latencies, std::span<uint32_t>) { return run->step(step, latencies); };
     case Remedy::Kind::random:
-      return [&settings, everything, share = remedy.share](uint64_t step, std::span<const int64_t> latencies, std::span<uint32_t> dropped) {
+      return [&settings, everything, share = remedy.share](uint64_t step, std::span<const int64_t> latencies,
+                                                           std::span<uint32_t> dropped) {
         for (uint32_t i = 0; i < settings.workers; ++i) {
           auto random = random_of(settings.seed ^ lots_seed, step, i, 0);
           for (uint32_t m = 0; m < settings.micro_batches; ++m) dropped[i] += random.chance(share);

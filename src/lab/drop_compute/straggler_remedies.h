@@ -20,7 +20,8 @@ int64_t slowest_ns(std::span<const int64_t> latencies, uint32_t micro_batches);
 // The step as it would be recorded if nothing was dropped.
 void append_step(ComputeTrace& trace, std::span<const int64_t> latencies, int64_t other_ns);
 
-// Called for each step from 1 on. Returns D_i, when the all-reduce can begin, ns from the step's begin, and adds to `dropped`, by worker, how many micro-batches it goes without.
+// Called for each step from 1 on. Returns D_i, when the all-reduce can begin, ns from the step's begin, and adds to `dropped`,
+// by worker, how many micro-batches it goes without.
 using RemedyStep = std::function<int64_t(uint64_t step, std::span<const int64_t> latencies, std::span<uint32_t> dropped)>;
 // `outcome` is told of thresholds as they are chosen; it outlives what is returned, as `settings` does.
 RemedyStep make_remedy(const StragglerSettings& settings, const Remedy& remedy, StragglerOutcome& outcome);

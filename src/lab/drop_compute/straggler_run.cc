@@ -30,13 +30,18 @@ std::pair<double, double> mean_and_deviation(std::span<const double> values) {
 // What the measured steps came to, against the same steps without a remedy.
 class Tally {
  public:
-  explicit Tally(const StragglerSettings& settings) : micro_batches_(settings.micro_batches), other_(static_cast<double>(ns_of(settings.other)) / ns_per_second), dropped_(settings.workers, 0) {}
+  explicit Tally(const StragglerSettings& settings)
+      : micro_batches_(settings.micro_batches),
+        other_(static_cast<double>(ns_of(settings.other)) / ns_per_second),
+        dropped_(settings.workers, 0) {}
 
   void add(int64_t compute_ns, int64_t without_ns, std::span<const uint32_t> dropped) {
     uint64_t in_step = 0;
     for (size_t i = 0; i < dropped.size(); ++i) in_step += dropped[i], dropped_[i] += dropped[i];
     const double with = seconds_of(compute_ns) + other_, without = seconds_of(without_ns) + other_;
-    ratios_ += (1 - static_cast<double>(in_step) / (static_cast<double>(micro_batches_) * static_cast<double>(dropped.size()))) * (without / with);
+    ratios_ +=
+        (1 - static_cast<double>(in_step) / (static_cast<double>(micro_batches_) * static_cast<double>(dropped.size()))) *
+        (without / with);
     with_ += with;
     without_ += without;
     step_times_.push_back(with);
@@ -46,7 +51,8 @@ class Tally {
     const auto steps = static_cast<double>(step_times_.size());
     if (step_times_.empty()) return;
     const auto of_worker = steps * micro_batches_;
-    outcome.drop = static_cast<double>(std::accumulate(dropped_.begin(), dropped_.end(), uint64_t{0})) / (of_worker * static_cast<double>(dropped_.size()));
+    outcome.drop = static_cast<double>(std::accumulate(dropped_.begin(), dropped_.end(), uint64_t{0})) /
+                   (of_worker * static_cast<double>(dropped_.size()));
     outcome.total = (1 - outcome.drop) * without_ / with_;
     outcome.step = ratios_ / steps;
     std::tie(outcome.step_mean, outcome.step_deviation) = mean_and_deviation(step_times_);
@@ -72,7 +78,8 @@ std::string shortest(double number) {
 std::string percent(double share) { return shortest(std::round(1000 * share) / 10) + " %"; }
 
 std::string warning_of(const PersistentStraggler& found) {
-  return "persistent_straggler: worker " + std::to_string(found.worker) + " drops " + percent(found.drop) + " of its micro-batches, the others " + percent(found.others) + " on average: it should be given fewer";
+  return "persistent_straggler: worker " + std::to_string(found.worker) + " drops " + percent(found.drop) +
+         " of its micro-batches, the others " + percent(found.others) + " on average: it should be given fewer";
 }
 
 std::string name_of(const DropOptions& drop) {
@@ -90,7 +97,8 @@ std::string name_of(const Remedy& remedy) {
   switch (remedy.kind) {
     case Remedy::Kind::none: return "no remedy";
     case Remedy::Kind::drop_compute: return name_of(remedy.drop);
-    case Remedy::Kind::backup: return std::to_string(remedy.backups) + (remedy.backups == 1 ? " backup worker" : " backup workers");
+    case Remedy::Kind::backup:
+      return std::to_string(remedy.backups) + (remedy.backups == 1 ? " backup worker" : " backup workers");
     case Remedy::Kind::oracle: return "oracle, " + shortest(remedy.drop.seconds) + " s";
     case Remedy::Kind::rebalanced: return "rebalanced";
     case Remedy::Kind::random: return "random, " + percent(remedy.share);
@@ -110,7 +118,8 @@ ComputeTrace make_trace(const StragglerSettings& settings, uint64_t first_step, 
   return trace;
 }
 
-StragglerOutcome run_stragglers(const StragglerSettings& settings, const Remedy& remedy, uint64_t measured_from, const std::function<void(uint64_t steps)>& progress) {
+StragglerOutcome run_stragglers(const StragglerSettings& settings, const Remedy& remedy, uint64_t measured_from,
+                                const std::function<void(uint64_t steps)>& progress) {
   UNISONO_CHECK(settings.workers > 0 && settings.micro_batches > 0);
   StragglerOutcome outcome;
   const auto run = make_remedy(settings, remedy, outcome);
@@ -136,7 +145,8 @@ uint32_t best_backups(const StragglerSettings& settings) {
   std::vector<int64_t> latencies, ends(settings.workers);
   for (uint64_t step = 1; step <= settings.steps; ++step) {
     draw_latencies(settings, step, latencies);
-    for (uint32_t i = 0; i < settings.workers; ++i) ends[i] = sum_of(std::span(latencies).subspan(i * settings.micro_batches, settings.micro_batches));
+    for (uint32_t i = 0; i < settings.workers; ++i)
+      ends[i] = sum_of(std::span(latencies).subspan(i * settings.micro_batches, settings.micro_batches));
     std::sort(ends.begin(), ends.end());
     for (uint32_t i = 0; i < settings.workers; ++i) sums[i] += static_cast<double>(ends[settings.workers - 1 - i]) + other;
   }

@@ -66,7 +66,8 @@ TEST(Stragglers, have_the_same_times_whatever_the_remedy_and_others_with_another
 
 TEST(Stragglers, are_measured_from_the_step_that_was_asked_for) {
   const StragglerSettings settings{.model = model_of("L:mu=1"), .workers = 3, .steps = 30};
-  const auto all = run_stragglers(settings, dropping(fixed(16, Rule::after))), last = run_stragglers(settings, dropping(fixed(16, Rule::after)), 21);
+  const auto all = run_stragglers(settings, dropping(fixed(16, Rule::after))),
+             last = run_stragglers(settings, dropping(fixed(16, Rule::after)), 21);
   ASSERT_EQ(last.step_times.size(), 10u);
   EXPECT_TRUE(std::equal(last.step_times.begin(), last.step_times.end(), all.step_times.begin() + 20));
   EXPECT_EQ(run_stragglers(settings, {}, 31).step_times.size(), 0u);
@@ -106,18 +107,25 @@ TEST(Stragglers, come_to_what_is_predicted_of_their_times) {
         expect_same(run_stragglers(settings, dropping(options)), value_of(trace, {.rule = Rule::after, .lag = lag}, ns, .5e9));
       }
       expect_same(run_stragglers(settings, dropping(fixed(seconds, Rule::at))), replayed(trace, ns, .5e9));
-      expect_same(run_stragglers(settings, {.kind = Kind::oracle, .drop = fixed(seconds, Rule::at)}), oracle_value(trace, ns, .5e9));
+      expect_same(run_stragglers(settings, {.kind = Kind::oracle, .drop = fixed(seconds, Rule::at)}),
+                  oracle_value(trace, ns, .5e9));
       auto options = fixed(seconds, Rule::before);
       options.calibration_steps = 50;
       const auto last = make_trace(settings, 51, 150);
-      expect_same(run_stragglers(settings, dropping(options), 51), value_of(last, {.rule = Rule::before, .micro_batch_ns = make_trace(settings, 1, 50).micro_batch_ns()}, ns, .5e9));
+      expect_same(
+          run_stragglers(settings, dropping(options), 51),
+          value_of(last, {.rule = Rule::before, .micro_batch_ns = make_trace(settings, 1, 50).micro_batch_ns()}, ns, .5e9));
     }
   }
 }
 
 // 12.
 TEST(Stragglers, one_of_which_is_always_slow_are_found_and_named) {
-  const StragglerSettings settings{.model = model_of("constant:base=1,slow=7x2"), .workers = 8, .micro_batches = 12, .other = .5, .steps = recorded_until + 100};
+  const StragglerSettings settings{.model = model_of("constant:base=1,slow=7x2"),
+                                   .workers = 8,
+                                   .micro_batches = 12,
+                                   .other = .5,
+                                   .steps = recorded_until + 100};
   const struct {
     double max_drop, threshold, gain, drop;
   } specified[] = {{.10, 11, 147. / 80, 1. / 16}, {.05, 14, 1127. / 792, 1. / 24}};
@@ -128,7 +136,8 @@ TEST(Stragglers, one_of_which_is_always_slow_are_found_and_named) {
     const auto outcome = run_stragglers(settings, dropping(options), recorded_until + 1);
     EXPECT_EQ(outcome.off, "");
     EXPECT_NEAR(outcome.threshold, each.threshold, 1e-9);
-    for (const double gain : {outcome.total, outcome.step, outcome.predicted_total, outcome.predicted_step}) EXPECT_NEAR(gain, each.gain, 1e-9);
+    for (const double gain : {outcome.total, outcome.step, outcome.predicted_total, outcome.predicted_step})
+      EXPECT_NEAR(gain, each.gain, 1e-9);
     EXPECT_NEAR(outcome.drop, each.drop, 1e-9);
     EXPECT_NEAR(outcome.predicted_drop, each.drop, 1e-9);
     EXPECT_NEAR(outcome.drop_by_worker[7], 8 * each.drop, 1e-9);
@@ -139,23 +148,30 @@ TEST(Stragglers, one_of_which_is_always_slow_are_found_and_named) {
 }
 
 TEST(Stragglers, one_of_which_is_always_slow_are_rebalanced_without_a_drop) {
-  const StragglerSettings settings{.model = model_of("constant:base=1,slow=7x2"), .workers = 8, .micro_batches = 12, .other = .5, .steps = recorded_until + 20};
+  const StragglerSettings settings{.model = model_of("constant:base=1,slow=7x2"),
+                                   .workers = 8,
+                                   .micro_batches = 12,
+                                   .other = .5,
+                                   .steps = recorded_until + 20};
   const auto outcome = run_stragglers(settings, {.kind = Kind::rebalanced}, recorded_until + 1);
   EXPECT_EQ(outcome.drop, 0);
   EXPECT_NEAR(outcome.total, 24.5 / 13.5, 1e-9);  // 6 for the slow one, 12 or 13 for the others, instead of 12 that take 24
   EXPECT_NEAR(outcome.compute_deviation, 0, 1e-9);
   // 6 and 2 take 6 s; 5 and 3 would take 6.6.
-  const StragglerSettings pair{.model = model_of("constant:base=1,slow=0x2.2"), .workers = 2, .micro_batches = 4, .other = 0, .steps = 50};
+  const StragglerSettings pair{
+      .model = model_of("constant:base=1,slow=0x2.2"), .workers = 2, .micro_batches = 4, .other = 0, .steps = 50};
   EXPECT_NEAR(run_stragglers(pair, {.kind = Kind::rebalanced}).step_times[44], 6, 1e-9);
   // One for each, however slow it is; and as before until speeds are known.
-  const StragglerSettings slow{.model = model_of("constant:base=1,slow=0x100"), .workers = 2, .micro_batches = 3, .other = 0, .steps = 50};
+  const StragglerSettings slow{
+      .model = model_of("constant:base=1,slow=0x100"), .workers = 2, .micro_batches = 3, .other = 0, .steps = 50};
   const auto least = run_stragglers(slow, {.kind = Kind::rebalanced});
   EXPECT_NEAR(least.step_times[43], 300, 1e-9);
   EXPECT_NEAR(least.step_times[44], 100, 1e-9);
 }
 
 TEST(Stragglers, are_left_out_whole_with_backup_workers) {
-  const StragglerSettings settings{.model = model_of("constant:base=1,slow=1x2"), .workers = 4, .micro_batches = 12, .other = .5, .steps = 20};
+  const StragglerSettings settings{
+      .model = model_of("constant:base=1,slow=1x2"), .workers = 4, .micro_batches = 12, .other = .5, .steps = 20};
   const auto outcome = run_stragglers(settings, {.kind = Kind::backup, .backups = 1});
   EXPECT_NEAR(outcome.drop, .25, 1e-12);
   EXPECT_NEAR(outcome.total, .75 * 24.5 / 12.5, 1e-9);
@@ -184,7 +200,8 @@ TEST(Stragglers, that_are_alone_or_equal_drop_nothing_by_themselves) {
   EXPECT_EQ(alone.drop, 0);
   EXPECT_EQ(alone.threshold, 0);
   EXPECT_NE(alone.off, "");
-  const auto equal = run_stragglers({.model = model_of("constant:base=1"), .workers = 8, .steps = 60}, dropping(automatic(Rule::after)));
+  const auto equal =
+      run_stragglers({.model = model_of("constant:base=1"), .workers = 8, .steps = 60}, dropping(automatic(Rule::after)));
   EXPECT_EQ(equal.drop, 0);
   EXPECT_EQ(equal.total, 1);
   EXPECT_NE(equal.off, "");
@@ -231,7 +248,14 @@ TEST(Stragglers, progress_is_told) {
 constexpr double gain_tolerance = .015, drop_tolerance = .005;
 
 // With two workers, the share that is dropped in 2000 steps has a deviation of 0.25 points by itself.
-StragglerSettings specified(const char* model, uint32_t workers) { return {.model = model_of(model), .workers = workers, .micro_batches = 12, .other = .5, .steps = std::max(2000u, 40000 / workers), .seed = 17}; }
+StragglerSettings specified(const char* model, uint32_t workers) {
+  return {.model = model_of(model),
+          .workers = workers,
+          .micro_batches = 12,
+          .other = .5,
+          .steps = std::max(2000u, 40000 / workers),
+          .seed = 17};
+}
 
 void expect_near(double gain, double specified_gain, double drop, double specified_drop) {
   EXPECT_NEAR(gain, specified_gain, gain_tolerance * specified_gain);
@@ -267,12 +291,15 @@ TEST_P(LongStragglers, of_the_paper_by_the_rule_at_with_what_is_left) {
   expect_near(outcome.total, GetParam().at_carried, outcome.drop, .11);
 }
 
-INSTANTIATE_TEST_SUITE_P(Paper, LongStragglers, testing::Values(PaperCase{2, 19.08, 1.009, 1.026, .999}, PaperCase{16, 22.45, 1.189, 1.123, 1.166}, PaperCase{200, 26.05, 1.376, 1.160, 1.348}),
+INSTANTIATE_TEST_SUITE_P(Paper, LongStragglers,
+                         testing::Values(PaperCase{2, 19.08, 1.009, 1.026, .999}, PaperCase{16, 22.45, 1.189, 1.123, 1.166},
+                                         PaperCase{200, 26.05, 1.376, 1.160, 1.348}),
                          [](const auto& tested) { return std::to_string(tested.param.workers) + "_workers"; });
 
 // 18.
 TEST(LongNormalStragglers, by_the_model_of_the_rule_at) {
-  const auto value = value_of(make_trace(specified("G:mean=1,sd=0.25", 200), 1, 2000), {.rule = Rule::at}, 11'300'000'000, .5e9);
+  const auto value =
+      value_of(make_trace(specified("G:mean=1,sd=0.25", 200), 1, 2000), {.rule = Rule::at}, 11'300'000'000, .5e9);
   expect_near(value.step, 1.1347, value.drop, .100);
 }
 
@@ -299,7 +326,9 @@ TEST(LongBackupStragglers, two_hundred_with_fourteen_backup_workers) {
   expect_near(outcome.total, 1.130, outcome.drop, .07);
 }
 
-TEST(LongBackupStragglers, two_hundred_have_their_best_near_fourteen) { EXPECT_NEAR(best_backups(specified("L:mu=1", 200)), 14, 3); }
+TEST(LongBackupStragglers, two_hundred_have_their_best_near_fourteen) {
+  EXPECT_NEAR(best_backups(specified("L:mu=1", 200)), 14, 3);
+}
 
 // Check 24 of docs/design/methods/drop_compute.md.
 TEST(LongSteadyStragglers, steps_take_less_different_times) {

@@ -14,14 +14,16 @@ StragglerWorkers::StragglerWorkers(uint32_t workers, uint32_t micro_batches, int
 int64_t StragglerWorkers::step(const StopRule& rule, std::optional<int64_t> threshold_ns, std::span<const int64_t> latencies) {
   UNISONO_CHECK(latencies.size() == controllers_.size() * micro_batches_);
   int64_t compute = 0;
-  for (size_t i = 0; i < controllers_.size(); ++i) compute = std::max(compute, run(i, rule, threshold_ns, latencies.subspan(i * micro_batches_, micro_batches_)));
+  for (size_t i = 0; i < controllers_.size(); ++i)
+    compute = std::max(compute, run(i, rule, threshold_ns, latencies.subspan(i * micro_batches_, micro_batches_)));
   for (auto& rest : rests_) rest = std::max<int64_t>(0, rest - (compute + other_ns_));
   now_ = (now_ + compute + other_ns_) % (int64_t{1} << 61);
   return compute;
 }
 
 // When this worker stopped. A completion at the timer's instant comes before it, and so does the begin of what follows that.
-int64_t StragglerWorkers::run(size_t worker, const StopRule& rule, std::optional<int64_t> threshold_ns, std::span<const int64_t> latencies) {
+int64_t StragglerWorkers::run(size_t worker, const StopRule& rule, std::optional<int64_t> threshold_ns,
+                              std::span<const int64_t> latencies) {
   auto& controller = controllers_[worker];
   int64_t ends = now_ + rests_[worker];  // of what runs; at first of what the last step left
   auto verdict = controller.begin(rule, {.threshold_ns = threshold_ns, .planned = micro_batches_}, now_);

@@ -1,6 +1,7 @@
 // Workers that compute micro-batches in virtual time, step after step, each of them stopped by the library's own controller.
 //
-// What is left of a micro-batch that was running when its worker was stopped is not cut short: that worker begins its next step when it is over.
+// What is left of a micro-batch that was running when its worker was stopped is not cut short: that worker begins its next step
+// when it is over.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ class StragglerWorkers {
   // other_ns: from when the last worker has stopped until the next step begins.
   StragglerWorkers(uint32_t workers, uint32_t micro_batches, int64_t other_ns);
 
-  // latencies: [worker][micro-batch], ns, of all micro-batches, whether they come to be computed or not. Returns when the last worker stopped, ns from the step's begin.
+  // latencies: [worker][micro-batch], ns, of all micro-batches, whether they come to be computed or not. Returns when the last
+  // worker stopped, ns from the step's begin.
   int64_t step(const StopRule& rule, std::optional<int64_t> threshold_ns, std::span<const int64_t> latencies);
 
   // Of the last step.

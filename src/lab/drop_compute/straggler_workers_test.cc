@@ -51,9 +51,13 @@ constexpr int64_t fuzz_other = 5;
 // Times are so few ns that many are equal, to each other and to thresholds.
 FuzzStep fuzz_step(Random& random) {
   FuzzStep step;
-  step.rule = {.rule = static_cast<Rule>(random.below(3)), .lag = static_cast<uint32_t>(random.below(4)), .min_computed = static_cast<uint32_t>(random.below(fuzz_micro_batches + 2)), .micro_batch_ns = static_cast<int64_t>(random.below(15))};
+  step.rule = {.rule = static_cast<Rule>(random.below(3)),
+               .lag = static_cast<uint32_t>(random.below(4)),
+               .min_computed = static_cast<uint32_t>(random.below(fuzz_micro_batches + 2)),
+               .micro_batch_ns = static_cast<int64_t>(random.below(15))};
   if (random.chance(.95)) step.threshold = 1 + static_cast<int64_t>(random.below(90));
-  for (uint32_t i = 0; i < fuzz_workers * fuzz_micro_batches; ++i) step.latencies.push_back(static_cast<int64_t>(random.chance(.02) ? random.below(1000) : random.below(20)));
+  for (uint32_t i = 0; i < fuzz_workers * fuzz_micro_batches; ++i)
+    step.latencies.push_back(static_cast<int64_t>(random.chance(.02) ? random.below(1000) : random.below(20)));
   return step;
 }
 
@@ -66,7 +70,8 @@ struct Expected {
 
 Expected expected_of(const FuzzStep& step, int64_t rest, std::span<const int64_t> latencies) {
   Expected expected{.ends = ends_of(rest, latencies)};
-  expected.count = step.threshold ? specified_count(step.rule, *step.threshold, expected.ends) : static_cast<uint32_t>(latencies.size());
+  expected.count =
+      step.threshold ? specified_count(step.rule, *step.threshold, expected.ends) : static_cast<uint32_t>(latencies.size());
   if (step.threshold && step.rule.rule == Rule::at) {
     expected.stopped = std::min(*step.threshold, expected.ends.back());
     if (expected.count < latencies.size()) expected.runs_until = rest > *step.threshold ? rest : expected.ends[expected.count];
@@ -105,7 +110,9 @@ void fuzz(uint64_t seed, uint64_t steps, std::map<std::string, uint64_t>& seen) 
       const auto expected = expected_of(step, rests[i], own);
       ASSERT_EQ(workers.computed(i), expected.count) << "worker " << i;
       // A prefix, and none of them cut short.
-      ASSERT_TRUE(std::equal(workers.ends(i).begin(), workers.ends(i).end(), expected.ends.begin(), expected.ends.begin() + expected.count)) << "worker " << i;
+      ASSERT_TRUE(std::equal(workers.ends(i).begin(), workers.ends(i).end(), expected.ends.begin(),
+                             expected.ends.begin() + expected.count))
+          << "worker " << i;
       ASSERT_TRUE(step.rule.rule != Rule::after || workers.computed(i) >= 1);
       slowest = std::max(slowest, expected.stopped);
       // The bound is for steps that begin with nothing left over; a rest lengthens the first micro-batch.

@@ -8,21 +8,24 @@
 #include <vector>
 
 #include "base/option_text.h"
-#include "lab/drop_compute/drop_words.h"
 #include "cli/common/option_values.h"
 #include "cli/common/progress.h"
 #include "cli/common/text.h"
-#include "cli/launch/thin_links.h"
 #include "cli/common/threads.h"
+#include "cli/launch/thin_links.h"
+#include "lab/common/option_words.h"
 
 namespace unisono::cli {
 
 const CommandLineText elastic_text{
     .name = "unisono simulate elastic",
     .usage = "unisono simulate elastic [OPTIONS]",
-    .description = "Elastic runs in virtual time: peers, as they ship, that average by Moshpit All-Reduce over virtual links, averaging step after averaging step, while some are absent, or come\n"
-                   "and go. Every round of every group is done again from what its members gave, and compared with what each of them has afterwards. Prints how long averaging steps\n"
-                   "took, how many were exact, what became of rounds, what was sent, and what was wrong.",
+    .description =
+        "Elastic runs in virtual time: peers, as they ship, that average by Moshpit All-Reduce over virtual links, averaging "
+        "step after averaging step, while some are absent, or come\n"
+        "and go. Every round of every group is done again from what its members gave, and compared with what each of them has "
+        "afterwards. Prints how long averaging steps\n"
+        "took, how many were exact, what became of rounds, what was sent, and what was wrong.",
     .footer = R"(Examples:
   unisono simulate elastic                                        64 peers, 20 averaging steps, nobody absent
   unisono simulate elastic --peers 256 --absence 0.01 --plot elastic.svg
@@ -59,11 +62,18 @@ Status set_churn(const std::string& text, sim::ChurnPlan& churn) {
       return Status();
     };
   };
-  const auto share = [](double Plan::*field) { return [field](Plan& plan, View key, View value) { return set_number(plan.*field, key, value); }; };
+  const auto share = [](double Plan::*field) {
+    return [field](Plan& plan, View key, View value) { return set_number(plan.*field, key, value); };
+  };
   const std::vector<option_text::Option<Plan>> all{
-      {"period", time(&Plan::period)}, {"duration", time(&Plan::duration)}, {"kill", share(&Plan::kill_share)}, {"stop", share(&Plan::stop_share)},
+      {"period", time(&Plan::period)},
+      {"duration", time(&Plan::duration)},
+      {"kill", share(&Plan::kill_share)},
+      {"stop", share(&Plan::stop_share)},
       {"min", [](Plan& plan, View key, View value) { return set_number(plan.peers_min, key, value); }},
-      {"law", [](Plan& plan, View key, View value) { return option_text::set_choice(plan.law, key, value, std::array{"regular", "poisson"}); }}};
+      {"law", [](Plan& plan, View key, View value) {
+         return option_text::set_choice(plan.law, key, value, std::array{"regular", "poisson"});
+       }}};
   auto status = option_text::set_options(churn, text, all, "period=5s");
   if (status.ok()) status = churn.check();
   return status.ok() ? status : invalid(fmt::format("--churn {}: {}", text, status.message()));
@@ -104,7 +114,9 @@ Status set_company(const ElasticWords& words, std::string_view trace, ElasticPla
     return {};
   }
   company.peers = usual_peers;
-  if (auto status = words.peers.empty() ? Status() : set_number(company.peers, "--peers", words.peers, 1, sim::churn_peers_max); !status.ok()) return status;
+  if (auto status = words.peers.empty() ? Status() : set_number(company.peers, "--peers", words.peers, 1, sim::churn_peers_max);
+      !status.ok())
+    return status;
   plan.study.peers = company.waited_for = company.peers;
   if (words.churn.empty()) return {};
   sim::ChurnPlan churn{.peers = company.peers, .peers_min = (company.peers + 1) / 2};
@@ -121,7 +133,8 @@ Status set_links(const ElasticWords& words, sim::ElasticClusterOptions& cluster)
     if (!rate.ok()) return rate.status();
     cluster.links.bytes_per_second = static_cast<double>(*rate) / 8;
   }
-  return first_wrong({set_time(cluster.links.delay, "--delay", words.delay, 0, 60 * second), set_time(cluster.links.jitter, "--jitter", words.jitter, 0, 60 * second)});
+  return first_wrong({set_time(cluster.links.delay, "--delay", words.delay, 0, 60 * second),
+                      set_time(cluster.links.jitter, "--jitter", words.jitter, 0, 60 * second)});
 }
 
 Status set_settings(const ElasticWords& words, const Company& company, MoshpitSettings& settings) {
@@ -130,20 +143,28 @@ Status set_settings(const ElasticWords& words, const Company& company, MoshpitSe
   settings.grid = static_cast<GridKind>(std::ranges::find(grid_words, words.grid) - grid_words.begin());
   settings.min_peers = company.waited_for;
   const bool begins_with_all = words.trace.empty() && words.churn.empty();
-  if (auto status = first_wrong({check_word("--grid", words.grid, grid_words), check_word("--times", words.times, times_words), set_number(settings.max_group, "--max-group", words.max_group, max_group_least, max_group_limit),
-                                 set_number(settings.rounds, "--rounds", words.rounds, 0, rounds_limit), set_number(settings.elements, "--elements", words.elements, 1, elements_limit),
-                                 set_number(settings.max_peers, "--max-peers", words.max_peers, 1, sim::churn_peers_max),
-                                 words.min_peers.empty() ? Status() : set_number(settings.min_peers, "--min-peers", words.min_peers, 1, company.peers)});
+  if (auto status = first_wrong(
+          {check_word("--grid", words.grid, grid_words), check_word("--times", words.times, times_words),
+           set_number(settings.max_group, "--max-group", words.max_group, max_group_least, max_group_limit),
+           set_number(settings.rounds, "--rounds", words.rounds, 0, rounds_limit),
+           set_number(settings.elements, "--elements", words.elements, 1, elements_limit),
+           set_number(settings.max_peers, "--max-peers", words.max_peers, 1, sim::churn_peers_max),
+           words.min_peers.empty() ? Status()
+                                   : set_number(settings.min_peers, "--min-peers", words.min_peers, 1, company.peers)});
       !status.ok())
     return status;
-  if (begins_with_all && company.peers > settings.max_peers) return invalid(fmt::format("--peers {} are more than --max-peers {}", company.peers, settings.max_peers));
-  if (settings.min_peers > settings.max_peers) return invalid(fmt::format("the run waits for {} before it begins, which is more than --max-peers {}", plural(settings.min_peers, "peer"), settings.max_peers));
+  if (begins_with_all && company.peers > settings.max_peers)
+    return invalid(fmt::format("--peers {} are more than --max-peers {}", company.peers, settings.max_peers));
+  if (settings.min_peers > settings.max_peers)
+    return invalid(fmt::format("the run waits for {} before it begins, which is more than --max-peers {}",
+                               plural(settings.min_peers, "peer"), settings.max_peers));
   return {};
 }
 
 Status set_seeds(const std::string& typed, sim::SeedRange& seeds) {
   const auto parsed = sim::parse_seeds(typed);
-  if (!parsed.ok() || parsed->last - parsed->first >= seeds_limit) return invalid(fmt::format("--seeds '{}': expected one, or a range as in 0-9, of at most {}", typed, seeds_limit));
+  if (!parsed.ok() || parsed->last - parsed->first >= seeds_limit)
+    return invalid(fmt::format("--seeds '{}': expected one, or a range as in 0-9, of at most {}", typed, seeds_limit));
   seeds = *parsed;
   return {};
 }
@@ -154,11 +175,25 @@ std::string command_of(const ElasticWords& words) {
     const char* name;
     std::string ElasticWords::*value;
   };
-  constexpr Given all[] = {{"--peers", &ElasticWords::peers},         {"--averaging-steps", &ElasticWords::steps},       {"--absence", &ElasticWords::absence},     {"--away", &ElasticWords::away},
-                           {"--trace", &ElasticWords::trace},         {"--churn", &ElasticWords::churn},         {"--max-group", &ElasticWords::max_group}, {"--rounds", &ElasticWords::rounds},
-                           {"--grid", &ElasticWords::grid},           {"--times", &ElasticWords::times},         {"--min-peers", &ElasticWords::min_peers}, {"--max-peers", &ElasticWords::max_peers},
-                           {"--elements", &ElasticWords::elements},   {"--compute", &ElasticWords::compute},     {"--compute-jitter", &ElasticWords::compute_jitter},
-                           {"--delay", &ElasticWords::delay},         {"--jitter", &ElasticWords::jitter},       {"--rate", &ElasticWords::rate},           {"--limit", &ElasticWords::limit}};
+  constexpr Given all[] = {{"--peers", &ElasticWords::peers},
+                           {"--averaging-steps", &ElasticWords::steps},
+                           {"--absence", &ElasticWords::absence},
+                           {"--away", &ElasticWords::away},
+                           {"--trace", &ElasticWords::trace},
+                           {"--churn", &ElasticWords::churn},
+                           {"--max-group", &ElasticWords::max_group},
+                           {"--rounds", &ElasticWords::rounds},
+                           {"--grid", &ElasticWords::grid},
+                           {"--times", &ElasticWords::times},
+                           {"--min-peers", &ElasticWords::min_peers},
+                           {"--max-peers", &ElasticWords::max_peers},
+                           {"--elements", &ElasticWords::elements},
+                           {"--compute", &ElasticWords::compute},
+                           {"--compute-jitter", &ElasticWords::compute_jitter},
+                           {"--delay", &ElasticWords::delay},
+                           {"--jitter", &ElasticWords::jitter},
+                           {"--rate", &ElasticWords::rate},
+                           {"--limit", &ElasticWords::limit}};
   const ElasticWords usual;
   std::string text = elastic_text.name;
   for (const auto& each : all) {
@@ -172,15 +207,25 @@ std::string command_of(const ElasticWords& words) {
 void add_elastic_options(CLI::App& app, ElasticWords& o) {
   app.add_option("-n,--peers", o.peers, "that begin, 1 to 4096 [64]")->type_name("N");
   app.add_option("--averaging-steps", o.steps, "of the run [20; with a trace: until its end]")->type_name("N");
-  app.add_option("-p,--absence", o.absence, "chance that a peer stands still in a round, from any moment of it on [0]")->type_name("SHARE");
+  app.add_option("-p,--absence", o.absence, "chance that a peer stands still in a round, from any moment of it on [0]")
+      ->type_name("SHARE");
   app.add_option("--away", o.away, "how long it does [3s]")->type_name("TIME");
   app.add_option("-t,--trace", o.trace, "who comes and goes, and when; - reads standard input")->type_name("FILE");
-  app.add_option("-c,--churn", o.churn, "draw such a trace for each seed, as by period=20s,min=32,duration=10m,kill=0.5")->type_name("SETTINGS");
+  app.add_option("-c,--churn", o.churn, "draw such a trace for each seed, as by period=20s,min=32,duration=10m,kill=0.5")
+      ->type_name("SETTINGS");
   app.add_option("-m,--max-group", o.max_group, "peers of a group, 4 to 128 [32]")->type_name("N");
   app.add_option("--rounds", o.rounds, "of an averaging step; 0: one along each axis of the grid [0]")->type_name("N");
-  add_choice(app, o.grid, {.names = "--grid", .value = "KIND", .meaning = "who meets whom", .words = grid_words, .fallback = "fitted"});
-  add_choice(app, o.times, {.names = "--times", .value = "PROFILE", .meaning = "how long peers wait for each other", .words = times_words, .fallback = "lan"});
-  app.add_option("--min-peers", o.min_peers, "there before the first averaging step [all; with a trace: as many as are at work at any time]")->type_name("N");
+  add_choice(app, o.grid,
+             {.names = "--grid", .value = "KIND", .meaning = "who meets whom", .words = grid_words, .fallback = "fitted"});
+  add_choice(app, o.times,
+             {.names = "--times",
+              .value = "PROFILE",
+              .meaning = "how long peers wait for each other",
+              .words = times_words,
+              .fallback = "lan"});
+  app.add_option("--min-peers", o.min_peers,
+                 "there before the first averaging step [all; with a trace: as many as are at work at any time]")
+      ->type_name("N");
   app.add_option("--max-peers", o.max_peers, "that the run takes [4096]")->type_name("N");
   app.add_option("-e,--elements", o.elements, "fp32 numbers that each peer has, up to 16777216 [1024]")->type_name("N");
   app.add_option("--compute", o.compute, "a peer's time between two averaging steps [100ms]")->type_name("TIME");
@@ -188,12 +233,15 @@ void add_elastic_options(CLI::App& app, ElasticWords& o) {
   app.add_option("--delay", o.delay, "of links, one way [100us]")->type_name("TIME");
   app.add_option("--jitter", o.jitter, "and as much more by chance [0]")->type_name("TIME");
   app.add_option("--rate", o.rate, "of each peer's line, each way, in bits/s, as 100M or 1G [unlimited]")->type_name("RATE");
-  app.add_option("--limit", o.limit, "virtual time for the run, from the end of its trace on if it goes on so long [1h]")->type_name("TIME");
+  app.add_option("--limit", o.limit, "virtual time for the run, from the end of its trace on if it goes on so long [1h]")
+      ->type_name("TIME");
   app.add_option("-s,--seeds", o.seeds, "one seed or a range [0]")->type_name("N|A-B");
   app.add_option("--plot", o.plot, "draw averaging steps and peers over virtual time there, as SVG")->type_name("FILE");
   app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "seeds run at the same time [1]")->type_name("N");
-  add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  add_choice(
+      app, o.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
 }
 
 sim::ElasticStudyOptions ElasticPlan::study_of(uint64_t seed) const {
@@ -213,10 +261,13 @@ Result<ElasticPlan> make_elastic_plan(const ElasticWords& words, std::string_vie
   Company company;
   if (auto status = set_company(words, trace, plan, company); !status.ok()) return status;
   const auto absence = parse_number("--absence", words.absence, 0, 1);
-  if (auto status = first_wrong({set_settings(words, company, study.cluster.settings), set_links(words, study.cluster), absence.status(), set_time(study.away, "--away", words.away, millisecond, timeout_max),
-                                 set_time(study.cluster.compute, "--compute", words.compute, microsecond, timeout_max), set_time(study.cluster.compute_jitter, "--compute-jitter", words.compute_jitter, 0, timeout_max),
-                                 set_time(study.limit, "--limit", words.limit, second, timeout_max), set_seeds(words.seeds, plan.seeds), set_number(plan.jobs, "--jobs", words.jobs, 1, jobs_max),
-                                 check_progress(words.progress)});
+  if (auto status =
+          first_wrong({set_settings(words, company, study.cluster.settings), set_links(words, study.cluster), absence.status(),
+                       set_time(study.away, "--away", words.away, millisecond, timeout_max),
+                       set_time(study.cluster.compute, "--compute", words.compute, microsecond, timeout_max),
+                       set_time(study.cluster.compute_jitter, "--compute-jitter", words.compute_jitter, 0, timeout_max),
+                       set_time(study.limit, "--limit", words.limit, second, timeout_max), set_seeds(words.seeds, plan.seeds),
+                       set_number(plan.jobs, "--jobs", words.jobs, 1, jobs_max), check_progress(words.progress)});
       !status.ok())
     return status;
   study.absence = *absence;
@@ -224,7 +275,9 @@ Result<ElasticPlan> make_elastic_plan(const ElasticWords& words, std::string_vie
   plan.whole_trace = words.steps.empty() && study.until > 0;
   if (plan.whole_trace) study.steps = 1, study.limit += study.until;
   else study.until = 0;
-  if (auto status = words.steps.empty() ? Status() : set_number(study.steps, "--averaging-steps", words.steps, 1, steps_limit); !status.ok()) return status;
+  if (auto status = words.steps.empty() ? Status() : set_number(study.steps, "--averaging-steps", words.steps, 1, steps_limit);
+      !status.ok())
+    return status;
   if (auto status = sim::check(study); !status.ok()) return invalid(status.message());
   plan.grid = words.grid;
   plan.times = words.times;

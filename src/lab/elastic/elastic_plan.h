@@ -34,14 +34,15 @@ struct ElasticPlan {
   bool whole_trace = false;             // a run ends with its trace, not with a number of averaging steps
   sim::SeedRange seeds;
   uint32_t jobs = 1;
-  std::string grid, times;              // as they were named
-  std::string again;                    // the command, but for its seeds and for what it writes
+  std::string grid, times;  // as they were named
+  std::string again;        // the command, but for its seeds and for what it writes
   std::string plot, json, progress;
 
   uint64_t runs() const { return seeds.last - seeds.first + 1; }
   sim::ElasticStudyOptions study_of(uint64_t seed) const;
 };
-// trace: what stands in the file that words.trace names, if it does. invalid: which option, or which line of the trace, is wrong and what it takes.
+// trace: what stands in the file that words.trace names, if it does. invalid: which option, or which line of the trace, is
+// wrong and what it takes.
 Result<ElasticPlan> make_elastic_plan(const ElasticWords& words, std::string_view trace = {});
 
 }  // namespace unisono::cli

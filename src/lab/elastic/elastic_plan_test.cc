@@ -42,8 +42,13 @@ TEST(ElasticPlan, without_options_is_64_peers_that_all_begin_and_stay) {
 }
 
 TEST(ElasticPlan, is_what_was_asked_for) {
-  const auto plan = elastic_plan_of({"--peers", "40", "--averaging-steps", "7", "--absence", "0.02", "--away", "500ms", "--max-group", "8", "--rounds", "3", "--grid", "published", "--times", "wan", "--min-peers", "30", "--max-peers", "50", "--elements", "99", "--compute", "1s",
-                             "--compute-jitter", "2ms", "--delay", "20ms", "--jitter", "1ms", "--rate", "100M", "--limit", "2h", "--seeds", "3-5", "--plot", "a", "--json", "b", "--jobs", "2", "--progress", "off"});
+  const auto plan =
+      elastic_plan_of({"--peers",          "40",  "--averaging-steps", "7",    "--absence",  "0.02",      "--away",    "500ms",
+                       "--max-group",      "8",   "--rounds",          "3",    "--grid",     "published", "--times",   "wan",
+                       "--min-peers",      "30",  "--max-peers",       "50",   "--elements", "99",        "--compute", "1s",
+                       "--compute-jitter", "2ms", "--delay",           "20ms", "--jitter",   "1ms",       "--rate",    "100M",
+                       "--limit",          "2h",  "--seeds",           "3-5",  "--plot",     "a",         "--json",    "b",
+                       "--jobs",           "2",   "--progress",        "off"});
   const auto& study = plan.study;
   const auto& settings = study.cluster.settings;
   EXPECT_EQ(study.peers, 40u);
@@ -70,19 +75,25 @@ TEST(ElasticPlan, is_what_was_asked_for) {
 }
 
 TEST(ElasticPlan, the_command_is_told_again_without_what_changes_no_run) {
-  EXPECT_EQ(elastic_plan_of({"--peers", "9", "--churn", "period=5s", "--seeds", "3-5", "--plot", "a", "--json", "b", "--jobs", "2", "--progress", "off", "--max-group", "32"}).again, "unisono simulate elastic --peers 9 --churn period=5s");
-  EXPECT_EQ(elastic_plan_of({"--trace", "my churn.txt", "--averaging-steps", "3"}, "0 0 join\n").again, "unisono simulate elastic --averaging-steps 3 --trace 'my churn.txt'");
+  EXPECT_EQ(elastic_plan_of({"--peers", "9", "--churn", "period=5s", "--seeds", "3-5", "--plot", "a", "--json", "b", "--jobs",
+                             "2", "--progress", "off", "--max-group", "32"})
+                .again,
+            "unisono simulate elastic --peers 9 --churn period=5s");
+  EXPECT_EQ(elastic_plan_of({"--trace", "my churn.txt", "--averaging-steps", "3"}, "0 0 join\n").again,
+            "unisono simulate elastic --averaging-steps 3 --trace 'my churn.txt'");
 }
 
 TEST(ElasticPlan, a_trace_names_who_is_there_and_its_end_is_that_of_the_run) {
-  const auto plan = elastic_plan_of({"--trace", "t"}, "0 0 join\n0 1 join\n0 2 join\n5 9 join\n6 0 stop\n6 1 kill\n6.5 0 continue\n7 2 leave\n30 2 join\n");
+  const auto plan = elastic_plan_of(
+      {"--trace", "t"}, "0 0 join\n0 1 join\n0 2 join\n5 9 join\n6 0 stop\n6 1 kill\n6.5 0 continue\n7 2 leave\n30 2 join\n");
   EXPECT_EQ(plan.study.trace.events.size(), 9u);
   EXPECT_TRUE(plan.whole_trace);
   EXPECT_EQ(plan.study.until, 30 * second);
   EXPECT_EQ(plan.study.limit, 3630 * second);
   EXPECT_EQ(plan.study.steps, 1u);
   EXPECT_EQ(plan.study.cluster.settings.min_peers, 2u) << "two were at work at any time";
-  const auto counted = elastic_plan_of({"--trace", "t", "--averaging-steps", "5", "--min-peers", "3"}, "0 0 join\n0 1 join\n5 2 join\n");
+  const auto counted =
+      elastic_plan_of({"--trace", "t", "--averaging-steps", "5", "--min-peers", "3"}, "0 0 join\n0 1 join\n5 2 join\n");
   EXPECT_FALSE(counted.whole_trace);
   EXPECT_EQ(counted.study.until, 0);
   EXPECT_EQ(counted.study.steps, 5u);
@@ -92,7 +103,8 @@ TEST(ElasticPlan, a_trace_names_who_is_there_and_its_end_is_that_of_the_run) {
 }
 
 TEST(ElasticPlan, churn_is_drawn_for_each_seed) {
-  const auto plan = elastic_plan_of({"--peers", "9", "--churn", "period=2s,duration=1m,kill=0.5,stop=0.25,law=poisson", "--seeds", "1-2"});
+  const auto plan =
+      elastic_plan_of({"--peers", "9", "--churn", "period=2s,duration=1m,kill=0.5,stop=0.25,law=poisson", "--seeds", "1-2"});
   ASSERT_TRUE(plan.churn.has_value());
   EXPECT_EQ(plan.churn->peers, 9u);
   EXPECT_EQ(plan.churn->peers_min, 5u);
@@ -121,7 +133,8 @@ TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
   expect_elastic_refused({"--peers", "4097"}, "--peers '4097': expected a whole number from 1 to 4096");
   expect_elastic_refused({"--peers", "9", "--max-peers", "8"}, "--peers 9 are more than --max-peers 8");
   expect_elastic_refused({"--peers", "9", "--min-peers", "10"}, "--min-peers '10': expected a whole number from 1 to 9");
-  expect_elastic_refused({"--churn", "period=5s", "--max-peers", "8"}, "the run waits for 32 peers before it begins, which is more than --max-peers 8");
+  expect_elastic_refused({"--churn", "period=5s", "--max-peers", "8"},
+                         "the run waits for 32 peers before it begins, which is more than --max-peers 8");
   expect_elastic_refused({"--averaging-steps", "0"}, "--averaging-steps '0': expected a whole number from 1 to 10000000");
   expect_elastic_refused({"--elements", "0"}, "--elements '0': expected a whole number from 1 to 16777216");
   expect_elastic_refused({"--max-group", "3"}, "--max-group '3': expected a whole number from 4 to 128");
@@ -131,18 +144,25 @@ TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
   expect_elastic_refused({"--away", "1us"}, "--away '1us': expected a time from 1 ms to 2592000 s");
   expect_elastic_refused({"--compute", "0"}, "--compute '0': expected a time from 1 us to 2592000 s");
   expect_elastic_refused({"--delay", "slow"}, "--delay 'slow' is not a time such as 5s or 200ms");
-  expect_elastic_refused({"--rate", "1"}, "--rate '1': expected bits per second, such as 100M or 1G (powers of 1000), at least 8K");
+  expect_elastic_refused({"--rate", "1"},
+                         "--rate '1': expected bits per second, such as 100M or 1G (powers of 1000), at least 8K");
   expect_elastic_refused({"--grid", "square"}, "--grid 'square' is none of fitted, published, chunk_keys");
   expect_elastic_refused({"--times", "moon"}, "--times 'moon' is none of lan, wan");
   expect_elastic_refused({"--seeds", "5-3"}, "--seeds '5-3': expected one, or a range as in 0-9, of at most 10000");
   expect_elastic_refused({"--seeds", "0-10000"}, "--seeds '0-10000': expected one, or a range as in 0-9, of at most 10000");
   expect_elastic_refused({"--progress", "loud"}, "--progress 'loud' is none of auto, bar, lines, off");
-  expect_elastic_refused({"--trace", "t", "--churn", "period=5s"}, "--trace and --churn both say who comes and goes", "0 0 join\n");
+  expect_elastic_refused({"--trace", "t", "--churn", "period=5s"}, "--trace and --churn both say who comes and goes",
+                         "0 0 join\n");
   expect_elastic_refused({"--trace", "t", "--peers", "5"}, "--peers has no say beside --trace, which names them", "0 0 join\n");
-  expect_elastic_refused({"--churn", "pace=5s"}, "--churn pace=5s: bad_option: option \"pace\" is none of period, duration, kill, stop, min, law");
-  expect_elastic_refused({"--churn", "period=soon"}, "--churn period=soon: bad_option: period=soon: 'soon' is not a time such as 5s or 200ms");
-  expect_elastic_refused({"--churn", "kill=0.7,stop=0.7"}, "--churn kill=0.7,stop=0.7: bad_option: kill_share and stop_share are shares, and their sum is at most 1");
-  expect_elastic_refused({"--peers", "4", "--churn", "min=5"}, "--churn min=5: bad_option: peers_min=5 is not between 1 and peers=4");
+  expect_elastic_refused({"--churn", "pace=5s"},
+                         "--churn pace=5s: bad_option: option \"pace\" is none of period, duration, kill, stop, min, law");
+  expect_elastic_refused({"--churn", "period=soon"},
+                         "--churn period=soon: bad_option: period=soon: 'soon' is not a time such as 5s or 200ms");
+  expect_elastic_refused(
+      {"--churn", "kill=0.7,stop=0.7"},
+      "--churn kill=0.7,stop=0.7: bad_option: kill_share and stop_share are shares, and their sum is at most 1");
+  expect_elastic_refused({"--peers", "4", "--churn", "min=5"},
+                         "--churn min=5: bad_option: peers_min=5 is not between 1 and peers=4");
 }
 
 }  // namespace

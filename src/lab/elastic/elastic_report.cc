@@ -6,9 +6,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lab/drop_compute/drop_words.h"
 #include "cli/common/text.h"
 #include "elastic/layout/moshpit_grid.h"
+#include "lab/common/option_words.h"
 
 namespace unisono::cli {
 namespace {
@@ -21,7 +21,9 @@ constexpr size_t shown_problems = 10;
 
 double in_seconds(Nanos time) { return static_cast<double>(time) / static_cast<double>(second); }
 double share(uint64_t part, uint64_t whole) { return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole); }
-double quantile(const std::vector<double>& sorted, double part) { return sorted.empty() ? 0 : sorted[static_cast<size_t>(part * static_cast<double>(sorted.size() - 1))]; }
+double quantile(const std::vector<double>& sorted, double part) {
+  return sorted.empty() ? 0 : sorted[static_cast<size_t>(part * static_cast<double>(sorted.size() - 1))];
+}
 
 // Three digits, or whole seconds.
 std::string brief(double seconds) {
@@ -41,7 +43,8 @@ std::string share_text(uint64_t part, uint64_t whole) {
 
 std::string times_text(const std::vector<double>& sorted) {
   if (sorted.empty()) return "-";
-  return fmt::format("median {}, p99 {}, longest {}", brief(quantile(sorted, .5)), brief(quantile(sorted, .99)), brief(sorted.back()));
+  return fmt::format("median {}, p99 {}, longest {}", brief(quantile(sorted, .5)), brief(quantile(sorted, .99)),
+                     brief(sorted.back()));
 }
 
 std::string counts_text(const std::map<std::string, uint64_t>& counts) {
@@ -83,7 +86,8 @@ std::string grid_text(const ElasticResult& result, uint32_t peers) {
   uint64_t cells = 1;
   for (const auto size : dims) cells *= size;
   if (settings.grid == GridKind::fitted || dims.size() == 1 || cells == peers) return {};
-  return fmt::format("# {}: not exact with {}, even if nobody is absent; only N = {}^d is\n", result.plan.grid, plural(peers, "peer"), settings.max_group);
+  return fmt::format("# {}: not exact with {}, even if nobody is absent; only N = {}^d is\n", result.plan.grid,
+                     plural(peers, "peer"), settings.max_group);
 }
 
 // All runs put together. Ends and beginnings are those of the latest.
@@ -93,13 +97,15 @@ Run sum_of(const std::vector<Run>& runs) {
     const auto& run = runs[i];
     all.formed = std::max(all.formed, run.formed);
     all.ended = std::max(all.ended, run.ended);
-    all.joins += run.joins, all.kills += run.kills, all.leaves += run.leaves, all.stops += run.stops, all.loaded += run.loaded, all.events_left += run.events_left;
+    all.joins += run.joins, all.kills += run.kills, all.leaves += run.leaves, all.stops += run.stops, all.loaded += run.loaded,
+        all.events_left += run.events_left;
     all.steps += run.steps, all.exact += run.exact, all.messages += run.messages, all.bytes += run.bytes;
     all.seconds.insert(all.seconds.end(), run.seconds.begin(), run.seconds.end());
     for (const auto& [name, count] : run.outcomes) all.outcomes[name] += count;
     auto& replay = all.replay;
     const auto& more = run.replay;
-    replay.groups += more.groups, replay.rounds += more.rounds, replay.chunks += more.chunks, replay.voided += more.voided, replay.absences += more.absences, replay.undecided += more.undecided, replay.wrong += more.wrong;
+    replay.groups += more.groups, replay.rounds += more.rounds, replay.chunks += more.chunks, replay.voided += more.voided,
+        replay.absences += more.absences, replay.undecided += more.undecided, replay.wrong += more.wrong;
     replay.weight_error = std::max(replay.weight_error, more.weight_error);
     replay.value_error = std::max(replay.value_error, more.value_error);
   }
@@ -107,7 +113,9 @@ Run sum_of(const std::vector<Run>& runs) {
   return all;
 }
 
-std::string seeds_text(const sim::SeedRange& seeds) { return seeds.first == seeds.last ? fmt::format("seed {}", seeds.first) : fmt::format("seeds {}-{}", seeds.first, seeds.last); }
+std::string seeds_text(const sim::SeedRange& seeds) {
+  return seeds.first == seeds.last ? fmt::format("seed {}", seeds.first) : fmt::format("seeds {}-{}", seeds.first, seeds.last);
+}
 
 std::string links_text(const sim::ElasticLinkModel& links) {
   auto text = fmt::format("links of {}", time_text(in_seconds(links.delay)));
@@ -120,22 +128,35 @@ std::string head_of(const ElasticResult& result) {
   const auto& study = result.plan.study;
   const auto& cluster = study.cluster;
   const uint32_t peers = peers_of(result);
-  auto text = fmt::format("# {}, groups of up to {}: a grid of {}; {} each; {}\n# {} between two averaging steps", plural(peers, "peer"), cluster.settings.max_group, fmt::join(dims_of(cluster.settings, peers), "x"), plural(cluster.settings.elements, "number"),
-                          links_text(cluster.links), time_text(in_seconds(cluster.compute)));
-  if (cluster.compute_jitter > 0) text += fmt::format(" to {}", time_text(in_seconds(cluster.compute + cluster.compute_jitter)));
-  if (study.absence > 0) text += fmt::format("; absent with a chance of {} in a round, for {}", study.absence, time_text(in_seconds(study.away)));
-  return text + fmt::format("; {}; {}\n", result.plan.whole_trace ? fmt::format("{} of a trace", time_text(in_seconds(study.until))) : plural(study.steps, "step"), seeds_text(result.plan.seeds)) + grid_text(result, peers);
+  auto text = fmt::format("# {}, groups of up to {}: a grid of {}; {} each; {}\n# {} between two averaging steps",
+                          plural(peers, "peer"), cluster.settings.max_group, fmt::join(dims_of(cluster.settings, peers), "x"),
+                          plural(cluster.settings.elements, "number"), links_text(cluster.links),
+                          time_text(in_seconds(cluster.compute)));
+  if (cluster.compute_jitter > 0)
+    text += fmt::format(" to {}", time_text(in_seconds(cluster.compute + cluster.compute_jitter)));
+  if (study.absence > 0)
+    text += fmt::format("; absent with a chance of {} in a round, for {}", study.absence, time_text(in_seconds(study.away)));
+  return text +
+         fmt::format("; {}; {}\n",
+                     result.plan.whole_trace ? fmt::format("{} of a trace", time_text(in_seconds(study.until)))
+                                             : plural(study.steps, "step"),
+                     seeds_text(result.plan.seeds)) +
+         grid_text(result, peers);
 }
 
 std::string end_text(const Run& run) { return !run.completed ? "NOT WITHIN ITS LIMIT" : is_right(run) ? "ok" : "WRONG"; }
 
 std::string rows_of(const ElasticResult& result) {
-  auto text = fmt::format("#\n#{:>6} {:>10} {:>10} {:>7} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "seed", "formed", "ended", "peers", "steps", "exact", "median", "p99", "longest");
+  auto text = fmt::format("#\n#{:>6} {:>10} {:>10} {:>7} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "seed", "formed", "ended",
+                          "peers", "steps", "exact", "median", "p99", "longest");
   for (size_t i = 0; i < result.runs.size(); ++i) {
     const auto& run = result.runs[i];
-    const auto peers = fewest_present(run) == most_present(run) ? fmt::format("{}", most_present(run)) : fmt::format("{}-{}", fewest_present(run), most_present(run));
-    text += fmt::format(" {:>6} {:>10} {:>10} {:>7} {:>9} {:>7} {:>10} {:>10} {:>10}  {}\n", result.plan.seeds.first + i, brief(run.formed), brief(run.ended), peers, run.steps, share_text(run.exact, run.steps),
-                        brief(quantile(run.seconds, .5)), brief(quantile(run.seconds, .99)), brief(quantile(run.seconds, 1)), end_text(run));
+    const auto peers = fewest_present(run) == most_present(run) ? fmt::format("{}", most_present(run))
+                                                                : fmt::format("{}-{}", fewest_present(run), most_present(run));
+    text += fmt::format(" {:>6} {:>10} {:>10} {:>7} {:>9} {:>7} {:>10} {:>10} {:>10}  {}\n", result.plan.seeds.first + i,
+                        brief(run.formed), brief(run.ended), peers, run.steps, share_text(run.exact, run.steps),
+                        brief(quantile(run.seconds, .5)), brief(quantile(run.seconds, .99)), brief(quantile(run.seconds, 1)),
+                        end_text(run));
   }
   return text;
 }
@@ -147,15 +168,27 @@ std::string sums_of(const Run& all, bool several) {
   const std::string last = several ? " at the latest" : "";
   auto text = std::string("#\n");
   text += line("run formed", all.steps == 0 && all.formed == 0 ? "never" : fmt::format("after {}{}", brief(all.formed), last));
-  text += line("run ended", fmt::format("after {}{}{}", brief(all.ended), last, all.events_left > 0 ? fmt::format(", before {} of the trace", plural(all.events_left, "event")) : ""));
-  text += line("peers", fmt::format("{} joined, {} of them loaded the run's state; {} killed, {} left, stood still {}", all.joins, all.loaded, all.kills, all.leaves, plural(all.stops, "time")));
-  text += line("averaging steps of peers", all.steps == 0 ? "none" : fmt::format("{}, {} exact", all.steps, share_text(all.exact, all.steps)));
+  text +=
+      line("run ended",
+           fmt::format("after {}{}{}", brief(all.ended), last,
+                       all.events_left > 0 ? fmt::format(", before {} of the trace", plural(all.events_left, "event")) : ""));
+  text += line("peers", fmt::format("{} joined, {} of them loaded the run's state; {} killed, {} left, stood still {}",
+                                    all.joins, all.loaded, all.kills, all.leaves, plural(all.stops, "time")));
+  text += line("averaging steps of peers",
+               all.steps == 0 ? "none" : fmt::format("{}, {} exact", all.steps, share_text(all.exact, all.steps)));
   text += line("time of an averaging step", times_text(all.seconds));
   text += line("rounds of peers", counts_text(all.outcomes));
-  text += line("sent", fmt::format("{} messages, {}{}", all.messages, format_bytes(all.bytes), all.steps > 0 ? fmt::format("; {} per averaging step of a peer", format_bytes(all.bytes / all.steps)) : ""));
-  text += line("replayed", fmt::format("{} of peers in {}: {}, {} void, {} missing", plural(replay.rounds, "round"), plural(replay.groups, "group"), plural(replay.chunks, "chunk"), replay.voided, plural(replay.absences, "contribution")) +
-                                  (replay.undecided > 0 ? fmt::format("; {} without a verdict", plural(replay.undecided, "round")) : ""));
-  text += line("largest error", fmt::format("of a sum of weights {:.2g}, of a mean {:.2g}, relative", replay.weight_error, replay.value_error));
+  text += line(
+      "sent",
+      fmt::format("{} messages, {}{}", all.messages, format_bytes(all.bytes),
+                  all.steps > 0 ? fmt::format("; {} per averaging step of a peer", format_bytes(all.bytes / all.steps)) : ""));
+  text += line(
+      "replayed",
+      fmt::format("{} of peers in {}: {}, {} void, {} missing", plural(replay.rounds, "round"), plural(replay.groups, "group"),
+                  plural(replay.chunks, "chunk"), replay.voided, plural(replay.absences, "contribution")) +
+          (replay.undecided > 0 ? fmt::format("; {} without a verdict", plural(replay.undecided, "round")) : ""));
+  text += line("largest error",
+               fmt::format("of a sum of weights {:.2g}, of a mean {:.2g}, relative", replay.weight_error, replay.value_error));
   return text;
 }
 
@@ -174,7 +207,9 @@ std::string problems_of(const ElasticResult& result) {
     text += fmt::format("#   again: {} --seeds {}\n", result.plan.again, seed);
   }
   if (wrong > shown_problems) text += fmt::format("# and {} more\n", wrong - shown_problems);
-  if (wrong == 0) return result.runs.size() == 1 ? "#\n# nothing was wrong\n" : fmt::format("#\n# nothing was wrong in {}\n", plural(result.runs.size(), "run"));
+  if (wrong == 0)
+    return result.runs.size() == 1 ? "#\n# nothing was wrong\n"
+                                   : fmt::format("#\n# nothing was wrong in {}\n", plural(result.runs.size(), "run"));
   return "#\n" + text + (result.runs.size() > 1 ? fmt::format("# {} of {} runs WRONG\n", wrong, result.runs.size()) : "");
 }
 
@@ -182,9 +217,25 @@ Json settings_of(const ElasticResult& result) {
   const auto& plan = result.plan;
   const auto& study = plan.study;
   const auto& cluster = study.cluster;
-  Json settings{{"kind", "elastic"}, {"command", plan.again}, {"peers", peers_of(result)}, {"max_group", cluster.settings.max_group}, {"dims", dims_of(cluster.settings, peers_of(result))}, {"rounds", cluster.settings.rounds}, {"grid", plan.grid}, {"times", plan.times},
-                {"min_peers", cluster.settings.min_peers}, {"max_peers", cluster.settings.max_peers}, {"elements", cluster.settings.elements}, {"absence", study.absence}, {"away_ns", study.away}, {"compute_ns", cluster.compute}, {"compute_jitter_ns", cluster.compute_jitter},
-                {"delay_ns", cluster.links.delay}, {"jitter_ns", cluster.links.jitter}, {"bytes_per_second", cluster.links.bytes_per_second}, {"limit_ns", study.limit}};
+  Json settings{{"kind", "elastic"},
+                {"command", plan.again},
+                {"peers", peers_of(result)},
+                {"max_group", cluster.settings.max_group},
+                {"dims", dims_of(cluster.settings, peers_of(result))},
+                {"rounds", cluster.settings.rounds},
+                {"grid", plan.grid},
+                {"times", plan.times},
+                {"min_peers", cluster.settings.min_peers},
+                {"max_peers", cluster.settings.max_peers},
+                {"elements", cluster.settings.elements},
+                {"absence", study.absence},
+                {"away_ns", study.away},
+                {"compute_ns", cluster.compute},
+                {"compute_jitter_ns", cluster.compute_jitter},
+                {"delay_ns", cluster.links.delay},
+                {"jitter_ns", cluster.links.jitter},
+                {"bytes_per_second", cluster.links.bytes_per_second},
+                {"limit_ns", study.limit}};
   if (plan.whole_trace) settings["until_ns"] = study.until;
   else settings["steps"] = study.steps;
   return settings;
@@ -194,16 +245,52 @@ Json run_of(const Run& run, uint64_t seed) {
   const auto& replay = run.replay;
   double sum = 0;
   for (const double each : run.seconds) sum += each;
-  Json json{{"kind", "run"}, {"seed", seed}, {"right", is_right(run)}, {"completed", run.completed}, {"problem", run.problem}, {"formed_ns", run.formed}, {"ended_ns", run.ended}, {"joins", run.joins}, {"kills", run.kills}, {"leaves", run.leaves}, {"stops", run.stops},
-            {"events_left", run.events_left}, {"loaded", run.loaded}, {"steps", run.steps}, {"exact", run.exact},
-            {"step_seconds", {{"mean", run.seconds.empty() ? 0 : sum / static_cast<double>(run.seconds.size())}, {"median", quantile(run.seconds, .5)}, {"p99", quantile(run.seconds, .99)}, {"max", quantile(run.seconds, 1)}}},
-            {"outcomes", run.outcomes}, {"messages", run.messages}, {"bytes", run.bytes},
-            {"replay", {{"groups", replay.groups}, {"rounds", replay.rounds}, {"chunks", replay.chunks}, {"voided", replay.voided}, {"absences", replay.absences}, {"undecided", replay.undecided}, {"weight_error", replay.weight_error}, {"value_error", replay.value_error},
-                        {"wrong", replay.wrong}, {"examples", replay.examples}}},
-            {"present", Json::array()}, {"by_step", Json::array()}};
+  Json json{{"kind", "run"},
+            {"seed", seed},
+            {"right", is_right(run)},
+            {"completed", run.completed},
+            {"problem", run.problem},
+            {"formed_ns", run.formed},
+            {"ended_ns", run.ended},
+            {"joins", run.joins},
+            {"kills", run.kills},
+            {"leaves", run.leaves},
+            {"stops", run.stops},
+            {"events_left", run.events_left},
+            {"loaded", run.loaded},
+            {"steps", run.steps},
+            {"exact", run.exact},
+            {"step_seconds",
+             {{"mean", run.seconds.empty() ? 0 : sum / static_cast<double>(run.seconds.size())},
+              {"median", quantile(run.seconds, .5)},
+              {"p99", quantile(run.seconds, .99)},
+              {"max", quantile(run.seconds, 1)}}},
+            {"outcomes", run.outcomes},
+            {"messages", run.messages},
+            {"bytes", run.bytes},
+            {"replay",
+             {{"groups", replay.groups},
+              {"rounds", replay.rounds},
+              {"chunks", replay.chunks},
+              {"voided", replay.voided},
+              {"absences", replay.absences},
+              {"undecided", replay.undecided},
+              {"weight_error", replay.weight_error},
+              {"value_error", replay.value_error},
+              {"wrong", replay.wrong},
+              {"examples", replay.examples}}},
+            {"present", Json::array()},
+            {"by_step", Json::array()}};
   for (const auto& [at, count] : run.present) json["present"].push_back({{"at_ns", at}, {"peers", count}});
   for (const auto& [step, tally] : run.by_step)
-    json["by_step"].push_back({{"step", step}, {"peers", tally.peers}, {"exact", tally.exact}, {"first_ended_ns", tally.first_ended}, {"ended_ns", tally.ended}, {"seconds_mean", tally.seconds_mean}, {"seconds_max", tally.seconds_max}, {"spread", tally.spread}});
+    json["by_step"].push_back({{"step", step},
+                               {"peers", tally.peers},
+                               {"exact", tally.exact},
+                               {"first_ended_ns", tally.first_ended},
+                               {"ended_ns", tally.ended},
+                               {"seconds_mean", tally.seconds_mean},
+                               {"seconds_max", tally.seconds_max},
+                               {"spread", tally.spread}});
   return json;
 }
 
@@ -223,7 +310,9 @@ std::vector<Moment> moments_of(const Run& run) {
     if (i % together == 0) moments.push_back({.at = in_seconds(tallies[i].first)});
     auto& moment = moments.back();
     const auto& tally = *tallies[i].second;
-    moment.seconds_mean = (moment.seconds_mean * static_cast<double>(moment.peers) + tally.seconds_mean * static_cast<double>(tally.peers)) / static_cast<double>(moment.peers + tally.peers);
+    moment.seconds_mean =
+        (moment.seconds_mean * static_cast<double>(moment.peers) + tally.seconds_mean * static_cast<double>(tally.peers)) /
+        static_cast<double>(moment.peers + tally.peers);
     moment.peers += tally.peers;
     moment.exact += tally.exact;
     ++moment.steps;
@@ -274,9 +363,18 @@ std::string json_of(const ElasticResult& result) {
 
 std::vector<Panel> panels_of(const ElasticResult& result) {
   const bool alone = result.runs.size() == 1;
-  const auto panel = [](const std::string& title, const std::string& y_label) { return Panel{.title = title, .x_label = "virtual time, s", .y_label = y_label, .series = {}, .y_from_zero = true, .x_from_zero = true}; };
-  auto times = panel(alone ? "Time of an averaging step" : "Longest time of an averaging step", "s"), exact = panel("Averaging steps that lack nobody's values", "% of peers' averaging steps");
-  auto peers = panel("Peers", ""), spread = panel("How far apart values are when an averaging step begins", "standard deviation in a group");
+  const auto panel = [](const std::string& title, const std::string& y_label) {
+    return Panel{.title = title,
+                 .x_label = "virtual time, s",
+                 .y_label = y_label,
+                 .series = {},
+                 .y_from_zero = true,
+                 .x_from_zero = true};
+  };
+  auto times = panel(alone ? "Time of an averaging step" : "Longest time of an averaging step", "s"),
+       exact = panel("Averaging steps that lack nobody's values", "% of peers' averaging steps");
+  auto peers = panel("Peers", ""),
+       spread = panel("How far apart values are when an averaging step begins", "standard deviation in a group");
   times.y_axis = Axis::decades;
   times.y_from_zero = false;
   peers.legend = Corner::lower_right;
@@ -286,7 +384,10 @@ std::vector<Panel> panels_of(const ElasticResult& result) {
     const auto moments = moments_of(run);
     // Colours are the same in all panels, so two of them have no legend.
     const auto series = [&](const std::string& name, bool dots) {
-      return Series{.name = alone || name.empty() ? name : fmt::format("seed {}", result.plan.seeds.first + i), .colour = line_colour(i), .markers = dots, .points = {}};
+      return Series{.name = alone || name.empty() ? name : fmt::format("seed {}", result.plan.seeds.first + i),
+                    .colour = line_colour(i),
+                    .markers = dots,
+                    .points = {}};
     };
     add_series(times, series("longest", !alone), moments, [](const Moment& moment) { return moment.seconds_max; });
     add_series(exact, series("", true), moments, [](const Moment& moment) { return 100 * share(moment.exact, moment.peers); });
@@ -295,8 +396,10 @@ std::vector<Panel> panels_of(const ElasticResult& result) {
     there.points = present_of(run);
     peers.series.push_back(std::move(there));
     if (!alone) continue;
-    add_series(times, {.name = "mean", .colour = line_colour(1), .points = {}}, moments, [](const Moment& moment) { return moment.seconds_mean; });
-    add_series(peers, {.name = "ended the averaging step", .colour = line_colour(1), .points = {}}, moments, [](const Moment& moment) { return static_cast<double>(moment.peers) / static_cast<double>(moment.steps); });
+    add_series(times, {.name = "mean", .colour = line_colour(1), .points = {}}, moments,
+               [](const Moment& moment) { return moment.seconds_mean; });
+    add_series(peers, {.name = "ended the averaging step", .colour = line_colour(1), .points = {}}, moments,
+               [](const Moment& moment) { return static_cast<double>(moment.peers) / static_cast<double>(moment.steps); });
   }
   return {times, exact, peers, spread};
 }

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/elastic/elastic_plan.h"
 #include "cli/common/plot.h"
+#include "lab/elastic/elastic_plan.h"
 
 namespace unisono::cli {
 
@@ -22,7 +22,8 @@ bool is_right(const ElasticResult& result);
 std::string table_of(const ElasticResult& result);
 // A line for the settings, one for each run, one with the verdict. The same plan and build give the same bytes.
 std::string json_of(const ElasticResult& result);
-// Over virtual time: times of averaging steps, how many were exact, who was there, how far apart values were. Of several seeds the first ten.
+// Over virtual time: times of averaging steps, how many were exact, who was there, how far apart values were. Of several seeds
+// the first ten.
 std::vector<Panel> panels_of(const ElasticResult& result);
 
 }  // namespace unisono::cli

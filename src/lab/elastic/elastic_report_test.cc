@@ -33,8 +33,13 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 TEST(ElasticReport, table_has_what_came_of_a_run) {
   const auto result = result_of({.peers = "12", .steps = "4", .max_group = "4"});
   const auto text = table_of(result);
-  EXPECT_TRUE(contains(text, "# 12 peers, groups of up to 4: a grid of 4x3; 1024 numbers each; links of 100 us\n# 100 ms between two averaging steps; 4 averaging steps; seed 0\n#\n run formed         after ")) << text;
-  EXPECT_TRUE(contains(text, "\n peers              12 joined, 0 of them loaded the run's state; 0 killed, 0 left, stood still 0 times\n")) << text;
+  EXPECT_TRUE(contains(text,
+                       "# 12 peers, groups of up to 4: a grid of 4x3; 1024 numbers each; links of 100 us\n# 100 ms between two "
+                       "averaging steps; 4 averaging steps; seed 0\n#\n run formed         after "))
+      << text;
+  EXPECT_TRUE(contains(
+      text, "\n peers              12 joined, 0 of them loaded the run's state; 0 killed, 0 left, stood still 0 times\n"))
+      << text;
   EXPECT_TRUE(contains(text, "\n averaging steps of peers    48, 100 % exact\n")) << text;
   EXPECT_TRUE(contains(text, "\n rounds of peers    96 averaged\n")) << text;
   EXPECT_TRUE(contains(text, "\n replayed           96 rounds of peers in 28 groups: ")) << text;
@@ -55,7 +60,10 @@ TEST(ElasticReport, a_grid_of_keys_is_exact_if_it_is_full_and_says_so_if_it_is_n
 TEST(ElasticReport, several_seeds_have_a_line_each_and_their_sum) {
   const auto result = result_of({.peers = "6", .steps = "3", .seeds = "7-9"});
   const auto text = table_of(result);
-  EXPECT_TRUE(contains(text, "; 3 averaging steps; seeds 7-9\n#\n#  seed     formed      ended   peers    averaging steps   exact     median        p99    longest\n      7 ")) << text;
+  EXPECT_TRUE(contains(text,
+                       "; 3 averaging steps; seeds 7-9\n#\n#  seed     formed      ended   peers    averaging steps   exact    "
+                       " median        p99    longest\n      7 "))
+      << text;
   EXPECT_TRUE(contains(text, "\n      9 ")) << text;
   EXPECT_TRUE(contains(text, "\n averaging steps of peers    54, 100 % exact\n")) << text;
   EXPECT_TRUE(contains(text, "\n# nothing was wrong in 3 runs\n")) << text;
@@ -73,10 +81,16 @@ TEST(ElasticReport, what_was_wrong_is_shown_with_the_command_that_shows_it_again
   const auto text = table_of(result);
   EXPECT_TRUE(contains(text, "  NOT WITHIN ITS LIMIT\n")) << text;
   EXPECT_TRUE(contains(text, "#\n# seed 4:\n#   not at its end after ")) << text;
-  EXPECT_TRUE(contains(text, "\n#   peer 3 did not join: ROSTER_FULL\n#   wrong 12 times in rounds, as\n#     averaging step 1: a bit differs\n#   again: unisono simulate elastic --peers 4 --averaging-steps 2 --seeds 4\n# 1 of 2 runs WRONG\n")) << text;
+  EXPECT_TRUE(
+      contains(text,
+               "\n#   peer 3 did not join: ROSTER_FULL\n#   wrong 12 times in rounds, as\n#     averaging step 1: a bit "
+               "differs\n#   again: unisono simulate elastic --peers 4 --averaging-steps 2 --seeds 4\n# 1 of 2 runs WRONG\n"))
+      << text;
   EXPECT_FALSE(contains(text, "nothing was wrong")) << text;
   EXPECT_EQ(lines_of(result).back(), (nlohmann::json{{"kind", "verdict"}, {"runs", 2}, {"right", 1}}));
-  for (auto change : {+[](sim::ElasticStudyResult& run) { run.completed = false; }, +[](sim::ElasticStudyResult& run) { run.problem = "p"; }, +[](sim::ElasticStudyResult& run) { run.replay.wrong = 1; }}) {
+  for (auto change :
+       {+[](sim::ElasticStudyResult& run) { run.completed = false; }, +[](sim::ElasticStudyResult& run) { run.problem = "p"; },
+        +[](sim::ElasticStudyResult& run) { run.replay.wrong = 1; }}) {
     auto run = result.runs[0];
     change(run);
     EXPECT_FALSE(is_right(run));
@@ -100,7 +114,13 @@ TEST(ElasticReport, events_of_a_trace_that_came_too_late_are_counted) {
 }
 
 TEST(ElasticReport, the_same_seed_gives_the_same_json_to_the_byte) {
-  const ElasticWords words{.peers = "10", .absence = "0.05", .churn = "period=1s,duration=20s,stop=0.3,kill=0.5", .compute_jitter = "5ms", .jitter = "100us", .rate = "100M", .seeds = "1-2"};
+  const ElasticWords words{.peers = "10",
+                           .absence = "0.05",
+                           .churn = "period=1s,duration=20s,stop=0.3,kill=0.5",
+                           .compute_jitter = "5ms",
+                           .jitter = "100us",
+                           .rate = "100M",
+                           .seeds = "1-2"};
   const auto one = json_of(result_of(words)), other = json_of(result_of(words));
   EXPECT_EQ(one, other);
   EXPECT_FALSE(contains(one, "real"));
@@ -145,8 +165,13 @@ TEST(ElasticReport, a_run_that_never_begins_is_told_too) {
   EXPECT_FALSE(is_right(result));
   const auto text = table_of(result);
   EXPECT_TRUE(contains(text, "\n run formed         never\n run ended          after 60 s\n")) << text;
-  EXPECT_TRUE(contains(text, "\n averaging steps of peers    none\n time of an averaging step    -\n rounds of peers    none\n")) << text;
-  EXPECT_TRUE(contains(text, "\n# seed 0:\n#   not at its end after 60 s\n#   again: unisono simulate elastic --trace t --min-peers 2 --limit 1m --seeds 0\n")) << text;
+  EXPECT_TRUE(
+      contains(text, "\n averaging steps of peers    none\n time of an averaging step    -\n rounds of peers    none\n"))
+      << text;
+  EXPECT_TRUE(contains(text,
+                       "\n# seed 0:\n#   not at its end after 60 s\n#   again: unisono simulate elastic --trace t --min-peers "
+                       "2 --limit 1m --seeds 0\n"))
+      << text;
   EXPECT_EQ(lines_of(result)[1]["completed"], false);
   EXPECT_FALSE(svg(panels_of(result)).empty());
 }

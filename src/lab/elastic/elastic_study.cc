@@ -22,8 +22,11 @@ using ProgressCall = std::function<void(const ElasticStudyProgress&)>;
 
 class Study {
  public:
-  Study(const ElasticStudyOptions& options, const ProgressCall& progress) : options_(options), progress_(progress), random_(mix64(options.cluster.seed ^ 0x57d1)), cluster_(with_watch(options)) {
-    cluster_.initial = [this](uint32_t index) { return first_values(index, options_.cluster.settings.elements, options_.cluster.seed); };
+  Study(const ElasticStudyOptions& options, const ProgressCall& progress)
+      : options_(options), progress_(progress), random_(mix64(options.cluster.seed ^ 0x57d1)), cluster_(with_watch(options)) {
+    cluster_.initial = [this](uint32_t index) {
+      return first_values(index, options_.cluster.settings.elements, options_.cluster.seed);
+    };
     // Training moves what each has apart again.
     cluster_.prepare = [this](uint32_t index, std::vector<float>& values) {
       if (result_.formed == 0) result_.formed = cluster_.now();
@@ -48,7 +51,8 @@ class Study {
       }
     }
     // All end the averaging step that is under way then.
-    if (options_.until > 0) cluster_.network().at(options_.until, [this] { to_end_ = std::max(to_end_, steps_ + 1), changed_ = true; });
+    if (options_.until > 0)
+      cluster_.network().at(options_.until, [this] { to_end_ = std::max(to_end_, steps_ + 1), changed_ = true; });
   }
 
   ElasticStudyResult run() {
@@ -62,7 +66,8 @@ class Study {
     result_.replay = replay_.counts();
     for (const auto& [name, index] : slots_) {
       const auto& status = cluster_.peer(index)->join_status();
-      if (!status.ok() && result_.problem.empty()) result_.problem = "peer " + std::to_string(name) + " did not join: " + status.message();
+      if (!status.ok() && result_.problem.empty())
+        result_.problem = "peer " + std::to_string(name) + " did not join: " + status.message();
     }
     std::ranges::sort(result_.seconds);
     return std::move(result_);
@@ -99,11 +104,8 @@ class Study {
         leave(index);
         slots_.erase(event.peer);
         break;
-      case ChurnAction::stop:
-        hold(index);
-        break;
-      default:
-        release(index);
+      case ChurnAction::stop: hold(index); break;
+      default: release(index);
     }
     note_present();
   }
@@ -131,7 +133,8 @@ class Study {
     if (leaves_later_.erase(index) > 0) cluster_.leave(index);
   }
   void note_present() {
-    if (result_.present.empty() || result_.present.back().first < cluster_.now()) result_.present.emplace_back(cluster_.now(), 0);
+    if (result_.present.empty() || result_.present.back().first < cluster_.now())
+      result_.present.emplace_back(cluster_.now(), 0);
     result_.present.back().second = static_cast<uint32_t>(slots_.size());
   }
 
@@ -147,7 +150,8 @@ class Study {
     tally.seconds_mean += (report.seconds - tally.seconds_mean) / static_cast<double>(tally.peers);
     tally.seconds_max = std::max(tally.seconds_max, report.seconds);
     for (const auto& round : report.rounds) ++result_.outcomes[round.outcome];
-    if (!report.rounds.empty()) tally.spread += (std::sqrt(std::max(0.0, report.rounds[0].variance)) - tally.spread) / static_cast<double>(tally.peers);
+    if (!report.rounds.empty())
+      tally.spread += (std::sqrt(std::max(0.0, report.rounds[0].variance)) - tally.spread) / static_cast<double>(tally.peers);
     ended_[index] = report.step + 1;
     usual_ += (report.seconds - usual_) / 64;
     if (report.step + 1 > steps_) {
@@ -190,10 +194,10 @@ class Study {
   std::vector<Nanos> begins_;           // by process
   std::map<uint32_t, uint32_t> holds_;  // processes that stand still: for how many reasons
   std::set<uint32_t> leaves_later_;     // when they go on
-  uint64_t steps_ = 0;                 // that somebody ended, by number
-  uint64_t to_end_ = options_.steps;   // by all
+  uint64_t steps_ = 0;                  // that somebody ended, by number
+  uint64_t to_end_ = options_.steps;    // by all
   uint64_t events_ = 0;
-  double usual_ = 0.02;                 // seconds of an averaging step, smoothed
+  double usual_ = 0.02;  // seconds of an averaging step, smoothed
   bool changed_ = false;
 };
 
@@ -201,18 +205,23 @@ class Study {
 
 Status check(const ElasticStudyOptions& options) {
   const auto& settings = options.cluster.settings;
-  if (options.peers < 1 || options.peers > churn_peers_max) return {Code::invalid, "peers is " + std::to_string(options.peers) + ": 1 to " + std::to_string(churn_peers_max)};
+  if (options.peers < 1 || options.peers > churn_peers_max)
+    return {Code::invalid, "peers is " + std::to_string(options.peers) + ": 1 to " + std::to_string(churn_peers_max)};
   if (options.steps < 1) return {Code::invalid, "averaging steps is 0: at least 1"};
   if (settings.elements < 1) return {Code::invalid, "elements is 0: at least 1"};
-  if (!(options.absence >= 0 && options.absence < 1)) return {Code::invalid, "absence is " + std::to_string(options.absence) + ": 0 to below 1"};
+  if (!(options.absence >= 0 && options.absence < 1))
+    return {Code::invalid, "absence is " + std::to_string(options.absence) + ": 0 to below 1"};
   if (options.away < millisecond || options.limit < second) return {Code::invalid, "away is at least 1 ms, limit at least 1 s"};
   if (options.until < 0 || options.until >= options.limit) return {Code::invalid, "the run is to go on longer than its limit"};
-  if (const auto parsed = ChurnTrace::parse(options.trace.to_text()); !parsed.ok()) return {Code::invalid, "trace, " + parsed.status().message()};
-  if (settings.commit != CommitRule::agreed || !(settings.contribute == StepCodec()) || !(settings.result == StepCodec())) return {Code::invalid, "a study replays rounds that agree on plain values, and no others"};
+  if (const auto parsed = ChurnTrace::parse(options.trace.to_text()); !parsed.ok())
+    return {Code::invalid, "trace, " + parsed.status().message()};
+  if (settings.commit != CommitRule::agreed || !(settings.contribute == StepCodec()) || !(settings.result == StepCodec()))
+    return {Code::invalid, "a study replays rounds that agree on plain values, and no others"};
   return settings.times.check();
 }
 
-Result<ElasticStudyResult> study_elastic(const ElasticStudyOptions& options, const std::function<void(const ElasticStudyProgress&)>& progress) {
+Result<ElasticStudyResult> study_elastic(const ElasticStudyOptions& options,
+                                         const std::function<void(const ElasticStudyProgress&)>& progress) {
   if (auto checked = check(options); !checked.ok()) return checked;
   return Study(options, progress).run();
 }

@@ -59,7 +59,13 @@ TEST(ElasticStudy, peers_come_and_go_by_a_trace) {
   auto options = study_of(8, 60);
   options.cluster.settings.min_peers = 1;
   options.cluster.compute = 200 * millisecond;
-  auto trace = make_churn({.peers = 8, .peers_min = 4, .period = 2 * second, .duration = 20 * second, .kill_share = 0.7, .stop_share = 0.2, .seed = 3});
+  auto trace = make_churn({.peers = 8,
+                           .peers_min = 4,
+                           .period = 2 * second,
+                           .duration = 20 * second,
+                           .kill_share = 0.7,
+                           .stop_share = 0.2,
+                           .seed = 3});
   ASSERT_TRUE(trace.ok());
   options.trace = *trace;
   ElasticStudyProgress last;
@@ -131,7 +137,8 @@ TEST(ElasticStudy, who_leaves_while_it_stands_still_says_goodbye_afterwards) {
 
 TEST(ElasticStudy, who_goes_before_it_has_begun_was_never_there) {
   auto options = study_of(4, 2);
-  options.trace = trace_of("0 0 join\n0 1 join\n0 1000 join\n0 1001 join\n0.5 1000 leave\n0.5 1001 kill\n0.5 2 join\n0.5 2 kill\n0.5 2 join\n");
+  options.trace = trace_of(
+      "0 0 join\n0 1 join\n0 1000 join\n0 1001 join\n0.5 1000 leave\n0.5 1001 kill\n0.5 2 join\n0.5 2 kill\n0.5 2 join\n");
   options.cluster.settings.min_peers = 3;
   const auto result = study_elastic(options);
   expect_right(result);
@@ -179,9 +186,15 @@ TEST(ElasticStudy, a_run_that_cannot_begin_ends_at_its_limit) {
 
 TEST(ElasticStudy, what_makes_no_sense_is_refused) {
   const std::function<void(ElasticStudyOptions&)> wrongs[] = {
-      [](auto& o) { o.peers = 0; }, [](auto& o) { o.peers = 5000; }, [](auto& o) { o.steps = 0; }, [](auto& o) { o.cluster.settings.elements = 0; }, [](auto& o) { o.absence = 1; },
-      [](auto& o) { o.away = 0; }, [](auto& o) { o.cluster.settings.commit = CommitRule::per_result; },
-      [](auto& o) { o.trace.events = {{.at = 0, .peer = 3, .action = ChurnAction::kill}}; }, [](auto& o) { o.until = o.limit; }};
+      [](auto& o) { o.peers = 0; },
+      [](auto& o) { o.peers = 5000; },
+      [](auto& o) { o.steps = 0; },
+      [](auto& o) { o.cluster.settings.elements = 0; },
+      [](auto& o) { o.absence = 1; },
+      [](auto& o) { o.away = 0; },
+      [](auto& o) { o.cluster.settings.commit = CommitRule::per_result; },
+      [](auto& o) { o.trace.events = {{.at = 0, .peer = 3, .action = ChurnAction::kill}}; },
+      [](auto& o) { o.until = o.limit; }};
   for (const auto& wrong : wrongs) {
     auto options = study_of(4, 3);
     wrong(options);
@@ -222,7 +235,11 @@ struct Forger final : RoundWatch {
 
 TEST(ElasticReplay, sees_what_is_wrong) {
   using enum Forger::Lie;
-  for (const auto& [lie, part] : {std::pair{none, ""}, {bits, "bits of chunk 0"}, {weight, "has weight"}, {kept_weight, "has weight 7"}, {gave_other, "is not the mean of what its contributors gave"}}) {
+  for (const auto& [lie, part] : {std::pair{none, ""},
+                                  {bits, "bits of chunk 0"},
+                                  {weight, "has weight"},
+                                  {kept_weight, "has weight 7"},
+                                  {gave_other, "is not the mean of what its contributors gave"}}) {
     Forger forger(lie);
     auto options = options_for(6, 4);
     options.settings.watch = &forger;
@@ -231,7 +248,8 @@ TEST(ElasticReplay, sees_what_is_wrong) {
     const auto& counts = forger.replay.counts();
     EXPECT_EQ(counts.wrong > 0, lie != none) << part;
     if (lie == none) continue;
-    const bool told = std::ranges::any_of(counts.examples, [&](const std::string& example) { return example.find(part) != std::string::npos; });
+    const bool told = std::ranges::any_of(counts.examples,
+                                          [&](const std::string& example) { return example.find(part) != std::string::npos; });
     EXPECT_TRUE(told) << part << ", but: " << counts.examples[0];
   }
 }

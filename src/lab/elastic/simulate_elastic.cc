@@ -5,14 +5,14 @@
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/result_writer.h"
 #include "cli/common/commands.h"
-#include "lab/elastic/elastic_report.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/text.h"
 #include "cli/common/text_file.h"
 #include "cli/common/threads.h"
+#include "lab/elastic/elastic_report.h"
 
 namespace unisono::cli {
 namespace {
@@ -21,13 +21,19 @@ namespace {
 class ElasticSteps {
  public:
   explicit ElasticSteps(const ElasticPlan& plan)
-      : plan_(plan), of_run_(plan.whole_trace ? std::max<uint64_t>(1, steps_of(plan.study.until)) : plan.study.steps), done_(plan.runs()), progress_(progress_options("simulate elastic", of_run_ * plan.runs(), plan.progress), monotonic_now()) {}
+      : plan_(plan),
+        of_run_(plan.whole_trace ? std::max<uint64_t>(1, steps_of(plan.study.until)) : plan.study.steps),
+        done_(plan.runs()),
+        progress_(progress_options("simulate elastic", of_run_ * plan.runs(), plan.progress), monotonic_now()) {}
 
   void told(size_t run, const sim::ElasticStudyProgress& news) {
     const std::lock_guard lock(mutex_);
     const auto done = std::min(of_run_, plan_.whole_trace ? steps_of(news.now) : news.steps);
     all_ += done - std::exchange(done_[run], done);
-    progress_.update(all_, fmt::format("seed {}, averaging step {}, {} peers, {}", plan_.seeds.first + run, news.steps, news.present, format_duration(news.now)), monotonic_now());
+    progress_.update(all_,
+                     fmt::format("seed {}, averaging step {}, {} peers, {}", plan_.seeds.first + run, news.steps, news.present,
+                                 format_duration(news.now)),
+                     monotonic_now());
   }
   void clear() { progress_.clear(); }
 
@@ -49,7 +55,8 @@ Result<ElasticResult> run_seeds(const ElasticPlan& plan) {
   ElasticSteps steps(plan);
   on_threads(std::min<uint64_t>(plan.jobs, runs.size()), [&] {
     for (size_t at; (at = next++) < runs.size();) {
-      runs[at] = sim::study_elastic(plan.study_of(plan.seeds.first + at), [&](const sim::ElasticStudyProgress& news) { steps.told(at, news); });
+      runs[at] = sim::study_elastic(plan.study_of(plan.seeds.first + at),
+                                    [&](const sim::ElasticStudyProgress& news) { steps.told(at, news); });
     }
   });
   steps.clear();

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/loss/loss_plan.h"
 #include "lab/loss/loss_law.h"
+#include "lab/loss/loss_plan.h"
 
 namespace unisono::cli {
 
@@ -19,8 +19,8 @@ struct LossResult {
   std::optional<sim::FixedPointOutcome> fixed_point = {};
 };
 
-// Of all problems: what a check does not know; how many standard errors the intervals and the allowed distances have (95 %; once in
-// 150,000); and the rounding of fp32 sums of values about 1.
+// Of all problems: what a check does not know; how many standard errors the intervals and the allowed distances have (95 %;
+// once in 150,000); and the rounding of fp32 sums of values about 1.
 inline constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double z_interval = 1.96, z_allowed = 4.5;
 inline constexpr double rounding = 1e-5;
@@ -30,12 +30,12 @@ enum class CheckVerdict : uint8_t { ok = 0, off, unsure, control, none };
 std::string_view name(CheckVerdict verdict);
 
 struct LossCheck {
-  std::string group;     // "estimates", "drift", "fixed point"
+  std::string group;  // "estimates", "drift", "fixed point"
   std::string what;
   double measured = 0;
-  double interval = 0;   // half of the 95 % confidence interval; NaN: not known
-  double formula = 0;    // NaN: none
-  double allowed = 0;    // how far they may be apart: the tolerance, or 4.5 standard errors
+  double interval = 0;  // half of the 95 % confidence interval; NaN: not known
+  double formula = 0;   // NaN: none
+  double allowed = 0;   // how far they may be apart: the tolerance, or 4.5 standard errors
   CheckVerdict verdict = CheckVerdict::none;
   std::string note = {};
 };

@@ -70,7 +70,8 @@ double mean_of_all(const EstimateCase& one) {
   OthersLaw others(one, nobody);
   for (Rank rank = 0; rank < one.values.size(); ++rank) {
     const auto& law = others.without(rank);
-    for (size_t k = 0; k < law.size(); ++k) mean += (1 - one.losses[rank]) * law[k] / static_cast<double>(k + 1) * one.values[rank];
+    for (size_t k = 0; k < law.size(); ++k)
+      mean += (1 - one.losses[rank]) * law[k] / static_cast<double>(k + 1) * one.values[rank];
   }
   return mean / (1 - arrivals_law(one.losses, nobody, nobody)[0]);
 }
@@ -87,7 +88,8 @@ double mean_given_arrival(const EstimateCase& one) {
   for (Rank rank = 0; rank < one.values.size(); ++rank) {
     if (rank == one.owner) continue;
     double weight = 0;
-    for (size_t r = 0; r < others.without(rank).size(); ++r) weight += others.without(rank)[r] * weight_of_received(one, static_cast<double>(r + 1));
+    for (size_t r = 0; r < others.without(rank).size(); ++r)
+      weight += others.without(rank)[r] * weight_of_received(one, static_cast<double>(r + 1));
     mean += (1 - one.losses[rank]) * weight * one.values[rank];
   }
   return mean / some;
@@ -114,8 +116,11 @@ Moments moments_of(std::span<const double> values, size_t without) {
 // docs/design/methods/packet_loss.md, "Drift", proof.
 double weighted_ages(double p, double rho) { return p / ((1 - p) * (1 - p)) * (1 + rho * p) / (1 - rho * p); }
 double owner_of_link(double p, double rho) { return (1 - p) * weighted_ages(p, rho); }
-// Ages of two links are independent and geometric: P(k1 - k2 = m) = (1-p1)(1-p2) p1^m / (1 - p1 p2) for m >= 0, and likewise the other way.
-double pair_of_links(double p1, double p2, double rho) { return (1 - p1) * (1 - p2) / (1 - p1 * p2) * (weighted_ages(p1, rho) + weighted_ages(p2, rho)); }
+// Ages of two links are independent and geometric: P(k1 - k2 = m) = (1-p1)(1-p2) p1^m / (1 - p1 p2) for m >= 0, and likewise
+// the other way.
+double pair_of_links(double p1, double p2, double rho) {
+  return (1 - p1) * (1 - p2) / (1 - p1 * p2) * (weighted_ages(p1, rho) + weighted_ages(p2, rho));
+}
 
 Drift drift_of_links(const LossModel& model, const DriftCase& one) {
   if (one.stale_max > 0) return {unknown, unknown};
@@ -135,7 +140,9 @@ Drift drift_of_links(const LossModel& model, const DriftCase& one) {
 }
 
 // The chain of a link has moved so many times from one step to the next.
-double moves_per_step(const LossModel& model, uint32_t ranges) { return model.granularity == LossModel::Granularity::shard ? 2 : 2. * ranges; }
+double moves_per_step(const LossModel& model, uint32_t ranges) {
+  return model.granularity == LossModel::Granularity::shard ? 2 : 2. * ranges;
+}
 
 // How much the state of a link in one step says about the next one.
 double memory(const LossModel& model, uint32_t ranges) {
@@ -155,12 +162,15 @@ DriftLaw law_of(const LossModel& model, const DriftCase& one) {
 
 // What is lost is not only a question of the state: then ages are no simple chain.
 bool is_hidden_chain(const LossModel& model, uint32_t ranges) {
-  return model.kind == Kind::gilbert_elliott && (model.good > 0 || model.bad < 1) && std::abs(memory(model, ranges)) >= forgotten;
+  return model.kind == Kind::gilbert_elliott && (model.good > 0 || model.bad < 1) &&
+         std::abs(memory(model, ranges)) >= forgotten;
 }
 
 }  // namespace
 
-double estimate_mean(const EstimateCase& one) { return one.estimator == Estimator::count_all ? mean_of_all(one) : mean_given_arrival(one); }
+double estimate_mean(const EstimateCase& one) {
+  return one.estimator == Estimator::count_all ? mean_of_all(one) : mean_given_arrival(one);
+}
 
 double estimate_variance(const EstimateCase& one) {
   for (const double loss : one.losses) {
@@ -200,7 +210,9 @@ double mean_loss(const LossModel& model, uint32_t world) {
 }
 
 bool is_equal_loss(const LossModel& model) { return !cuts_off(model) && model.kind != Kind::links; }
-bool forgets_between_steps(const LossModel& model, uint32_t ranges) { return !cuts_off(model) && std::abs(memory(model, ranges)) < forgotten; }
+bool forgets_between_steps(const LossModel& model, uint32_t ranges) {
+  return !cuts_off(model) && std::abs(memory(model, ranges)) < forgotten;
+}
 
 Drift drift_of(const LossModel& model, const DriftCase& one) {
   if (cuts_off(model) || is_hidden_chain(model, one.ranges)) return {unknown, unknown};
@@ -209,7 +221,8 @@ Drift drift_of(const LossModel& model, const DriftCase& one) {
   return {owner_drift(law), one.world > 2 ? pair_drift(law) : unknown};
 }
 
-// E' = c E + 2 (p - c) s, where both miss with c and just one receives with 2 (p - c): an identity if losses do not depend on the past.
+// E' = c E + 2 (p - c) s, where both miss with c and just one receives with 2 (p - c): an identity if losses do not depend on
+// the past.
 double pair_over_fresh(const LossModel& model, const DriftCase& one) {
   if (!is_equal_loss(model) || !forgets_between_steps(model, one.ranges) || one.stale_max > 0) return unknown;
   if (model.kind != Kind::joint) return paper_form(model.kind == Kind::none ? 0 : model.loss);
@@ -228,7 +241,8 @@ double settling_steps(const LossModel& model, const DriftCase& one) {
   double recovery = 1;
   if (model.kind == Kind::links) {
     for (Rank owner = 0; owner < one.world; ++owner) {
-      for (Rank receiver = 0; receiver < one.world; ++receiver) recovery = std::min(recovery, owner == receiver ? 1 : 1 - model.link_loss(owner, receiver));
+      for (Rank receiver = 0; receiver < one.world; ++receiver)
+        recovery = std::min(recovery, owner == receiver ? 1 : 1 - model.link_loss(owner, receiver));
     }
   } else {
     const auto law = law_of(model, one);

@@ -1,6 +1,8 @@
-// What losses come to by formula: the mean and the variance of what an estimator gives, and how far replicas drift, under a LossModel.
+// What losses come to by formula: the mean and the variance of what an estimator gives, and how far replicas drift, under a
+// LossModel.
 //
-// Sources: docs/design/methods/packet_loss.md, "The estimator" and "Drift" (derived there); what lies between, for unequal links, is derived beside the code. NaN: no formula is known.
+// Sources: docs/design/methods/packet_loss.md, "The estimator" and "Drift" (derived there); what lies between, for unequal
+// links, is derived beside the code. NaN: no formula is known.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,7 @@ struct EstimateCase {
   std::span<const double> values{};  // by rank, fixed
   std::span<const double> losses{};  // of the link from each rank; the owner's entry is for count_all
   Rank owner = 0;
-  double told_loss = 0;              // p as horvitz_thompson is told it
+  double told_loss = 0;  // p as horvitz_thompson is told it
 };
 // The mean of the estimate, given that something arrived from others (count_all: from anybody); losses may differ.
 double estimate_mean(const EstimateCase& one);
@@ -36,18 +38,20 @@ double mean_loss(const LossModel& model, uint32_t world);
 bool is_equal_loss(const LossModel& model);
 bool forgets_between_steps(const LossModel& model, uint32_t ranges);
 
-// Owner against replica, and two replicas, in units of the second moment of an update; updates have the autocorrelation rho^|s|.
+// Owner against replica, and two replicas, in units of the second moment of an update; updates have the autocorrelation
+// rho^|s|.
 struct Drift {
   double owner = 0, pair = 0;
 };
 struct DriftCase {
   double rho = 0;
   uint32_t world = 2;
-  uint32_t ranges = 1;     // of a shard: how many datagrams a link carries per step and phase
+  uint32_t ranges = 1;  // of a shard: how many datagrams a link carries per step and phase
   uint32_t stale_max = 0;
 };
 Drift drift_of(const LossModel& model, const DriftCase& one);
-// P over the second moment of (fresh value minus stale copy) where just one of two receivers received: 2p/(1+p), with common losses less.
+// P over the second moment of (fresh value minus stale copy) where just one of two receivers received: 2p/(1+p), with common
+// losses less.
 double pair_over_fresh(const LossModel& model, const DriftCase& one);
 // Reliable fetches per range of another's shard and step.
 double fetches_of(const LossModel& model, const DriftCase& one);

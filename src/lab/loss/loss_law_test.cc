@@ -5,9 +5,9 @@
 #include <cmath>
 #include <string>
 
+#include "lab/loss/loss_run.h"
 #include "lossy/estimator.h"
 #include "sim/loss_model_test_support.h"
-#include "lab/loss/loss_run.h"
 #include "training/sharded/drift.h"
 
 namespace unisono::sim {
@@ -34,7 +34,16 @@ Moments enumerated(const EstimateCase& one) {
       if (rank != one.owner || one.estimator == Estimator::count_all) chance *= here ? 1 - one.losses[rank] : one.losses[rank];
     }
     float result = 0;
-    const auto kind = estimator.estimate({.codec = codec, .contributions = messages, .own = messages[one.owner], .owner = one.owner, .count = 1, .mean = true, .estimator = one.estimator, .on_empty = OnEmpty::hold, .loss = one.told_loss, .output = &result});
+    const auto kind = estimator.estimate({.codec = codec,
+                                          .contributions = messages,
+                                          .own = messages[one.owner],
+                                          .owner = one.owner,
+                                          .count = 1,
+                                          .mean = true,
+                                          .estimator = one.estimator,
+                                          .on_empty = OnEmpty::hold,
+                                          .loss = one.told_loss,
+                                          .output = &result});
     if (kind == RangeKind::empty) continue;
     some += chance;
     mean += chance * result;

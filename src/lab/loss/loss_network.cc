@@ -15,24 +15,40 @@ using sim::PeerFaultKind;
 using sim::UdpOutcome;
 using sim::UdpRunSettings;
 
-constexpr double incast_allowed = .005;                // check E3 of docs/design/methods/packet_loss.md: 99.5 % are delivered,
+constexpr double incast_allowed = .005;  // check E3 of docs/design/methods/packet_loss.md: 99.5 % are delivered,
 constexpr uint64_t learnt_after = 50, queue_least = 256u << 10;  // after 50 operations, by such queues
-constexpr double unequal_tolerance = .25;              // of a bias that unequal delivery explains: its shares vary within a stream, too
+constexpr double unequal_tolerance = .25;  // of a bias that unequal delivery explains: its shares vary within a stream, too
 
 // A number of things that must not happen, or happen so often.
 LossCheck count_of(std::string group, std::string what, uint64_t measured, uint64_t expected, std::string note = {}) {
-  return {.group = std::move(group), .what = std::move(what), .measured = static_cast<double>(measured), .interval = 0, .formula = static_cast<double>(expected), .allowed = 0,
-          .verdict = measured == expected ? CheckVerdict::ok : CheckVerdict::off, .note = std::move(note)};
+  return {.group = std::move(group),
+          .what = std::move(what),
+          .measured = static_cast<double>(measured),
+          .interval = 0,
+          .formula = static_cast<double>(expected),
+          .allowed = 0,
+          .verdict = measured == expected ? CheckVerdict::ok : CheckVerdict::off,
+          .note = std::move(note)};
 }
 
 LossCheck plain(std::string group, std::string what, double measured, std::string note = {}) {
-  return {.group = std::move(group), .what = std::move(what), .measured = measured, .interval = unknown, .formula = unknown, .allowed = unknown, .verdict = CheckVerdict::none, .note = std::move(note)};
+  return {.group = std::move(group),
+          .what = std::move(what),
+          .measured = measured,
+          .interval = unknown,
+          .formula = unknown,
+          .allowed = unknown,
+          .verdict = CheckVerdict::none,
+          .note = std::move(note)};
 }
 
 // What must not happen unless a link is silent for long: where losses come together, it may be.
-LossCheck count_of_well(std::string group, std::string what, uint64_t measured, const UdpRunSettings& settings, const std::string& note = {}) {
+LossCheck count_of_well(std::string group, std::string what, uint64_t measured, const UdpRunSettings& settings,
+                        const std::string& note = {}) {
   auto check = count_of(std::move(group), std::move(what), measured, 0, note);
-  const bool comes_together = settings.loss.kind == sim::LossModel::Kind::gilbert_elliott || settings.loss.kind == sim::LossModel::Kind::chain || settings.loss.granularity == sim::LossModel::Granularity::shard || sim::mean_loss(settings.loss, settings.peers) > .5;
+  const bool comes_together =
+      settings.loss.kind == sim::LossModel::Kind::gilbert_elliott || settings.loss.kind == sim::LossModel::Kind::chain ||
+      settings.loss.granularity == sim::LossModel::Granularity::shard || sim::mean_loss(settings.loss, settings.peers) > .5;
   if (check.verdict == CheckVerdict::off && comes_together) {
     check.verdict = CheckVerdict::none;
     check.note = "losses that come together can silence a link" + (note.empty() ? "" : "; " + note);
@@ -47,7 +63,9 @@ LossCheck judged(LossCheck check) {
   return check;
 }
 
-double share(uint64_t part, uint64_t whole) { return whole == 0 ? unknown : static_cast<double>(part) / static_cast<double>(whole); }
+double share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? unknown : static_cast<double>(part) / static_cast<double>(whole);
+}
 double milliseconds(int64_t us) { return static_cast<double>(us) / 1000; }
 
 void add_operations(const NetworkResult& result, std::vector<LossCheck>& checks) {
@@ -66,10 +84,19 @@ void add_operations(const NetworkResult& result, std::vector<LossCheck>& checks)
   checks.push_back(count_of("operations", "results unlike another rank's", o.differing, 0, "to the bit"));
   checks.push_back(count_of("operations", "elements beyond all contributions", o.strange, 0));
   checks.push_back(plain("operations", "duration p50, ms", o.durations_us.empty() ? unknown : milliseconds(o.duration_us(.5))));
-  checks.push_back(plain("operations", "duration p99, ms", o.durations_us.empty() ? unknown : milliseconds(o.duration_us(.99))));
-  if (o.contributions.phases > 0) checks.push_back(count_of("operations", "contributions longer than t_hard", o.contributions.over, 0, fmt::format("of {}; at most {:.2f} t_hard", o.contributions.phases, o.contributions.longest)));
-  if (o.kept > 0) checks.push_back(count_of("operations", "kept by absence, longer than 2 t_hard", o.kept_over, 0, fmt::format("of {} during which a member was away; at most {:.2f} t_hard", o.kept, o.longest_kept)));
-  if (o.results.phases > 0) checks.push_back(plain("operations", "results longer than t_hard", static_cast<double>(o.results.over), fmt::format("of {}; at most {:.2f} t_hard: repaired until complete", o.results.phases, o.results.longest)));
+  checks.push_back(
+      plain("operations", "duration p99, ms", o.durations_us.empty() ? unknown : milliseconds(o.duration_us(.99))));
+  if (o.contributions.phases > 0)
+    checks.push_back(count_of("operations", "contributions longer than t_hard", o.contributions.over, 0,
+                              fmt::format("of {}; at most {:.2f} t_hard", o.contributions.phases, o.contributions.longest)));
+  if (o.kept > 0)
+    checks.push_back(
+        count_of("operations", "kept by absence, longer than 2 t_hard", o.kept_over, 0,
+                 fmt::format("of {} during which a member was away; at most {:.2f} t_hard", o.kept, o.longest_kept)));
+  if (o.results.phases > 0)
+    checks.push_back(
+        plain("operations", "results longer than t_hard", static_cast<double>(o.results.over),
+              fmt::format("of {}; at most {:.2f} t_hard: repaired until complete", o.results.phases, o.results.longest)));
 }
 
 // With bursts, losses come together: their number varies by (1 + lambda) / (1 - lambda) as much.
@@ -85,12 +112,21 @@ double loss_error(const sim::LossModel& model, double loss, uint64_t datagrams) 
 void add_datagrams(const NetworkResult& result, std::vector<LossCheck>& checks) {
   const auto& o = result.outcome;
   const auto& s = *result.plan.network;
-  const auto sent = o.data[0].sent + o.data[1].sent, lost = o.data[0].lost + o.data[1].lost, overflowed = o.data[0].overflowed + o.data[1].overflowed;
+  const auto sent = o.data[0].sent + o.data[1].sent, lost = o.data[0].lost + o.data[1].lost,
+             overflowed = o.data[0].overflowed + o.data[1].overflowed;
   const double law = sim::mean_loss(s.loss, s.peers);
   // Chains of ranges are as few as ranges are, and of links or shards there are as many as there are.
-  const bool is_by_datagram = (s.loss.kind == sim::LossModel::Kind::none || s.loss.kind == sim::LossModel::Kind::iid || s.loss.kind == sim::LossModel::Kind::gilbert_elliott) && s.loss.granularity == sim::LossModel::Granularity::datagram;
+  const bool is_by_datagram = (s.loss.kind == sim::LossModel::Kind::none || s.loss.kind == sim::LossModel::Kind::iid ||
+                               s.loss.kind == sim::LossModel::Kind::gilbert_elliott) &&
+                              s.loss.granularity == sim::LossModel::Granularity::datagram;
   const double error = loss_error(s.loss, law, sent);
-  checks.push_back(judged({.group = "datagrams", .what = "share lost on links", .measured = share(lost, sent), .interval = is_by_datagram ? z_interval * error : unknown, .formula = law, .allowed = is_by_datagram ? z_allowed * error + 1e-12 : unknown, .note = fmt::format("of {} with data", sent)}));
+  checks.push_back(judged({.group = "datagrams",
+                           .what = "share lost on links",
+                           .measured = share(lost, sent),
+                           .interval = is_by_datagram ? z_interval * error : unknown,
+                           .formula = law,
+                           .allowed = is_by_datagram ? z_allowed * error + 1e-12 : unknown,
+                           .note = fmt::format("of {} with data", sent)}));
   if (!is_by_datagram) checks.back().verdict = CheckVerdict::none;
   auto incast = plain("datagrams", "share dropped before ports in (incast)", share(overflowed, sent));
   if (std::isfinite(incast.measured) && s.model.queue_bytes >= queue_least && s.burn_in >= learnt_after) {
@@ -101,9 +137,12 @@ void add_datagrams(const NetworkResult& result, std::vector<LossCheck>& checks) 
     incast.note = s.burn_in < learnt_after ? "rates may still be learnt" : "queues are short: reported only";
   }
   checks.push_back(incast);
-  if (o.fates.unread > 0) checks.push_back(plain("datagrams", "dropped by full socket buffers", static_cast<double>(o.fates.unread)));
-  if (o.fates.cut > 0) checks.push_back(plain("datagrams", "to and from peers that are away", static_cast<double>(o.fates.cut)));
-  checks.push_back(plain("datagrams", "contributions missing at the close", share(o.contributions.missing, o.contributions.expected)));
+  if (o.fates.unread > 0)
+    checks.push_back(plain("datagrams", "dropped by full socket buffers", static_cast<double>(o.fates.unread)));
+  if (o.fates.cut > 0)
+    checks.push_back(plain("datagrams", "to and from peers that are away", static_cast<double>(o.fates.cut)));
+  checks.push_back(
+      plain("datagrams", "contributions missing at the close", share(o.contributions.missing, o.contributions.expected)));
   checks.push_back(plain("datagrams", "contributions repaired", share(o.contributions.repaired, o.contributions.expected)));
   checks.push_back(plain("datagrams", "results repaired", share(o.results.repaired, o.results.expected)));
 }
@@ -115,7 +154,8 @@ double expected_deviation(const UdpRunSettings& s, const UdpOutcome& o) {
   for (const auto& sender : o.by_distance) losses.push_back(sender.share());
   double truth = 0;
   for (const double value : values) truth += value / s.peers;
-  const double conditional = sim::estimate_mean({.estimator = s.delivery.estimator, .values = values, .losses = losses, .owner = 0, .told_loss = 0});
+  const double conditional =
+      sim::estimate_mean({.estimator = s.delivery.estimator, .values = values, .losses = losses, .owner = 0, .told_loss = 0});
   const double empty = share(o.ranges_empty, o.ranges_full + o.ranges_short + o.ranges_empty);
   const double alone = s.delivery.on_empty == OnEmpty::zero ? 0 : values[0];
   return (1 - empty) * conditional + empty * alone - truth;
@@ -125,17 +165,28 @@ void add_sums(const NetworkResult& result, std::vector<LossCheck>& checks) {
   const auto& o = result.outcome;
   const auto& s = *result.plan.network;
   const double error = o.deviation.standard_error();
-  LossCheck deviation{.group = "sums", .what = "deviation of the mean", .measured = o.deviation.empty() ? unknown : o.deviation.mean(), .interval = sim::student(z_interval, o.deviation.blocks()) * error, .formula = unknown, .allowed = unknown, .verdict = CheckVerdict::none, .note = {}};
-  const auto [least, most] = std::minmax_element(o.by_distance.begin() + 1, o.by_distance.end(), [](const auto& a, const auto& b) { return a.share() < b.share(); });
+  LossCheck deviation{.group = "sums",
+                      .what = "deviation of the mean",
+                      .measured = o.deviation.empty() ? unknown : o.deviation.mean(),
+                      .interval = sim::student(z_interval, o.deviation.blocks()) * error,
+                      .formula = unknown,
+                      .allowed = unknown,
+                      .verdict = CheckVerdict::none,
+                      .note = {}};
+  const auto [least, most] = std::minmax_element(o.by_distance.begin() + 1, o.by_distance.end(),
+                                                 [](const auto& a, const auto& b) { return a.share() < b.share(); });
   if (s.model.faults.empty() && s.loss.kind != sim::LossModel::Kind::links) {
     deviation.formula = expected_deviation(s, o);
-    deviation.allowed = sim::student(z_allowed, o.deviation.blocks()) * error + unequal_tolerance * std::abs(deviation.formula) + rounding;
+    deviation.allowed =
+        sim::student(z_allowed, o.deviation.blocks()) * error + unequal_tolerance * std::abs(deviation.formula) + rounding;
     deviation = judged(deviation);
-    if (s.delivery.estimator != Estimator::stratified && deviation.verdict == CheckVerdict::ok) deviation.verdict = CheckVerdict::control;
+    if (s.delivery.estimator != Estimator::stratified && deviation.verdict == CheckVerdict::ok)
+      deviation.verdict = CheckVerdict::control;
   } else {
     deviation.note = "peers and links are not alike; ";
   }
-  if (most->expected > 0) deviation.note += fmt::format("by what is missing of senders, {:.2g} to {:.2g}", least->share(), most->share());
+  if (most->expected > 0)
+    deviation.note += fmt::format("by what is missing of senders, {:.2g} to {:.2g}", least->share(), most->share());
   else deviation.note = "the group was not whole";
   checks.push_back(deviation);
   const auto ranges = o.ranges_full + o.ranges_short + o.ranges_empty;
@@ -147,24 +198,29 @@ void add_sums(const NetworkResult& result, std::vector<LossCheck>& checks) {
 
 void add_peers(const NetworkResult& result, std::vector<LossCheck>& checks) {
   const auto& o = result.outcome;
-  checks.push_back(count_of_well("peers", "well ranks that were named by others", o.innocent_named, *result.plan.network, o.first_innocent));
+  checks.push_back(
+      count_of_well("peers", "well ranks that were named by others", o.innocent_named, *result.plan.network, o.first_innocent));
   for (const auto& story : o.faults) {
     if (story.fault.kind == PeerFaultKind::slow) continue;
     std::string note;
     if (!story.happened) note = "the run was over before";
     else if (story.named_by == 0) note = "nobody had to name it";
-    else note = fmt::format("named after {}, by all after {}", format_duration(story.first_named), story.last_named == never ? "-" : format_duration(story.last_named));
+    else
+      note = fmt::format("named after {}, by all after {}", format_duration(story.first_named),
+                         story.last_named == never ? "-" : format_duration(story.last_named));
     if (story.removed) note += "; the others went on without it";
     auto check = plain("peers", fmt::format("{}: named by", story.fault.to_string()), story.named_by, note);
     if (story.happened && story.fault.to == never) {
       check.formula = story.to_be_named_by;
       check.allowed = check.interval = 0;
       check.verdict = story.removed && story.named_by == story.to_be_named_by ? CheckVerdict::ok : CheckVerdict::off;
-      if (!story.removed && result.outcome.operations >= result.plan.network->operations) check.verdict = CheckVerdict::unsure, check.note += "; too few operations followed";
+      if (!story.removed && result.outcome.operations >= result.plan.network->operations)
+        check.verdict = CheckVerdict::unsure, check.note += "; too few operations followed";
     }
     checks.push_back(check);
   }
-  for (const auto& [process, streams] : o.silent) checks.push_back(plain("peers", fmt::format("rank {}: silent or lost streams", process), static_cast<double>(streams)));
+  for (const auto& [process, streams] : o.silent)
+    checks.push_back(plain("peers", fmt::format("rank {}: silent or lost streams", process), static_cast<double>(streams)));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace unisono::cli {
 
 // All seeds put together.
 struct NetworkResult {
-  LossPlan plan;              // with its network
+  LossPlan plan;  // with its network
   sim::UdpOutcome outcome;
 };
 

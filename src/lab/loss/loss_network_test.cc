@@ -33,12 +33,21 @@ NetworkResult result_of(const std::string& network, const std::string& loss = "0
   o.ranges_full = 40;
   o.ranges_short = 60;
   o.effective = 7.1;
-  o.data = {sim::DatagramFates{.sent = 50'000, .delivered = 44'900, .lost = 5000, .overflowed = 100}, sim::DatagramFates{.sent = 50'000, .delivered = 45'000, .lost = 5000}};
+  o.data = {sim::DatagramFates{.sent = 50'000, .delivered = 44'900, .lost = 5000, .overflowed = 100},
+            sim::DatagramFates{.sent = 50'000, .delivered = 45'000, .lost = 5000}};
   o.by_distance.assign(8, {.expected = 100, .missing = 10});
   o.by_distance[0] = {};
   for (int i = 0; i < 20; ++i) o.deviation.add(i % 2 == 0 ? 1e-3 : -1e-3, 1), o.square.add(.02, 1);
-  for (uint64_t i = 0; i < 100; ++i) o.curve.push_back({.number = i, .median_us = 2000, .longest_us = 3000, .overflowed = .002, .missing = .1});
-  for (const auto& fault : result.plan.network->model.faults) o.faults.push_back({.fault = fault, .happened = true, .removed = true, .first_named = 100 * millisecond, .last_named = 105 * millisecond, .named_by = 7, .to_be_named_by = 7});
+  for (uint64_t i = 0; i < 100; ++i)
+    o.curve.push_back({.number = i, .median_us = 2000, .longest_us = 3000, .overflowed = .002, .missing = .1});
+  for (const auto& fault : result.plan.network->model.faults)
+    o.faults.push_back({.fault = fault,
+                        .happened = true,
+                        .removed = true,
+                        .first_named = 100 * millisecond,
+                        .last_named = 105 * millisecond,
+                        .named_by = 7,
+                        .to_be_named_by = 7});
   return result;
 }
 
@@ -79,10 +88,14 @@ TEST(LossNetwork, options_of_the_one_kind_of_run_are_refused_by_the_other) {
     change(options);
     return make_loss_plan(options).status().message();
   };
-  EXPECT_EQ(why([](auto& o) { o.estimator = "count"; }), "--estimator is not of the problem network; its options are --network, --lossy and --bytes");
+  EXPECT_EQ(why([](auto& o) { o.estimator = "count"; }),
+            "--estimator is not of the problem network; its options are --network, --lossy and --bytes");
   EXPECT_EQ(why([](auto& o) { o.network = "", o.bytes = "1M"; }), "--bytes is of the problem network only");
-  EXPECT_EQ(why([](auto& o) { o.problem = "drift"; }), "--problem drift has no network; without --problem, or with --problem network, --network is run");
-  EXPECT_EQ(why([](auto& o) { o.network = "rate=x"; }), "--network rate=x: bad_network: rate=x: expected bits per second, such as 100M or 1G (powers of 1000), at least 8K");
+  EXPECT_EQ(why([](auto& o) { o.problem = "drift"; }),
+            "--problem drift has no network; without --problem, or with --problem network, --network is run");
+  EXPECT_EQ(
+      why([](auto& o) { o.network = "rate=x"; }),
+      "--network rate=x: bad_network: rate=x: expected bits per second, such as 100M or 1G (powers of 1000), at least 8K");
   EXPECT_NE(why([](auto& o) { o.lossy = "loss_budget=2"; }).find("--lossy loss_budget=2: "), std::string::npos);
   EXPECT_NE(why([](auto& o) { o.peers = "1000"; }).find("--peers '1000'"), std::string::npos);
   EXPECT_NE(why([](auto& o) { o.loss = "iid:0.1,dead=1@5"; }).find("--network dead=3@2s"), std::string::npos);
@@ -92,7 +105,8 @@ TEST(LossNetwork, what_went_well_is_ok) {
   const auto result = result_of("kill=3@2s");
   for (const auto& check : checks_of(result)) EXPECT_NE(check.verdict, CheckVerdict::off) << check.what;
   EXPECT_EQ(check_named(result, "kill=3@2s: named by").verdict, CheckVerdict::ok);
-  EXPECT_EQ(check_named(result, "kill=3@2s: named by").note, "named after 100 ms, by all after 105 ms; the others went on without it");
+  EXPECT_EQ(check_named(result, "kill=3@2s: named by").note,
+            "named after 100 ms, by all after 105 ms; the others went on without it");
   EXPECT_EQ(check_named(result, "share lost on links").verdict, CheckVerdict::ok);
   EXPECT_EQ(check_named(result, "share dropped before ports in (incast)").verdict, CheckVerdict::ok);
   EXPECT_NEAR(check_named(result, "duration p50, ms").measured, 2, 1e-9);
@@ -114,8 +128,11 @@ TEST(LossNetwork, what_must_not_happen_is_off) {
   off("well ranks that were named by others", [](auto& o) { o.innocent_named = 1; });
   off("share lost on links", [](auto& o) { o.data[0].lost = 6000; });
   off("share dropped before ports in (incast)", [](auto& o) { o.data[0].overflowed = 600; });
-  off("kill=3@2s: named by", [](auto& o) { o.faults[0].named_by = 6; }, "kill=3@2s");
-  off("deviation of the mean", [](auto& o) { for (int i = 0; i < 20; ++i) o.deviation.add(.5, 1); });
+  off(
+      "kill=3@2s: named by", [](auto& o) { o.faults[0].named_by = 6; }, "kill=3@2s");
+  off("deviation of the mean", [](auto& o) {
+    for (int i = 0; i < 20; ++i) o.deviation.add(.5, 1);
+  });
 }
 
 TEST(LossNetwork, what_cannot_be_told_is_not_judged) {
@@ -150,12 +167,15 @@ TEST(LossNetwork, people_programs_and_pictures_get_all_of_it) {
   result.outcome.ended[Code::peer_lost] = 7;
   const auto checks = checks_of(result);
   const auto table = table_of(result, checks);
-  EXPECT_NE(table.find("# 8 ranks over UDP, rate=1G,queue=256K,delay=50us,kill=3@2s; loss iid:0.1; delivery as of a call\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("# 8 ranks over UDP, rate=1G,queue=256K,delay=50us,kill=3@2s; loss iid:0.1; delivery as of a call\n"),
+            std::string::npos)
+      << table;
   EXPECT_NE(table.find("7 peer_lost"), std::string::npos);
   EXPECT_NE(table.find(" 0 OFF"), std::string::npos);
   std::vector<nlohmann::json> lines;
   const auto text = json_of(result, checks);
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+    lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
   ASSERT_EQ(lines.size(), checks.size() + 5);
   EXPECT_EQ(lines[0]["network"], "rate=1G,queue=256K,delay=50us,kill=3@2s");
   EXPECT_EQ(lines[1]["kind"], "check");

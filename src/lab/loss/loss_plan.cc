@@ -5,23 +5,27 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lab/drop_compute/drop_words.h"
 #include "cli/common/option_values.h"
 #include "cli/common/progress.h"
 #include "cli/common/text.h"
 #include "cli/common/threads.h"
+#include "lab/common/option_words.h"
 #include "sim/settings_text.h"
 
 namespace unisono::cli {
 
-const CommandLineText loss_text{
-    .name = "unisono simulate loss",
-    .usage = "unisono simulate loss [OPTIONS]",
-    .description = "Trains with lossy delivery in virtual ranks: contributions and results get lost as a model says, and the estimator, the counting of what\n"
-                   "arrived and the sharded state that ship make of it what they can. Prints what was measured beside what the formulae say:\n"
-                   "is the mean gradient unbiased, how noisy is it, how far do replicas drift, and where does training settle? With --network it runs whole\n"
-                   "ranks over a network of rates, queues and delays, in virtual time: what do losses, incast, dead and slow peers do to lossy all-reduces?",
-    .footer = R"(Examples:
+const CommandLineText loss_text{.name = "unisono simulate loss",
+                                .usage = "unisono simulate loss [OPTIONS]",
+                                .description =
+                                    "Trains with lossy delivery in virtual ranks: contributions and results get lost as a "
+                                    "model says, and the estimator, the counting of what\n"
+                                    "arrived and the sharded state that ship make of it what they can. Prints what was "
+                                    "measured beside what the formulae say:\n"
+                                    "is the mean gradient unbiased, how noisy is it, how far do replicas drift, and where does "
+                                    "training settle? With --network it runs whole\n"
+                                    "ranks over a network of rates, queues and delays, in virtual time: what do losses, "
+                                    "incast, dead and slow peers do to lossy all-reduces?",
+                                .footer = R"(Examples:
   unisono simulate loss                                               8 ranks that lose 10 %
   unisono simulate loss --peers 64 --loss 0.1 --steps 10000 --seeds 3 --plot loss.svg
   unisono simulate loss --loss gilbert_elliott:p=0.1,burst=8          bursts
@@ -49,9 +53,11 @@ Exit code: 0; 1 if something is OFF, or a file cannot be written; 2 for a wrong 
 
 namespace {
 
-constexpr uint64_t peers_limit = 1024, steps_limit = 10'000'000, seeds_limit = 1000, ranges_limit = 4096, elements_limit = 16'352, stale_limit = 1'000'000;
-constexpr uint64_t steps_usual = 4000, network_steps_usual = 200, network_burn_in = 50;  // 50: check E3 of docs/design/methods/packet_loss.md
-constexpr uint64_t burn_in_least = 300;  // the fixed point forgets where it began in 20 steps
+constexpr uint64_t peers_limit = 1024, steps_limit = 10'000'000, seeds_limit = 1000, ranges_limit = 4096,
+                   elements_limit = 16'352, stale_limit = 1'000'000;
+constexpr uint64_t steps_usual = 4000, network_steps_usual = 200,
+                   network_burn_in = 50;  // 50: check E3 of docs/design/methods/packet_loss.md
+constexpr uint64_t burn_in_least = 300;   // the fixed point forgets where it began in 20 steps
 
 constexpr Word<OnEmpty> on_empty_words[] = {{"hold", OnEmpty::hold}, {"own", OnEmpty::own}, {"zero", OnEmpty::zero}};
 constexpr Word<sim::Travel> travel_words[] = {{"values", sim::Travel::values}, {"differences", sim::Travel::differences}};
@@ -76,7 +82,9 @@ Status set_sizes(const LossOptions& o, sim::LossRanksOptions& ranks) {
     if (auto status = set_number(ranks.elements, "--elements", o.elements, 16, elements_limit); !status.ok()) return status;
   }
   const uint32_t least = ranks.ranges > 1 ? 128 : 16;
-  if (ranks.elements % 16 != 0 || ranks.elements < least) return invalid(fmt::format("--elements '{}': expected a multiple of 16, at least {} with {} ranges in a shard", ranks.elements, least, ranks.ranges));
+  if (ranks.elements % 16 != 0 || ranks.elements < least)
+    return invalid(fmt::format("--elements '{}': expected a multiple of 16, at least {} with {} ranges in a shard",
+                               ranks.elements, least, ranks.ranges));
   return {};
 }
 
@@ -85,13 +93,18 @@ Status set_ranks(const LossOptions& o, sim::LossRanksOptions& ranks) {
   if (!model.ok()) return invalid(fmt::format("--loss {}: {}", o.loss, model.status().message()));
   ranks.model = *std::move(model);
   const auto estimator = parse_word("--estimator", o.estimator, estimator_names());
-  if (auto status = first_wrong({set_number(ranks.peers, "--peers", o.peers, 2, peers_limit), estimator.status(), set_word(ranks.on_empty, "--on-empty", o.on_empty, on_empty_words),
-                                 set_number(ranks.stale_max, "--stale-max", o.stale_max, 0, stale_limit), set_word(ranks.travel, "--travel", o.travel, travel_words), set_word(ranks.missed, "--missed", o.missed, missed_words)});
+  if (auto status = first_wrong({set_number(ranks.peers, "--peers", o.peers, 2, peers_limit), estimator.status(),
+                                 set_word(ranks.on_empty, "--on-empty", o.on_empty, on_empty_words),
+                                 set_number(ranks.stale_max, "--stale-max", o.stale_max, 0, stale_limit),
+                                 set_word(ranks.travel, "--travel", o.travel, travel_words),
+                                 set_word(ranks.missed, "--missed", o.missed, missed_words)});
       !status.ok())
     return status;
   ranks.estimator = sim::estimators[*estimator];
-  if (auto status = ranks.model.check(ranks.peers); !status.ok()) return invalid(fmt::format("--loss {}: {}", o.loss, status.message()));
-  if (ranks.estimator == Estimator::horvitz_thompson && ranks.model.kind != sim::LossModel::Kind::none && ranks.model.loss >= 1) return invalid("--estimator horvitz_thompson divides by 1 - p: p must be less than 1");
+  if (auto status = ranks.model.check(ranks.peers); !status.ok())
+    return invalid(fmt::format("--loss {}: {}", o.loss, status.message()));
+  if (ranks.estimator == Estimator::horvitz_thompson && ranks.model.kind != sim::LossModel::Kind::none && ranks.model.loss >= 1)
+    return invalid("--estimator horvitz_thompson divides by 1 - p: p must be less than 1");
   return set_sizes(o, ranks);
 }
 
@@ -103,12 +116,16 @@ Status refuse_given(const LossOptions& o, bool is_network) {
     std::string LossOptions::*value;
     bool of_network;
   };
-  constexpr Given all[] = {{"--estimator", &LossOptions::estimator, false}, {"--on-empty", &LossOptions::on_empty, false}, {"--stale-max", &LossOptions::stale_max, false}, {"--rho", &LossOptions::rho, false},
-                           {"--travel", &LossOptions::travel, false},       {"--missed", &LossOptions::missed, false},     {"--ranges", &LossOptions::ranges, false},       {"--elements", &LossOptions::elements, false},
+  constexpr Given all[] = {{"--estimator", &LossOptions::estimator, false}, {"--on-empty", &LossOptions::on_empty, false},
+                           {"--stale-max", &LossOptions::stale_max, false}, {"--rho", &LossOptions::rho, false},
+                           {"--travel", &LossOptions::travel, false},       {"--missed", &LossOptions::missed, false},
+                           {"--ranges", &LossOptions::ranges, false},       {"--elements", &LossOptions::elements, false},
                            {"--lossy", &LossOptions::lossy, true},          {"--bytes", &LossOptions::bytes, true}};
   for (const auto& each : all) {
     if (each.of_network == is_network || o.*each.value == usual.*each.value) continue;
-    return invalid(is_network ? fmt::format("{} is not of the problem network; its options are --network, --lossy and --bytes", each.name) : fmt::format("{} is of the problem network only", each.name));
+    return invalid(
+        is_network ? fmt::format("{} is not of the problem network; its options are --network, --lossy and --bytes", each.name)
+                   : fmt::format("{} is of the problem network only", each.name));
   }
   return {};
 }
@@ -130,7 +147,11 @@ Status set_network(const LossOptions& o, LossPlan& plan) {
   network.operations = plan.settings.steps;
   network.seed = plan.seeds.front();
   network.burn_in = std::min(network_burn_in, network.operations / 2);
-  if (auto status = first_wrong({set_number(network.peers, "--peers", o.peers, 2, 256), o.burn_in.empty() ? Status() : set_number(network.burn_in, "--burn-in", o.burn_in, 0, network.operations - 1)}); !status.ok()) return status;
+  if (auto status = first_wrong(
+          {set_number(network.peers, "--peers", o.peers, 2, 256),
+           o.burn_in.empty() ? Status() : set_number(network.burn_in, "--burn-in", o.burn_in, 0, network.operations - 1)});
+      !status.ok())
+    return status;
   if (auto status = sim::check(network); !status.ok()) return invalid(status.message());
   plan.network = network;
   plan.estimates = plan.drift = plan.fixed_point = false;
@@ -140,32 +161,65 @@ Status set_network(const LossOptions& o, LossPlan& plan) {
 }  // namespace
 
 void add_loss_options(CLI::App& app, LossOptions& o) {
-  add_choice(app, o.problem, {.names = "-p,--problem", .value = "PROBLEM", .meaning = "what is run", .words = {std::begin(problem_words), std::end(problem_words)}, .fallback = "all"});
+  add_choice(app, o.problem,
+             {.names = "-p,--problem",
+              .value = "PROBLEM",
+              .meaning = "what is run",
+              .words = {std::begin(problem_words), std::end(problem_words)},
+              .fallback = "all"});
   app.add_option("-n,--peers", o.peers, "virtual ranks, 2 to 1024 [8]")->type_name("N");
   app.add_option("-l,--loss", o.loss, "a share, or a model with its parameters [0.1]")->type_name("MODEL");
   app.add_option("--steps", o.steps, "of a run, or operations, 1 to 10,000,000 [4000; network: 200]")->type_name("N");
   app.add_option("-s,--seeds", o.seeds, "how many seeds, or which [1]")->type_name("COUNT|A-B");
-  app.add_option("--burn-in", o.burn_in, "steps at the begin that are not measured [a tenth, at least 300; network: 50]")->type_name("N");
-  add_choice(app, o.estimator, {.names = "-e,--estimator", .value = "NAME", .meaning = "what drift and fixed-point reduce with", .words = estimator_names(), .fallback = "stratified"});
-  add_choice(app, o.on_empty, {.names = "--on-empty", .value = "RULE", .meaning = "what becomes of a range of which nothing arrived", .words = names_of(on_empty_words), .fallback = "hold"});
-  app.add_option("--stale-max", o.stale_max, "a copy this many steps old is fetched reliably; 0: never [0]")->type_name("STEPS");
+  app.add_option("--burn-in", o.burn_in, "steps at the begin that are not measured [a tenth, at least 300; network: 50]")
+      ->type_name("N");
+  add_choice(app, o.estimator,
+             {.names = "-e,--estimator",
+              .value = "NAME",
+              .meaning = "what drift and fixed-point reduce with",
+              .words = estimator_names(),
+              .fallback = "stratified"});
+  add_choice(app, o.on_empty,
+             {.names = "--on-empty",
+              .value = "RULE",
+              .meaning = "what becomes of a range of which nothing arrived",
+              .words = names_of(on_empty_words),
+              .fallback = "hold"});
+  app.add_option("--stale-max", o.stale_max, "a copy this many steps old is fetched reliably; 0: never [0]")
+      ->type_name("STEPS");
   app.add_option("--rho", o.rho, "autocorrelation of updates from step to step, 0 to 0.999 [0]")->type_name("NUMBER");
-  add_choice(app, o.travel, {.names = "--travel", .value = "WHAT", .meaning = "what results are; differences are a negative control", .words = names_of(travel_words), .fallback = "values"});
-  add_choice(app, o.missed, {.names = "--missed", .value = "WHAT", .meaning = "what a missed result leaves; zero is a negative control", .words = names_of(missed_words), .fallback = "stale"});
+  add_choice(app, o.travel,
+             {.names = "--travel",
+              .value = "WHAT",
+              .meaning = "what results are; differences are a negative control",
+              .words = names_of(travel_words),
+              .fallback = "values"});
+  add_choice(app, o.missed,
+             {.names = "--missed",
+              .value = "WHAT",
+              .meaning = "what a missed result leaves; zero is a negative control",
+              .words = names_of(missed_words),
+              .fallback = "stale"});
   app.add_option("--ranges", o.ranges, "datagrams of a shard [by the number of peers]")->type_name("N");
   app.add_option("--elements", o.elements, "of a range, a multiple of 16 [likewise]")->type_name("N");
-  app.add_option("--network", o.network, "ports, queues, delays and peers of the problem network, which it chooses [rate=1G,queue=256K,delay=50us]")->type_name("SETTINGS");
-  app.add_option("--lossy", o.lossy, "network: options of lossy delivery, as loss_budget=0.2,deadline=20ms [those of a call]")->type_name("OPTIONS");
+  app.add_option("--network", o.network,
+                 "ports, queues, delays and peers of the problem network, which it chooses [rate=1G,queue=256K,delay=50us]")
+      ->type_name("SETTINGS");
+  app.add_option("--lossy", o.lossy, "network: options of lossy delivery, as loss_budget=0.2,deadline=20ms [those of a call]")
+      ->type_name("OPTIONS");
   app.add_option("-b,--bytes", o.bytes, "network: size of the tensor [1M]")->type_name("SIZE");
   app.add_option("--plot", o.plot, "draw what was measured over the steps there, as SVG")->type_name("FILE");
   app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "runs at the same time [1]")->type_name("N");
-  add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+  add_choice(
+      app, o.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
 }
 
 uint64_t LossPlan::steps() const {
   if (network) return network->operations * seeds.size();
-  return settings.steps * seeds.size() * (static_cast<uint64_t>(estimates) + static_cast<uint64_t>(drift) + static_cast<uint64_t>(fixed_point));
+  return settings.steps * seeds.size() *
+         (static_cast<uint64_t>(estimates) + static_cast<uint64_t>(drift) + static_cast<uint64_t>(fixed_point));
 }
 
 Result<LossPlan> make_loss_plan(const LossOptions& o) {
@@ -179,9 +233,14 @@ Result<LossPlan> make_loss_plan(const LossOptions& o) {
   const auto rho = parse_number("--rho", o.rho, 0, .999);
   if (!problem.ok()) return problem.status();
   const bool is_network = problem_words[*problem] == "network" || !o.network.empty();
-  if (is_network && *problem != 0 && problem_words[*problem] != "network") return invalid(fmt::format("--problem {} has no network; without --problem, or with --problem network, --network is run", o.problem));
+  if (is_network && *problem != 0 && problem_words[*problem] != "network")
+    return invalid(
+        fmt::format("--problem {} has no network; without --problem, or with --problem network, --network is run", o.problem));
   settings.steps = is_network ? network_steps_usual : steps_usual;
-  if (auto status = first_wrong({refuse_given(o, is_network), o.steps.empty() ? Status() : set_number(settings.steps, "--steps", o.steps, 1, steps_limit), seeds.status(), rho.status(), set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max)}); !status.ok())
+  if (auto status = first_wrong({refuse_given(o, is_network),
+                                 o.steps.empty() ? Status() : set_number(settings.steps, "--steps", o.steps, 1, steps_limit),
+                                 seeds.status(), rho.status(), set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max)});
+      !status.ok())
     return status;
   plan.seeds = *seeds;
   if (auto status = check_progress(o.progress); !status.ok()) return status;

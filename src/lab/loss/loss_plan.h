@@ -26,16 +26,18 @@ struct LossOptions {
 void add_loss_options(CLI::App& app, LossOptions& options);
 
 struct LossPlan {
-  sim::LossSettings settings;   // with the first seed
+  sim::LossSettings settings;  // with the first seed
   std::vector<uint64_t> seeds;
   bool estimates = true, drift = true, fixed_point = true;
   std::optional<sim::UdpRunSettings> network = {};  // then it alone is run, with these
   uint32_t jobs = 1;
   std::string plot, json, progress;
 
-  uint64_t steps() const;       // of all runs
+  uint64_t steps() const;  // of all runs
   // Nothing that the formulae are not about: values travel, and what is missed stays.
-  bool is_as_specified() const { return settings.ranks.travel == sim::Travel::values && settings.ranks.missed == sim::Missed::stale; }
+  bool is_as_specified() const {
+    return settings.ranks.travel == sim::Travel::values && settings.ranks.missed == sim::Missed::stale;
+  }
 };
 // invalid: which option is wrong and what it takes.
 Result<LossPlan> make_loss_plan(const LossOptions& options);

@@ -39,8 +39,15 @@ TEST(LossPlan, without_options_is_eight_ranks_that_lose_a_tenth) {
 }
 
 TEST(LossPlan, is_what_was_asked_for) {
-  const auto plan = loss_plan_of({"--peers", "64", "--loss", "chain:p=0.1,recovery=0.25", "--steps", "10000", "--seeds", "3-5", "--problem", "drift", "--estimator", "count", "--on-empty", "own", "--stale-max", "8", "--rho", "0.9",
-                             "--missed", "zero", "--ranges", "2", "--elements", "256", "--burn-in", "10", "--plot", "a.svg", "--json", "a.json", "--jobs", "2", "--progress", "off"});
+  const auto plan = loss_plan_of({"--peers",    "64",     "--loss",      "chain:p=0.1,recovery=0.25",
+                                  "--steps",    "10000",  "--seeds",     "3-5",
+                                  "--problem",  "drift",  "--estimator", "count",
+                                  "--on-empty", "own",    "--stale-max", "8",
+                                  "--rho",      "0.9",    "--missed",    "zero",
+                                  "--ranges",   "2",      "--elements",  "256",
+                                  "--burn-in",  "10",     "--plot",      "a.svg",
+                                  "--json",     "a.json", "--jobs",      "2",
+                                  "--progress", "off"});
   const auto& s = plan.settings;
   EXPECT_EQ(s.ranks.peers, 64u);
   EXPECT_EQ(s.ranks.model.recovery, .25);
@@ -73,8 +80,10 @@ TEST(LossPlan, sizes_fit_the_number_of_ranks_and_each_other) {
 }
 
 TEST(LossPlan, refuses_words_that_it_does_not_know) {
-  expect_loss_refused({"--problem", "drfit"}, "--problem 'drfit' is none of all, estimates, drift, fixed-point, network; did you mean 'drift'?");
-  expect_loss_refused({"--estimator", "mean"}, "--estimator 'mean' is none of stratified, count, count_all, horvitz_thompson, zero_fill");
+  expect_loss_refused({"--problem", "drfit"},
+                      "--problem 'drfit' is none of all, estimates, drift, fixed-point, network; did you mean 'drift'?");
+  expect_loss_refused({"--estimator", "mean"},
+                      "--estimator 'mean' is none of stratified, count, count_all, horvitz_thompson, zero_fill");
   expect_loss_refused({"--on-empty", "fail"}, "--on-empty 'fail' is none of hold, own, zero");
   expect_loss_refused({"--travel", "value"}, "--travel 'value' is none of values, differences; did you mean 'values'?");
   expect_loss_refused({"--missed", "x"}, "--missed 'x' is none of stale, zero");
@@ -82,10 +91,18 @@ TEST(LossPlan, refuses_words_that_it_does_not_know) {
 }
 
 TEST(LossPlan, refuses_numbers_that_are_none_or_too_large) {
-  for (const char* wrong : {"0", "1", "1025", "-4", "8x", "99999999999999999999"}) expect_loss_refused({"--peers=" + std::string(wrong)}, "--peers '" + std::string(wrong) + "': expected a whole number from 2 to 1024");
-  for (const char* wrong : {"0", "10000001", "1e4"}) expect_loss_refused({"--steps=" + std::string(wrong)}, "--steps '" + std::string(wrong) + "': expected a whole number from 1 to 10000000");
-  for (const char* wrong : {"1", "-0.1", "nan", "x"}) expect_loss_refused({"--rho=" + std::string(wrong)}, "--rho '" + std::string(wrong) + "': expected a number from 0 to 0.999");
-  for (const char* wrong : {"0", "1001", "7-3", "x", "3-", "0-1000"}) expect_loss_refused({"--seeds=" + std::string(wrong)}, "--seeds '" + std::string(wrong) + "': expected how many, 1 to 1000, or which of them, as in 3-7");
+  for (const char* wrong : {"0", "1", "1025", "-4", "8x", "99999999999999999999"})
+    expect_loss_refused({"--peers=" + std::string(wrong)},
+                        "--peers '" + std::string(wrong) + "': expected a whole number from 2 to 1024");
+  for (const char* wrong : {"0", "10000001", "1e4"})
+    expect_loss_refused({"--steps=" + std::string(wrong)},
+                        "--steps '" + std::string(wrong) + "': expected a whole number from 1 to 10000000");
+  for (const char* wrong : {"1", "-0.1", "nan", "x"})
+    expect_loss_refused({"--rho=" + std::string(wrong)},
+                        "--rho '" + std::string(wrong) + "': expected a number from 0 to 0.999");
+  for (const char* wrong : {"0", "1001", "7-3", "x", "3-", "0-1000"})
+    expect_loss_refused({"--seeds=" + std::string(wrong)},
+                        "--seeds '" + std::string(wrong) + "': expected how many, 1 to 1000, or which of them, as in 3-7");
   expect_loss_refused({"--steps", "100", "--burn-in", "100"}, "--burn-in '100': expected a whole number from 0 to 99");
   expect_loss_refused({"--stale-max", "1000001"}, "--stale-max '1000001': expected a whole number from 0 to 1000000");
   expect_loss_refused({"--jobs", "257"}, "--jobs '257': expected a whole number from 1 to 256");
@@ -93,16 +110,22 @@ TEST(LossPlan, refuses_numbers_that_are_none_or_too_large) {
 }
 
 TEST(LossPlan, refuses_sizes_that_do_not_fit) {
-  expect_loss_refused({"--elements", "100"}, "--elements '100': expected a multiple of 16, at least 128 with 9 ranges in a shard");
-  expect_loss_refused({"--ranges", "2", "--elements", "64"}, "--elements '64': expected a multiple of 16, at least 128 with 2 ranges in a shard");
-  expect_loss_refused({"--peers", "1024", "--ranges", "4096"}, "1024 ranks with 4096 ranges of 128 elements: more than a simulation can hold");
+  expect_loss_refused({"--elements", "100"},
+                      "--elements '100': expected a multiple of 16, at least 128 with 9 ranges in a shard");
+  expect_loss_refused({"--ranges", "2", "--elements", "64"},
+                      "--elements '64': expected a multiple of 16, at least 128 with 2 ranges in a shard");
+  expect_loss_refused({"--peers", "1024", "--ranges", "4096"},
+                      "1024 ranks with 4096 ranges of 128 elements: more than a simulation can hold");
 }
 
 TEST(LossPlan, refuses_models_and_says_what_is_wrong) {
   expect_loss_refused({"--loss", "1.5"}, "--loss 1.5: bad_loss_model: p=1.5: not a number from 0 to 1");
-  expect_loss_refused({"--loss", "links:8>0=0.1"}, "--loss links:8>0=0.1: bad_loss_model: it names rank 8, and there are 8, from 0");
-  expect_loss_refused({"--loss", "1", "--estimator", "horvitz_thompson"}, "--estimator horvitz_thompson divides by 1 - p: p must be less than 1");
-  expect_loss_refused({"--travel", "differences", "--stale-max", "4"}, "stale_max means nothing where differences travel: nobody knows how old a copy is");
+  expect_loss_refused({"--loss", "links:8>0=0.1"},
+                      "--loss links:8>0=0.1: bad_loss_model: it names rank 8, and there are 8, from 0");
+  expect_loss_refused({"--loss", "1", "--estimator", "horvitz_thompson"},
+                      "--estimator horvitz_thompson divides by 1 - p: p must be less than 1");
+  expect_loss_refused({"--travel", "differences", "--stale-max", "4"},
+                      "stale_max means nothing where differences travel: nobody knows how old a copy is");
 }
 
 }  // namespace

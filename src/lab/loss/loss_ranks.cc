@@ -13,10 +13,16 @@ constexpr uint32_t datagram_bytes_min = 576;
 // Several ranges fill their datagrams; a single one may be shorter than its datagram.
 Result<RangeGeometry> geometry_of(const LossRanksOptions& options) {
   const auto blocks = (options.elements + block_elements - 1) / block_elements;
-  auto geometry = RangeGeometry::make({.elements = uint64_t{options.peers} * options.ranges * options.elements, .world = options.peers, .datagram_bytes = std::max(datagram_bytes_min, datagram_header_bytes + blocks * block_bytes)});
+  auto geometry =
+      RangeGeometry::make({.elements = uint64_t{options.peers} * options.ranges * options.elements,
+                           .world = options.peers,
+                           .datagram_bytes = std::max(datagram_bytes_min, datagram_header_bytes + blocks * block_bytes)});
   if (!geometry.ok()) return geometry;
-  if (options.elements == 0 || geometry->shard_elements() != uint64_t{options.ranges} * options.elements || geometry->ranges(0) != options.ranges || (options.ranges > 1 && geometry->range_elements() != options.elements)) {
-    return Status(Code::invalid, std::to_string(options.ranges) + " ranges of " + std::to_string(options.elements) + " elements: a range has a multiple of 16 elements, at least 128 where a shard has several");
+  if (options.elements == 0 || geometry->shard_elements() != uint64_t{options.ranges} * options.elements ||
+      geometry->ranges(0) != options.ranges || (options.ranges > 1 && geometry->range_elements() != options.elements)) {
+    return Status(Code::invalid,
+                  std::to_string(options.ranges) + " ranges of " + std::to_string(options.elements) +
+                      " elements: a range has a multiple of 16 elements, at least 128 where a shard has several");
   }
   return geometry;
 }
@@ -41,7 +47,11 @@ Result<LossRanks> LossRanks::make(const LossRanksOptions& options, std::span<con
 }
 
 LossRanks::LossRanks(const LossRanksOptions& options, const RangeGeometry& geometry)
-    : options_(options), geometry_(geometry), codec_(geometry.cut().codec), pattern_(options.model, options.seed, {.world = options.peers, .ranges = options.ranges}), effective_(options.peers) {
+    : options_(options),
+      geometry_(geometry),
+      codec_(geometry.cut().codec),
+      pattern_(options.model, options.seed, {.world = options.peers, .ranges = options.ranges}),
+      effective_(options.peers) {
   const size_t peers = options.peers, elements = peers * shard_elements(), ranges = peers * options.ranges;
   arrivals_.resize(peers * peers);
   for (auto& each : arrivals_) each.reset(options.ranges);
@@ -62,7 +72,8 @@ uint32_t LossRanks::received(Rank owner, uint32_t range) const {
 
 uint64_t LossRanks::delivered(Rank sender) const {
   uint64_t delivered = 0;
-  for (Rank owner = 0; owner < options_.peers; ++owner) delivered += sender == owner ? 0 : arrivals_[size_t{owner} * options_.peers + sender].arrived_count();
+  for (Rank owner = 0; owner < options_.peers; ++owner)
+    delivered += sender == owner ? 0 : arrivals_[size_t{owner} * options_.peers + sender].arrived_count();
   return delivered;
 }
 
@@ -73,7 +84,8 @@ HalfStep LossRanks::contribute(uint64_t step) {
       auto& arrivals = arrivals_[size_t{owner} * options_.peers + sender];
       arrivals.reset(options_.ranges);
       for (uint32_t range = 0; range < options_.ranges; ++range) {
-        if (!pattern_.lost({.sender = sender, .receiver = owner, .step = step, .phase = 0, .range = range})) arrivals.mark(range);
+        if (!pattern_.lost({.sender = sender, .receiver = owner, .step = step, .phase = 0, .range = range}))
+          arrivals.mark(range);
       }
       if (sender == owner) continue;  // the owner's own: for count_all alone
       outcome.sent += options_.ranges;
@@ -99,8 +111,16 @@ void LossRanks::reduce(Estimator estimator) {
         const bool here = arrived(owner, sender, range) || (sender == owner && !own_can_be_lost);
         messages_[sender] = here ? reinterpret_cast<const std::byte*>(contribution(owner, sender).data() + begin) : nullptr;
       }
-      const auto kind = estimator_.estimate({.codec = codec_, .contributions = messages_, .own = messages_[owner], .owner = owner, .count = options_.elements, .mean = true, .estimator = estimator,
-                                             .on_empty = options_.on_empty, .loss = options_.model.loss, .output = reduced_.data() + size_t{owner} * shard_elements() + begin});
+      const auto kind = estimator_.estimate({.codec = codec_,
+                                             .contributions = messages_,
+                                             .own = messages_[owner],
+                                             .owner = owner,
+                                             .count = options_.elements,
+                                             .mean = true,
+                                             .estimator = estimator,
+                                             .on_empty = options_.on_empty,
+                                             .loss = options_.model.loss,
+                                             .output = reduced_.data() + size_t{owner} * shard_elements() + begin});
       const size_t place = size_t{owner} * options_.ranges + range;
       kinds_[place] = kind;
       held_[place] = kind == RangeKind::empty && options_.on_empty == OnEmpty::hold;
@@ -159,7 +179,8 @@ void LossRanks::deliver(Rank owner, Rank receiver, uint32_t range) {
 
 void LossRanks::drop(Rank owner, Rank receiver, uint32_t range) {
   if (options_.missed != Missed::zero) return;
-  const auto parameters = states_[receiver].parameters().subspan(size_t{owner} * shard_elements() + size_t{range} * options_.elements, options_.elements);
+  const auto parameters = states_[receiver].parameters().subspan(
+      size_t{owner} * shard_elements() + size_t{range} * options_.elements, options_.elements);
   std::fill(parameters.begin(), parameters.end(), 0.f);
 }
 
@@ -167,14 +188,17 @@ uint64_t LossRanks::fetch(Rank receiver) {
   uint64_t fetched = 0;
   for (Rank owner = 0; owner < options_.peers; ++owner) {
     states_[receiver].to_fetch(owner, to_fetch_);
-    for (const auto range : to_fetch_) fetched += states_[receiver].receive(owner, range, states_[owner].step(), encoded(owner, range));
+    for (const auto range : to_fetch_)
+      fetched += states_[receiver].receive(owner, range, states_[owner].step(), encoded(owner, range));
   }
   return fetched;
 }
 
 bool LossRanks::identical() {
   for (Rank rank = 1; rank < options_.peers; ++rank) {
-    if (std::memcmp(states_[rank].parameters().data(), states_[0].parameters().data(), states_[0].parameters().size_bytes()) != 0) return false;
+    if (std::memcmp(states_[rank].parameters().data(), states_[0].parameters().data(), states_[0].parameters().size_bytes()) !=
+        0)
+      return false;
   }
   return true;
 }

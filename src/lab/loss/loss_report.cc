@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lab/drop_compute/drop_words.h"
+#include "lab/common/option_words.h"
 #include "lab/loss/loss_text.h"
 #include "training/sharded/drift.h"
 
@@ -20,12 +20,14 @@ constexpr int what_width = 34;
 std::string head_of(const LossResult& result) {
   const auto& s = result.plan.settings;
   const auto& r = s.ranks;
-  auto text = fmt::format("# {} ranks, {}; {}, empty ranges: {}", r.peers, r.model.to_string(), sim::name(r.estimator), name(r.on_empty));
+  auto text = fmt::format("# {} ranks, {}; {}, empty ranges: {}", r.peers, r.model.to_string(), sim::name(r.estimator),
+                          name(r.on_empty));
   if (r.stale_max > 0) text += fmt::format("; copies fetched at {}", plural(r.stale_max, "step"));
   if (s.rho > 0) text += fmt::format("; rho {}", s.rho);
   if (r.travel == sim::Travel::differences) text += "; differences travel";
   if (r.missed == sim::Missed::zero) text += "; what is missed becomes zero";
-  text += fmt::format("\n# {}, the first {} not measured; {} of {} elements in a shard; {}\n", plural(s.steps, "step"), s.burn_in, plural(r.ranges, "range"), r.elements, seeds_text(result.plan.seeds));
+  text += fmt::format("\n# {}, the first {} not measured; {} of {} elements in a shard; {}\n", plural(s.steps, "step"),
+                      s.burn_in, plural(r.ranges, "range"), r.elements, seeds_text(result.plan.seeds));
   return text;
 }
 
@@ -35,7 +37,9 @@ std::string explanation_of(const std::string& group) {
   return "fixed point: rank i is drawn to i^2, gradients at stale copies";
 }
 
-Series line(std::string name, const char* colour, double width, bool dashed, std::vector<Point> points) { return {.name = std::move(name), .colour = colour, .line_width = width, .dashed = dashed, .points = std::move(points)}; }
+Series line(std::string name, const char* colour, double width, bool dashed, std::vector<Point> points) {
+  return {.name = std::move(name), .colour = colour, .line_width = width, .dashed = dashed, .points = std::move(points)};
+}
 
 // In units of the second moment of an update.
 Panel drift_panel(const LossResult& result) {
@@ -45,7 +49,12 @@ Panel drift_panel(const LossResult& result) {
   const auto& ranks = result.plan.settings.ranks;
   const bool has_pairs = ranks.peers > 2;
   const double unit = outcome.update_moment(), last = static_cast<double>(result.plan.settings.steps);
-  Panel panel{.title = fmt::format("Drift, {} ranks, {}", ranks.peers, ranks.model.to_string()), .x_label = "steps", .y_label = "mean squared difference / sigma_u^2", .series = {}, .legend = Corner::lower_right, .y_from_zero = true};
+  Panel panel{.title = fmt::format("Drift, {} ranks, {}", ranks.peers, ranks.model.to_string()),
+              .x_label = "steps",
+              .y_label = "mean squared difference / sigma_u^2",
+              .series = {},
+              .legend = Corner::lower_right,
+              .y_from_zero = true};
   std::vector<Point> owner, pair;
   for (const auto& point : outcome.curve) {
     owner.push_back({static_cast<double>(point.step), point.owner / unit});
@@ -60,9 +69,11 @@ Panel drift_panel(const LossResult& result) {
     const auto expected = expected_drift(result);
     if (has_pairs) add_level("P by formula", "#7f0000", expected.pair);
     add_level("O by formula", "#08306b", expected.owner);
-    if (has_pairs) add_level("2p/(1+p), attributed, unconfirmed", "#7f7f7f", paper_form(sim::mean_loss(ranks.model, ranks.peers)));
+    if (has_pairs)
+      add_level("2p/(1+p), attributed, unconfirmed", "#7f7f7f", paper_form(sim::mean_loss(ranks.model, ranks.peers)));
   } else {
-    panel.title += ranks.travel == sim::Travel::differences ? ", differences travel: a negative control" : ", missed becomes zero: a negative control";
+    panel.title += ranks.travel == sim::Travel::differences ? ", differences travel: a negative control"
+                                                            : ", missed becomes zero: a negative control";
     panel.legend = Corner::upper_left;
     // What is expected of differences is a mean over the measured steps, and they drift in proportion to the steps.
     const auto expected = expected_drift(result);
@@ -79,8 +90,13 @@ Panel drift_panel(const LossResult& result) {
 Panel deviation_panel(const LossResult& result) {
   const auto& outcome = *result.estimates;
   const auto& ranks = result.plan.settings.ranks;
-  Panel panel{.title = fmt::format("Deviation of the mean, {} ranks, {}", ranks.peers, ranks.model.to_string()), .x_label = "estimator", .y_label = "mean of estimate - true mean", .series = {}, .legend = Corner::lower_left};
-  Series bars{.name = "measured", .colour = "#1f77b4", .bars = true, .points = {}}, formula{.name = "by formula", .colour = "#d62728", .markers = true, .points = {}};
+  Panel panel{.title = fmt::format("Deviation of the mean, {} ranks, {}", ranks.peers, ranks.model.to_string()),
+              .x_label = "estimator",
+              .y_label = "mean of estimate - true mean",
+              .series = {},
+              .legend = Corner::lower_left};
+  Series bars{.name = "measured", .colour = "#1f77b4", .bars = true, .points = {}},
+      formula{.name = "by formula", .colour = "#d62728", .markers = true, .points = {}};
   const auto expected = expected_deviations(result.plan);
   for (size_t i = 0; i < sim::estimators.size(); ++i) {
     panel.categories.emplace_back(sim::name(sim::estimators[i]));
@@ -103,20 +119,38 @@ std::string table_of(const LossResult& result, std::span<const LossCheck> checks
     group = &check.group;
     text += line_of(check, what_width);
   }
-  text += fmt::format("\n# {} as the formulae say, {} OFF, {} unsure\n", count_of(checks, CheckVerdict::ok), count_of(checks, CheckVerdict::off), count_of(checks, CheckVerdict::unsure));
+  text += fmt::format("\n# {} as the formulae say, {} OFF, {} unsure\n", count_of(checks, CheckVerdict::ok),
+                      count_of(checks, CheckVerdict::off), count_of(checks, CheckVerdict::unsure));
   return text;
 }
 
 std::string json_of(const LossResult& result, std::span<const LossCheck> checks) {
   const auto& s = result.plan.settings;
   const auto& r = s.ranks;
-  auto text = Json{{"kind", "loss"}, {"peers", r.peers}, {"loss", r.model.to_string()}, {"estimator", sim::name(r.estimator)}, {"on_empty", name(r.on_empty)}, {"stale_max", r.stale_max}, {"rho", s.rho},
-                   {"travel", r.travel == sim::Travel::values ? "values" : "differences"}, {"missed", r.missed == sim::Missed::stale ? "stale" : "zero"}, {"ranges", r.ranges}, {"elements", r.elements}, {"steps", s.steps},
-                   {"burn_in", s.burn_in}, {"seeds", result.plan.seeds}}.dump() + "\n";
+  auto text = Json{{"kind", "loss"},
+                   {"peers", r.peers},
+                   {"loss", r.model.to_string()},
+                   {"estimator", sim::name(r.estimator)},
+                   {"on_empty", name(r.on_empty)},
+                   {"stale_max", r.stale_max},
+                   {"rho", s.rho},
+                   {"travel", r.travel == sim::Travel::values ? "values" : "differences"},
+                   {"missed", r.missed == sim::Missed::stale ? "stale" : "zero"},
+                   {"ranges", r.ranges},
+                   {"elements", r.elements},
+                   {"steps", s.steps},
+                   {"burn_in", s.burn_in},
+                   {"seeds", result.plan.seeds}}
+                  .dump() +
+              "\n";
   for (const auto& check : checks) text += value_of(check).dump() + "\n";
   if (result.drift) {
-    Json curve{{"kind", "curve"}, {"update_moment", finite(result.drift->update_moment())}, {"points", Json::array()}, {"ages", result.drift->ages}};
-    for (const auto& point : result.drift->curve) curve["points"].push_back({point.step, point.owner, r.peers > 2 ? Json(point.pair) : Json()});
+    Json curve{{"kind", "curve"},
+               {"update_moment", finite(result.drift->update_moment())},
+               {"points", Json::array()},
+               {"ages", result.drift->ages}};
+    for (const auto& point : result.drift->curve)
+      curve["points"].push_back({point.step, point.owner, r.peers > 2 ? Json(point.pair) : Json()});
     text += curve.dump() + "\n";
   }
   return text + verdict_of(checks).dump() + "\n";

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/loss/loss_checks.h"
 #include "cli/common/plot.h"
+#include "lab/loss/loss_checks.h"
 
 namespace unisono::cli {
 

@@ -43,7 +43,8 @@ sim::DriftOutcome drift_of(double owner, double pair) {
   const auto one = blocks({1, 1, 1, 1});
   outcome.owner = blocks({owner * .999, owner * 1.001, owner, owner});
   outcome.pair = blocks({pair * .999, pair * 1.001, pair, pair});
-  outcome.pair_mean = outcome.consensus = outcome.fresh = outcome.age = outcome.fetched = outcome.loss = outcome.noise = outcome.update_product = one;
+  outcome.pair_mean = outcome.consensus = outcome.fresh = outcome.age = outcome.fetched = outcome.loss = outcome.noise =
+      outcome.update_product = one;
   outcome.update_square = one;
   outcome.ages = {90, 9, 1};
   outcome.curve = {{1, owner, pair}, {2, owner, pair}};
@@ -84,7 +85,8 @@ TEST(LossReport, drift_is_ok_within_the_tolerance_and_off_beyond_it) {
   EXPECT_EQ(paper.note, "unconfirmed; P is 1.11 times it");
   result.drift = drift_of(.1111, .1818);
   checks = checks_of(result);
-  EXPECT_EQ(check_named(checks, "P, two replicas").verdict, CheckVerdict::off) << "the form that is attributed is not what replicas do";
+  EXPECT_EQ(check_named(checks, "P, two replicas").verdict, CheckVerdict::off)
+      << "the form that is attributed is not what replicas do";
   result.drift = drift_of(.1111, .2020);
   result.drift->healed = false;
   EXPECT_EQ(check_named(checks_of(result), "replicas alike after a full step").verdict, CheckVerdict::off);
@@ -108,7 +110,8 @@ TEST(LossReport, drift_that_has_not_settled_is_unsure) {
   EXPECT_EQ(check.verdict, CheckVerdict::unsure);
   EXPECT_TRUE(check.note.starts_with("not settled: wants --burn-in 1000")) << check.note;
   result.plan.settings.ranks.stale_max = 10;
-  EXPECT_EQ(check_named(checks_of(result), "O, owner against replica").verdict, CheckVerdict::off) << "copies are fetched long before";
+  EXPECT_EQ(check_named(checks_of(result), "O, owner against replica").verdict, CheckVerdict::off)
+      << "copies are fetched long before";
 }
 
 TEST(LossReport, what_hardly_ever_happens_or_hardly_ever_ends_is_unsure) {
@@ -118,7 +121,8 @@ TEST(LossReport, what_hardly_ever_happens_or_hardly_ever_ends_is_unsure) {
   EXPECT_EQ(check_named(checks, "share lost of results").verdict, CheckVerdict::unsure);
   EXPECT_EQ(check_named(checks, "share lost of results").note, "too little is lost to tell");
   const LossResult never{.plan = plan_of("none", 8), .drift = drift_of(.1, .1)};
-  EXPECT_EQ(check_named(checks_of(never), "O, owner against replica").verdict, CheckVerdict::off) << "without loss nothing may drift";
+  EXPECT_EQ(check_named(checks_of(never), "O, owner against replica").verdict, CheckVerdict::off)
+      << "without loss nothing may drift";
   const LossResult lasting{.plan = plan_of("gilbert_elliott:p=0.1,burst=1e9", 8), .estimates = estimates_of({.05, 0, 0, 0, 0})};
   EXPECT_EQ(check_named(checks_of(lasting), "deviation of stratified").verdict, CheckVerdict::unsure);
 }
@@ -128,7 +132,8 @@ TEST(LossReport, ablations_are_negative_controls_and_never_off) {
   result.plan.settings.ranks.travel = sim::Travel::differences;
   result.drift->healed = false;
   for (const auto& check : checks_of(result)) {
-    if (check.what.starts_with("share") || check.what.starts_with("noise")) continue;  // of links and contributions, which are as ever
+    if (check.what.starts_with("share") || check.what.starts_with("noise"))
+      continue;  // of links and contributions, which are as ever
     EXPECT_NE(check.verdict, CheckVerdict::off) << check.what;
   }
   EXPECT_EQ(check_named(checks_of(result), "replicas alike after a full step").verdict, CheckVerdict::control);
@@ -141,7 +146,10 @@ TEST(LossReport, two_ranks_have_no_row_of_pairs) {
 }
 
 TEST(LossReport, fixed_points_are_those_derived_for_the_estimator) {
-  for (const auto& [estimator, value, verdict] : {std::tuple{Estimator::stratified, 3.5, CheckVerdict::ok}, {Estimator::stratified, 3.6, CheckVerdict::off}, {Estimator::count, 3.954667, CheckVerdict::control}, {Estimator::zero_fill, 3.823529, CheckVerdict::control}}) {
+  for (const auto& [estimator, value, verdict] : {std::tuple{Estimator::stratified, 3.5, CheckVerdict::ok},
+                                                  {Estimator::stratified, 3.6, CheckVerdict::off},
+                                                  {Estimator::count, 3.954667, CheckVerdict::control},
+                                                  {Estimator::zero_fill, 3.823529, CheckVerdict::control}}) {
     LossResult result{.plan = plan_of("0.2", 4), .fixed_point = sim::FixedPointOutcome{}};
     result.plan.settings.ranks.estimator = estimator;
     result.plan.settings.ranks.on_empty = OnEmpty::own;
@@ -172,7 +180,8 @@ TEST(LossReport, programs_get_everything_a_line_each) {
   const auto checks = checks_of(result);
   const auto text = json_of(result, checks);
   std::vector<nlohmann::json> lines;
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+    lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
   ASSERT_EQ(lines.size(), checks.size() + 3);
   EXPECT_EQ(lines[0]["peers"], 8);
   EXPECT_EQ(lines[0]["loss"], "iid:0.1");
@@ -184,7 +193,8 @@ TEST(LossReport, programs_get_everything_a_line_each) {
 }
 
 TEST(LossReport, pictures_show_drift_with_its_formulae_and_the_deviations) {
-  const LossResult result{.plan = plan_of("0.1", 8), .estimates = estimates_of({0, -.0278, 0, 0, -.26}), .drift = drift_of(.1111, .2020)};
+  const LossResult result{
+      .plan = plan_of("0.1", 8), .estimates = estimates_of({0, -.0278, 0, 0, -.26}), .drift = drift_of(.1111, .2020)};
   const auto panels = panels_of(result);
   ASSERT_EQ(panels.size(), 2u);
   EXPECT_EQ(panels[0].title, "Drift, 8 ranks, iid:0.1");

@@ -93,11 +93,17 @@ void choose_sizes(LossRanksOptions& options) {
 Status check(const LossSettings& settings) {
   const auto& r = settings.ranks;
   if (r.peers < 2) return {Code::invalid, "one rank loses nothing: at least 2"};
-  if (settings.steps == 0 || settings.burn_in >= settings.steps) return {Code::invalid, std::to_string(settings.steps) + " steps, of which the first " + std::to_string(settings.burn_in) + " are not measured: none is left"};
+  if (settings.steps == 0 || settings.burn_in >= settings.steps)
+    return {Code::invalid, std::to_string(settings.steps) + " steps, of which the first " + std::to_string(settings.burn_in) +
+                               " are not measured: none is left"};
   if (!(settings.rho >= 0 && settings.rho < 1)) return {Code::invalid, "rho: an autocorrelation from 0 to less than 1"};
-  if (uint64_t{r.peers} * r.peers * r.ranges > values_max / std::max(1u, r.elements)) return {Code::invalid, std::to_string(r.peers) + " ranks with " + std::to_string(r.ranges) + " ranges of " + std::to_string(r.elements) + " elements: more than a simulation can hold"};
-  if (r.on_empty == OnEmpty::fail || r.on_empty == OnEmpty::automatic) return {Code::invalid, "an empty range is held, or has the owner's own value, or zero"};
-  if (r.stale_max > 0 && r.travel == Travel::differences) return {Code::invalid, "stale_max means nothing where differences travel: nobody knows how old a copy is"};
+  if (uint64_t{r.peers} * r.peers * r.ranges > values_max / std::max(1u, r.elements))
+    return {Code::invalid, std::to_string(r.peers) + " ranks with " + std::to_string(r.ranges) + " ranges of " +
+                               std::to_string(r.elements) + " elements: more than a simulation can hold"};
+  if (r.on_empty == OnEmpty::fail || r.on_empty == OnEmpty::automatic)
+    return {Code::invalid, "an empty range is held, or has the owner's own value, or zero"};
+  if (r.stale_max > 0 && r.travel == Travel::differences)
+    return {Code::invalid, "stale_max means nothing where differences travel: nobody knows how old a copy is"};
   return {};
 }
 
@@ -114,7 +120,8 @@ std::vector<double> fixed_gradients(uint32_t world) {
 BlockMeans EstimateMeasures::variance() const {
   BlockMeans variances;
   const double mean = deviation.empty() ? 0 : deviation.mean();
-  for (size_t i = 0; i < square.blocks(); ++i) variances.add((square.block(i) - 2 * mean * deviation.block(i) + mean * mean) * square.samples_of(i), square.samples_of(i));
+  for (size_t i = 0; i < square.blocks(); ++i)
+    variances.add((square.block(i) - 2 * mean * deviation.block(i) + mean * mean) * square.samples_of(i), square.samples_of(i));
   return variances;
 }
 
@@ -126,7 +133,8 @@ void measure_estimates(const LossRanks& ranks, double truth, EstimateMeasures& m
   for (Rank owner = 0; owner < options.peers; ++owner) {
     for (uint32_t range = 0; range < options.ranges; ++range) {
       if (ranks.kind(owner, range) == RangeKind::empty) continue;
-      const double deviation = mean_of(ranks.reduced(owner).subspan(size_t{range} * options.elements, options.elements)) - truth;
+      const double deviation =
+          mean_of(ranks.reduced(owner).subspan(size_t{range} * options.elements, options.elements)) - truth;
       sum += deviation;
       squares += deviation * deviation;
       ++samples;
@@ -148,7 +156,8 @@ void set_fixed_gradients(LossRanks& ranks) {
 
 double delivered_ratio(const std::vector<uint64_t>& delivered) {
   const auto [least, most] = std::minmax_element(delivered.begin(), delivered.end());
-  return *least == 0 ? (*most == 0 ? 1 : std::numeric_limits<double>::infinity()) : static_cast<double>(*most) / static_cast<double>(*least);
+  return *least == 0 ? (*most == 0 ? 1 : std::numeric_limits<double>::infinity())
+                     : static_cast<double>(*most) / static_cast<double>(*least);
 }
 
 }  // namespace
@@ -211,7 +220,8 @@ struct StepSums {
 // Of one range: how far each replica is from its owner.
 class RangeDrift {
  public:
-  explicit RangeDrift(const LossRanksOptions& options) : options_(options), first_(options.elements), second_(options.elements) {}
+  explicit RangeDrift(const LossRanksOptions& options)
+      : options_(options), first_(options.elements), second_(options.elements) {}
 
   void add(LossRanks& ranks, Rank owner, uint32_t range, StepSums& sums) {
     const size_t begin = size_t{range} * options_.elements;
@@ -232,7 +242,8 @@ class RangeDrift {
         continue;
       }
       ++missed;
-      for (size_t i = 0; i < first_.size(); ++i) missed_squares += static_cast<double>(copy[i] - truth[i]) * (copy[i] - truth[i]);
+      for (size_t i = 0; i < first_.size(); ++i)
+        missed_squares += static_cast<double>(copy[i] - truth[i]) * (copy[i] - truth[i]);
     }
     for (size_t i = 0; i < first_.size(); ++i) {
       sums.squares += second_[i];
@@ -250,10 +261,25 @@ class RangeDrift {
 class DriftRun {
  public:
   DriftRun(const LossSettings& settings, const LossWatch& watch, LossRanks& ranks)
-      : settings_(settings), options_(settings.ranks), ranks_(ranks), random_(mix64(settings.ranks.seed ^ gradient_seed)), range_drift_(settings.ranks) {
+      : settings_(settings),
+        options_(settings.ranks),
+        ranks_(ranks),
+        random_(mix64(settings.ranks.seed ^ gradient_seed)),
+        range_drift_(settings.ranks) {
     const BlockMeans empty(block_steps(settings));
-    outcome_ = {.owner = empty, .pair = empty, .pair_mean = empty, .consensus = empty, .fresh = empty, .age = empty, .fetched = empty, .loss = empty, .noise = empty, .update_square = empty, .update_product = empty,
-                .ages = std::vector<uint64_t>(ages_kept), .rho = settings.rho};
+    outcome_ = {.owner = empty,
+                .pair = empty,
+                .pair_mean = empty,
+                .consensus = empty,
+                .fresh = empty,
+                .age = empty,
+                .fetched = empty,
+                .loss = empty,
+                .noise = empty,
+                .update_square = empty,
+                .update_product = empty,
+                .ages = std::vector<uint64_t>(ages_kept),
+                .rho = settings.rho};
     common_.resize(size_t{options_.peers} * ranks.shard_elements());
     fresh_.resize(common_.size());
     before_.resize(common_.size());
@@ -285,7 +311,8 @@ class DriftRun {
 
  private:
   void set_gradients(uint64_t step) {
-    const auto rho = static_cast<float>(settings_.rho), fresh = static_cast<float>(std::sqrt(1 - settings_.rho * settings_.rho));
+    const auto rho = static_cast<float>(settings_.rho),
+               fresh = static_cast<float>(std::sqrt(1 - settings_.rho * settings_.rho));
     if (step > 0) {
       fill_noise(fresh_, random_);
       for (size_t i = 0; i < common_.size(); ++i) common_[i] = rho * common_[i] + fresh * fresh_[i];
@@ -309,7 +336,9 @@ class DriftRun {
   }
 
   double ranges() const { return static_cast<double>(options_.peers) * options_.ranges; }
-  double owner_drift(const StepSums& sums) const { return sums.squares / (ranges() * options_.elements * (options_.peers - 1)); }
+  double owner_drift(const StepSums& sums) const {
+    return sums.squares / (ranges() * options_.elements * (options_.peers - 1));
+  }
   double pairs() const { return (options_.peers - 1.) * (options_.peers - 2.) / 2; }
   // The sum over pairs of squared differences is count * (sum of squares) - (sum)^2.
   double pair_squares(const StepSums& sums) const { return (options_.peers - 1) * sums.squares - sums.squared_sums; }
@@ -418,7 +447,8 @@ Growth growth_of(const BlockMeans& values) {
     spread += x * x;
   }
   slope /= spread;
-  for (size_t i = 0; i < count; ++i) squares += std::pow(values.block(first + i) - mean - slope * (static_cast<double>(i) - middle), 2);
+  for (size_t i = 0; i < count; ++i)
+    squares += std::pow(values.block(first + i) - mean - slope * (static_cast<double>(i) - middle), 2);
   const double length = static_cast<double>(count);
   return {slope * length, std::sqrt(squares / (length - 2) / spread) * length};
 }
@@ -435,8 +465,9 @@ Growth mean_of(const std::vector<Growth>& runs) {
 }
 
 void DriftOutcome::append(const DriftOutcome& other) {
-  for (const auto member : {&DriftOutcome::owner, &DriftOutcome::pair, &DriftOutcome::pair_mean, &DriftOutcome::consensus, &DriftOutcome::fresh, &DriftOutcome::age, &DriftOutcome::fetched, &DriftOutcome::loss, &DriftOutcome::noise,
-                            &DriftOutcome::update_square, &DriftOutcome::update_product}) {
+  for (const auto member : {&DriftOutcome::owner, &DriftOutcome::pair, &DriftOutcome::pair_mean, &DriftOutcome::consensus,
+                            &DriftOutcome::fresh, &DriftOutcome::age, &DriftOutcome::fetched, &DriftOutcome::loss,
+                            &DriftOutcome::noise, &DriftOutcome::update_square, &DriftOutcome::update_product}) {
     (this->*member).append(other.*member);
   }
   for (size_t i = 0; i < ages.size(); ++i) ages[i] += other.ages[i];

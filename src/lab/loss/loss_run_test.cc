@@ -32,7 +32,9 @@ DriftOutcome drift(const LossSettings& settings) {
 double owner_of(const DriftOutcome& outcome) { return outcome.owner.mean() / outcome.update_moment(); }
 double pair_of(const DriftOutcome& outcome) { return outcome.pair.mean() / outcome.update_moment(); }
 
-void expect_within(double measured, double expected, double tolerance) { EXPECT_NEAR(measured / expected, 1, tolerance) << measured << ", expected " << expected; }
+void expect_within(double measured, double expected, double tolerance) {
+  EXPECT_NEAR(measured / expected, 1, tolerance) << measured << ", expected " << expected;
+}
 
 TEST(LossRun, stratified_and_count_all_are_unbiased_and_the_others_are_not) {
   const auto outcome = run_estimates(settings_of("0.2", 4, 4000));
@@ -74,7 +76,11 @@ TEST(LossRun, drift_is_as_derived) {
   const struct {
     const char* loss;
     double rho, owner, pair;
-  } known[] = {{"0.05", 0, .0526, .1003}, {"0.1", 0, .1111, .2020}, {"0.4", 0, .6667, .9524}, {"0.1", .9, 0, .2420}, {"0.2", .9, 0, .5996}};
+  } known[] = {{"0.05", 0, .0526, .1003},
+               {"0.1", 0, .1111, .2020},
+               {"0.4", 0, .6667, .9524},
+               {"0.1", .9, 0, .2420},
+               {"0.2", .9, 0, .5996}};
   for (const auto& each : known) {
     SCOPED_TRACE(std::string(each.loss) + ", rho " + std::to_string(each.rho));
     auto settings = settings_of(each.loss, 8, each.rho > 0 ? 3000 : 1000);
@@ -126,7 +132,9 @@ TEST(LossRun, drift_is_as_derived_where_losses_last_or_are_common_or_copies_are_
   expect_within(owner_of(outcome), .22581, .05);
   expect_within(outcome.fetched.mean(), 6.452e-3, .05);
   EXPECT_EQ(outcome.ages[3], 0u);
-  for (const auto& [loss, owner, pair] : {std::tuple{"chain:p=0.1,recovery=0.5", .2, .37333}, {"chain:p=0.1,recovery=0.25", .4, .75429}, {"joint:p=0.1,both=0.05", .1111, .11696}}) {
+  for (const auto& [loss, owner, pair] : {std::tuple{"chain:p=0.1,recovery=0.5", .2, .37333},
+                                          {"chain:p=0.1,recovery=0.25", .4, .75429},
+                                          {"joint:p=0.1,both=0.05", .1111, .11696}}) {
     SCOPED_TRACE(loss);
     const auto one = drift(settings_of(loss, 8, 2000));
     expect_within(owner_of(one), owner, .05);
@@ -175,8 +183,9 @@ TEST(LossRun, training_settles_where_it_is_derived_to) {
     Rank owner;
     Estimator estimator;
     double value;
-  } known[] = {{"0.2", 3, Estimator::stratified, 3.5},      {"0.2", 3, Estimator::count, 3.954667}, {"0.2", 3, Estimator::zero_fill, 3.823529},
-               {"0.1", 0, Estimator::stratified, 3.5},      {"0.1", 0, Estimator::count, 3.3705},   {"0.1", 0, Estimator::zero_fill, 3.405405}};
+  } known[] = {{"0.2", 3, Estimator::stratified, 3.5},     {"0.2", 3, Estimator::count, 3.954667},
+               {"0.2", 3, Estimator::zero_fill, 3.823529}, {"0.1", 0, Estimator::stratified, 3.5},
+               {"0.1", 0, Estimator::count, 3.3705},       {"0.1", 0, Estimator::zero_fill, 3.405405}};
   for (const auto& each : known) {
     SCOPED_TRACE(std::string(each.loss) + ", " + name(each.estimator));
     auto settings = settings_of(each.loss, 4, 3000);
@@ -213,7 +222,9 @@ TEST(LossRun, what_is_counted_is_what_the_losses_were) {
     for (Rank owner = 0; owner < 3; ++owner) {
       for (uint32_t range = 0; range < 2; ++range) {
         int missing = 0;
-        for (Rank sender = 0; sender < 3; ++sender) missing += sender != owner && pattern.lost({.sender = sender, .receiver = owner, .step = step, .phase = 0, .range = range});
+        for (Rank sender = 0; sender < 3; ++sender)
+          missing +=
+              sender != owner && pattern.lost({.sender = sender, .receiver = owner, .step = step, .phase = 0, .range = range});
         lost += missing;
         empty += missing == 2;
         full += missing == 0;

@@ -6,13 +6,13 @@
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/result_writer.h"
 #include "cli/common/commands.h"
-#include "lab/loss/loss_network_report.h"
-#include "lab/loss/loss_report.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
+#include "cli/common/result_writer.h"
 #include "cli/common/threads.h"
+#include "lab/loss/loss_network_report.h"
+#include "lab/loss/loss_report.h"
 
 namespace unisono::cli {
 namespace {
@@ -20,7 +20,10 @@ namespace {
 // All runs on some threads; what they come to, put together seed by seed, does not depend on their number.
 class Runs {
  public:
-  explicit Runs(const LossPlan& plan) : plan_(plan), results_(plan.seeds.size()), progress_(progress_options("simulate loss", plan.steps(), plan.progress), monotonic_now()) {
+  explicit Runs(const LossPlan& plan)
+      : plan_(plan),
+        results_(plan.seeds.size()),
+        progress_(progress_options("simulate loss", plan.steps(), plan.progress), monotonic_now()) {
     for (size_t seed = 0; seed < plan.seeds.size(); ++seed) {
       if (plan.estimates) runs_.push_back({seed, "estimates"});
       if (plan.drift) runs_.push_back({seed, "drift"});
@@ -32,7 +35,8 @@ class Runs {
     on_threads(std::min<uint64_t>(plan_.jobs, runs_.size()), [this] { work(); });
     progress_.clear();
     if (!failure_.ok()) return failure_;
-    LossResult all{.plan = plan_, .estimates = results_[0].estimates, .drift = results_[0].drift, .fixed_point = results_[0].fixed_point};
+    LossResult all{
+        .plan = plan_, .estimates = results_[0].estimates, .drift = results_[0].drift, .fixed_point = results_[0].fixed_point};
     for (size_t seed = 1; seed < results_.size(); ++seed) {
       if (all.estimates) all.estimates->append(*results_[seed].estimates, seed + 1);
       if (all.drift) all.drift->append(*results_[seed].drift);
@@ -122,7 +126,9 @@ int show(const LossPlan& plan, Sink& sink, const Result<Measured>& result) {
   for (const auto& status : {sink.finish(), drawn}) {
     if (!status.ok()) return failed(loss_text, status);
   }
-  return std::none_of(checks.begin(), checks.end(), [](const LossCheck& check) { return check.verdict == CheckVerdict::off; }) ? 0 : 1;
+  return std::none_of(checks.begin(), checks.end(), [](const LossCheck& check) { return check.verdict == CheckVerdict::off; })
+             ? 0
+             : 1;
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "group/api/calls.h"
-#include "sim/udp/udp_cluster.h"
 #include "lab/loss/udp_tally.h"
+#include "sim/udp/udp_cluster.h"
 
 namespace unisono::sim {
 namespace {
@@ -19,13 +19,21 @@ constexpr Nanos linking_max = 60 * second, call_timeout = 30 * second;
 Nanos turn_of(uint32_t peers) { return std::clamp<Nanos>(peers * microsecond, 5 * microsecond, 100 * microsecond); }
 
 Result<RangeGeometry> geometry_of(const UdpRunSettings& settings, uint32_t world, uint32_t datagram_bytes) {
-  return RangeGeometry::make({.elements = settings.bytes / sizeof(float), .world = world, .datagram_bytes = datagram_bytes, .codec = wire_codec(plain_codec.reduce, DType::f32, DType::f32, false)});
+  return RangeGeometry::make({.elements = settings.bytes / sizeof(float),
+                              .world = world,
+                              .datagram_bytes = datagram_bytes,
+                              .codec = wire_codec(plain_codec.reduce, DType::f32, DType::f32, false)});
 }
 
 class UdpRun {
  public:
   UdpRun(const UdpRunSettings& settings, const UdpClusterSettings& cluster, const std::function<void(uint64_t)>& progress)
-      : settings_(settings), progress_(progress), cluster_(cluster), tally_(settings), random_(mix64(settings.seed ^ 0x72756E)), callers_(settings.peers) {}
+      : settings_(settings),
+        progress_(progress),
+        cluster_(cluster),
+        tally_(settings),
+        random_(mix64(settings.seed ^ 0x72756E)),
+        callers_(settings.peers) {}
 
   Result<UdpOutcome> run();
 
@@ -33,7 +41,7 @@ class UdpRun {
   struct Caller {
     std::vector<float> input, output;
     std::shared_ptr<Completion> completion = nullptr;  // of the call that runs
-    bool holds = false;    // the group is to form again
+    bool holds = false;                                // the group is to form again
     bool finished = false;
     std::vector<Rank> silent = {};  // by its last call
   };
@@ -58,10 +66,10 @@ class UdpRun {
   std::vector<Caller> callers_;
   Nanos began_ = 0;
   uint32_t epoch_ = 0;
-  bool breaks_ = false;         // somebody has given up on a member
-  uint64_t breaks_at_ = 0;      // the operation with which it did
-  uint64_t told_ = 0;           // operations told to progress_
-  bool over_ = false;           // fewer than two are left
+  bool breaks_ = false;     // somebody has given up on a member
+  uint64_t breaks_at_ = 0;  // the operation with which it did
+  uint64_t told_ = 0;       // operations told to progress_
+  bool over_ = false;       // fewer than two are left
   Status failure_;
 };
 
@@ -74,7 +82,8 @@ double UdpRun::slowness(PeerIndex process) const {
 }
 
 bool UdpRun::is_ever_absent(PeerIndex process) const {
-  return std::any_of(settings_.model.faults.begin(), settings_.model.faults.end(), [&](const PeerFault& fault) { return fault.process == process && fault.kind != PeerFaultKind::slow; });
+  return std::any_of(settings_.model.faults.begin(), settings_.model.faults.end(),
+                     [&](const PeerFault& fault) { return fault.process == process && fault.kind != PeerFaultKind::slow; });
 }
 
 void UdpRun::plan_faults() {
@@ -124,8 +133,13 @@ void UdpRun::call(PeerIndex process) {
   const auto rank = era.rank_of(process);
   if (rank == era.world()) return;  // the others have gone on without it
   auto& caller = callers_[process];
-  const CallOptions options{.op = ReduceOp::avg, .timeout = std::chrono::duration_cast<Milliseconds>(std::chrono::nanoseconds(call_timeout)), .delivery = Delivery::lossy, .lossy = settings_.delivery};
-  auto request = all_reduce_call({.self = rank, .world = era.world(), .timeout = call_timeout}, ConstTensor(std::span<const float>(caller.input)), Tensor(std::span<float>(caller.output)), options);
+  const CallOptions options{.op = ReduceOp::avg,
+                            .timeout = std::chrono::duration_cast<Milliseconds>(std::chrono::nanoseconds(call_timeout)),
+                            .delivery = Delivery::lossy,
+                            .lossy = settings_.delivery};
+  auto request =
+      all_reduce_call({.self = rank, .world = era.world(), .timeout = call_timeout},
+                      ConstTensor(std::span<const float>(caller.input)), Tensor(std::span<float>(caller.output)), options);
   if (!request.ok()) {
     failure_ = request.status();
     return;
@@ -136,7 +150,8 @@ void UdpRun::call(PeerIndex process) {
 void UdpRun::ended(PeerIndex process) {
   auto& caller = callers_[process];
   const auto completion = std::exchange(caller.completion, nullptr);
-  tally_.ended({.process = process, .completion = *completion, .result = caller.output, .now = since_begin()}, cluster_.network());
+  tally_.ended({.process = process, .completion = *completion, .result = caller.output, .now = since_begin()},
+               cluster_.network());
   caller.silent = tally_.silent_ranks(*completion);
   const auto number = completion->report.number;
   // Who is away itself cannot tell the others, and waits for them.
@@ -198,7 +213,8 @@ void UdpRun::form_again_if_ready() {
 bool UdpRun::is_over() const {
   if (over_ || !failure_.ok()) return true;
   const auto& era = tally_.era();
-  return std::all_of(era.members.begin(), era.members.end(), [&](PeerIndex member) { return callers_[member].finished || is_ever_absent(member); });
+  return std::all_of(era.members.begin(), era.members.end(),
+                     [&](PeerIndex member) { return callers_[member].finished || is_ever_absent(member); });
 }
 
 Result<UdpOutcome> UdpRun::run() {
@@ -236,9 +252,12 @@ Result<UdpOutcome> UdpRun::run() {
 
 Status check(const UdpRunSettings& s) {
   const auto invalid = [](const std::string& why) { return Status(Code::invalid, why); };
-  if (s.peers < 2 || s.peers > peers_max) return invalid(std::to_string(s.peers) + " peers: 2 to " + std::to_string(peers_max) + " can be simulated over UDP");
-  if (s.bytes < sizeof(float) || s.bytes % sizeof(float) != 0 || s.bytes > bytes_max) return invalid(std::to_string(s.bytes) + " bytes: a multiple of 4, from 4 to 256M");
-  if (!s.loss.dead.empty() || !s.loss.slow.empty()) return invalid("dead= and slow= of a loss count in steps; over a network say --network dead=3@2s or slow=5x10");
+  if (s.peers < 2 || s.peers > peers_max)
+    return invalid(std::to_string(s.peers) + " peers: 2 to " + std::to_string(peers_max) + " can be simulated over UDP");
+  if (s.bytes < sizeof(float) || s.bytes % sizeof(float) != 0 || s.bytes > bytes_max)
+    return invalid(std::to_string(s.bytes) + " bytes: a multiple of 4, from 4 to 256M");
+  if (!s.loss.dead.empty() || !s.loss.slow.empty())
+    return invalid("dead= and slow= of a loss count in steps; over a network say --network dead=3@2s or slow=5x10");
   for (const auto& status : {s.model.check(s.peers), s.loss.check(s.peers), s.delivery.check()}) {
     if (!status.ok()) return status;
   }
@@ -249,8 +268,15 @@ Status check(const UdpRunSettings& s) {
 Result<UdpOutcome> run_udp(const UdpRunSettings& settings, const std::function<void(uint64_t)>& progress) {
   if (auto status = check(settings); !status.ok()) return status;
   const auto ranges = geometry_of(settings, settings.peers, settings.model.datagram_bytes)->ranges(0);
-  const UdpClusterSettings cluster{.network = {.processes = settings.peers, .seed = settings.seed, .bytes_per_second = static_cast<double>(settings.model.bits_per_second) / 8, .delay = settings.model.delay,
-                                               .jitter = settings.model.jitter, .queue_bytes = settings.model.queue_bytes, .datagram_bytes_max = settings.model.datagram_bytes, .loss = settings.loss, .ranges = ranges},
+  const UdpClusterSettings cluster{.network = {.processes = settings.peers,
+                                               .seed = settings.seed,
+                                               .bytes_per_second = static_cast<double>(settings.model.bits_per_second) / 8,
+                                               .delay = settings.model.delay,
+                                               .jitter = settings.model.jitter,
+                                               .queue_bytes = settings.model.queue_bytes,
+                                               .datagram_bytes_max = settings.model.datagram_bytes,
+                                               .loss = settings.loss,
+                                               .ranges = ranges},
                                    .turn = turn_of(settings.peers)};
   return UdpRun(settings, cluster, progress).run();
 }

@@ -1,4 +1,5 @@
-// Lossy all-reduces of whole ranks over a simulated network: incast, losses, dead, stopped and slow peers, through the engine and the UDP transport that ship.
+// Lossy all-reduces of whole ranks over a simulated network: incast, losses, dead, stopped and slow peers, through the engine
+// and the UDP transport that ship.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +10,13 @@ namespace unisono::sim {
 namespace {
 
 UdpRunSettings settings_of(const std::string& network, const std::string& loss, const std::string& lossy = "loss_budget=0.5") {
-  UdpRunSettings settings{.model = *UdpModel::parse(network), .loss = *LossModel::parse(loss), .peers = 4, .bytes = 64u << 10, .operations = 60, .burn_in = 30, .delivery = *DeliveryOptions::parse(lossy)};
+  UdpRunSettings settings{.model = *UdpModel::parse(network),
+                          .loss = *LossModel::parse(loss),
+                          .peers = 4,
+                          .bytes = 64u << 10,
+                          .operations = 60,
+                          .burn_in = 30,
+                          .delivery = *DeliveryOptions::parse(lossy)};
   settings.seed = 3;
   return settings;
 }
@@ -53,7 +60,8 @@ TEST(UdpRun, losses_shorten_sums_and_not_their_mean) {
   const auto sent = static_cast<double>(outcome.data[0].sent);
   EXPECT_NEAR(static_cast<double>(outcome.data[0].lost) / sent, .1, 4.5 * std::sqrt(.09 / sent));
   // What is lost is missing, and some of what is late.
-  const double missing = static_cast<double>(outcome.contributions.missing) / static_cast<double>(outcome.contributions.expected);
+  const double missing =
+      static_cast<double>(outcome.contributions.missing) / static_cast<double>(outcome.contributions.expected);
   EXPECT_GT(missing, .08);
   EXPECT_LT(missing, .15);
   EXPECT_EQ(outcome.results.missing, 0u);
@@ -85,7 +93,8 @@ TEST(UdpRun, rates_that_were_learnt_leave_queues_room) {
   settings.burn_in = 50;
   settings.bytes = 128u << 10;
   const auto outcome = run(settings);
-  const auto sent = outcome.data[0].sent + outcome.data[1].sent, overflowed = outcome.data[0].overflowed + outcome.data[1].overflowed;
+  const auto sent = outcome.data[0].sent + outcome.data[1].sent,
+             overflowed = outcome.data[0].overflowed + outcome.data[1].overflowed;
   EXPECT_LE(static_cast<double>(overflowed), .005 * static_cast<double>(sent));
 }
 

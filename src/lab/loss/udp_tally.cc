@@ -37,10 +37,13 @@ bool names(const std::string& message, Rank rank) {
 
 }  // namespace
 
-Rank UdpEra::rank_of(PeerIndex process) const { return static_cast<Rank>(std::find(members.begin(), members.end(), process) - members.begin()); }
+Rank UdpEra::rank_of(PeerIndex process) const {
+  return static_cast<Rank>(std::find(members.begin(), members.end(), process) - members.begin());
+}
 
 UdpTally::UdpTally(const UdpRunSettings& settings) : settings_(settings) {
-  const auto steps = std::max<uint64_t>(1, (settings.operations - std::min(settings.operations, settings.burn_in)) / blocks_wanted);
+  const auto steps =
+      std::max<uint64_t>(1, (settings.operations - std::min(settings.operations, settings.burn_in)) / blocks_wanted);
   outcome_.deviation = outcome_.square = outcome_.away_share = BlockMeans(steps);
   for (const auto& fault : settings.model.faults) outcome_.faults.push_back({.fault = fault});
   outcome_.by_distance.resize(settings.peers);
@@ -58,12 +61,17 @@ void UdpTally::fill(Rank rank, std::vector<float>& values) const {
 }
 
 bool UdpTally::is_absent(PeerIndex process, Nanos at) const {
-  return std::any_of(settings_.model.faults.begin(), settings_.model.faults.end(), [&](const PeerFault& fault) { return fault.process == process && is_absence(fault.kind) && at >= fault.from && (fault.to == never || at <= fault.to + notice); });
+  return std::any_of(settings_.model.faults.begin(), settings_.model.faults.end(), [&](const PeerFault& fault) {
+    return fault.process == process && is_absence(fault.kind) && at >= fault.from &&
+           (fault.to == never || at <= fault.to + notice);
+  });
 }
 
 // Also shortly after it has come back.
 bool UdpTally::is_away(PeerIndex process, Nanos at) const {
-  return is_absent(process, at) || std::any_of(settings_.model.faults.begin(), settings_.model.faults.end(), [&](const PeerFault& fault) { return fault.process == process && !is_absence(fault.kind); });
+  return is_absent(process, at) ||
+         std::any_of(settings_.model.faults.begin(), settings_.model.faults.end(),
+                     [&](const PeerFault& fault) { return fault.process == process && !is_absence(fault.kind); });
 }
 
 bool UdpTally::anybody_away(Nanos now) const {
@@ -105,7 +113,8 @@ void UdpTally::ended(const Ended& call, const SocketNetwork& network) {
     data_before_ = {network.fates_of_data(0), network.fates_of_data(1)};
   }
   auto& operation = operations_[number];
-  if (number >= settings_.burn_in && completion.report.delivery != nullptr && !is_absent(call.process, call.now)) note_delivery(call, operation);
+  if (number >= settings_.burn_in && completion.report.delivery != nullptr && !is_absent(call.process, call.now))
+    note_delivery(call, operation);
   if (completion.status.ok()) note_result(call, operation);
 }
 
@@ -116,7 +125,8 @@ void UdpTally::note_names(const Ended& call) {
     if (!names(message, rank)) continue;
     const auto process = era_.members[rank];
     if (!is_away(process, call.now) && !is_away(call.process, call.now)) {
-      if (outcome_.innocent_named++ == 0) outcome_.first_innocent = "rank " + std::to_string(era_.rank_of(call.process)) + ": " + message;
+      if (outcome_.innocent_named++ == 0)
+        outcome_.first_innocent = "rank " + std::to_string(era_.rank_of(call.process)) + ": " + message;
     }
     for (size_t i = 0; i < outcome_.faults.size(); ++i) {
       auto& story = outcome_.faults[i];
@@ -124,7 +134,8 @@ void UdpTally::note_names(const Ended& call) {
       named_by_[i][call.process] = true;
       const auto after = call.now - story.fault.from;
       story.first_named = std::min(story.first_named, after);
-      if (!is_away(call.process, call.now)) story.last_named = story.last_named == never ? after : std::max(story.last_named, after);
+      if (!is_away(call.process, call.now))
+        story.last_named = story.last_named == never ? after : std::max(story.last_named, after);
     }
   }
 }
@@ -241,13 +252,21 @@ UdpOutcome UdpTally::finish(const SocketNetwork& network, Nanos now) {
     auto& times = operation.durations_us;
     if (number >= settings_.burn_in) {
       outcome_.durations_us.insert(outcome_.durations_us.end(), times.begin(), times.end());
-      if (operation.expected > 0) outcome_.away_share.add(static_cast<double>(operation.missing), static_cast<double>(operation.expected));
+      if (operation.expected > 0)
+        outcome_.away_share.add(static_cast<double>(operation.missing), static_cast<double>(operation.expected));
     }
     if (times.empty()) continue;
     std::sort(times.begin(), times.end());
-    outcome_.curve.push_back({.number = number, .median_us = times[times.size() / 2], .longest_us = times.back(),
-                              .overflowed = next.data_sent == operation.data_sent ? 0 : static_cast<double>(next.data_overflowed - operation.data_overflowed) / static_cast<double>(next.data_sent - operation.data_sent),
-                              .missing = operation.expected == 0 ? 0 : static_cast<double>(operation.missing) / static_cast<double>(operation.expected)});
+    outcome_.curve.push_back(
+        {.number = number,
+         .median_us = times[times.size() / 2],
+         .longest_us = times.back(),
+         .overflowed = next.data_sent == operation.data_sent
+                           ? 0
+                           : static_cast<double>(next.data_overflowed - operation.data_overflowed) /
+                                 static_cast<double>(next.data_sent - operation.data_sent),
+         .missing =
+             operation.expected == 0 ? 0 : static_cast<double>(operation.missing) / static_cast<double>(operation.expected)});
   }
   std::sort(outcome_.durations_us.begin(), outcome_.durations_us.end());
   for (size_t i = 0; i < outcome_.faults.size(); ++i) {

@@ -5,16 +5,16 @@
 #include <span>
 #include <vector>
 
-#include "lossy/range_geometry.h"
 #include "executor/completion.h"
 #include "lab/loss/udp_run.h"
+#include "lossy/range_geometry.h"
 
 namespace unisono::sim {
 
 // The members of a group, from when it formed until it formed again.
 struct UdpEra {
-  std::vector<PeerIndex> members;      // by rank
-  uint64_t first_operation = 0;        // of the run: its operations are numbered on
+  std::vector<PeerIndex> members;  // by rank
+  uint64_t first_operation = 0;    // of the run: its operations are numbered on
   std::optional<RangeGeometry> geometry;
   Nanos began = 0;
 
@@ -28,8 +28,8 @@ class UdpTally {
 
   void begin(const UdpEra& era) { era_ = era; }
   const UdpEra& era() const { return era_; }
-  // What this rank contributes: in every shard the owner's values are fixed_gradient(0, N), those of the rank d places after it fixed_gradient(d, N); and what
-  // shows where an element belongs.
+  // What this rank contributes: in every shard the owner's values are fixed_gradient(0, N), those of the rank d places after it
+  // fixed_gradient(d, N); and what shows where an element belongs.
   void fill(Rank rank, std::vector<float>& values) const;
   // now: since the first operation began. fates: of the network, so far.
   struct Ended {
@@ -50,7 +50,7 @@ class UdpTally {
  private:
   struct Operation {
     bool is_known = false;
-    uint32_t checksum = 0;             // of the first result
+    uint32_t checksum = 0;  // of the first result
     std::vector<int64_t> durations_us{};
     uint64_t data_sent = 0, data_overflowed = 0;  // on the network, when the first call of it ended
     uint64_t expected = 0, missing = 0;
@@ -70,12 +70,12 @@ class UdpTally {
   UdpEra era_;
   UdpOutcome outcome_;
   std::vector<Operation> operations_;
-  DatagramFates before_;                       // of the network, when measuring began
+  DatagramFates before_;  // of the network, when measuring began
   std::array<DatagramFates, 2> data_before_{};
   bool measuring_ = false;
   double effective_sum_ = 0;
   uint64_t effective_count_ = 0;
-  std::vector<std::vector<bool>> named_by_;    // by fault, by process
+  std::vector<std::vector<bool>> named_by_;  // by fault, by process
 };
 
 }  // namespace unisono::sim

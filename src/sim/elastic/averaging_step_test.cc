@@ -1,5 +1,5 @@
-// Whole averaging steps over fitted grids: what the grid, the weights and the means of lines promise together. Checks A11, A12 and A13 of
-// docs/design/methods/moshpit.md.
+// Whole averaging steps over fitted grids: what the grid, the weights and the means of lines promise together. Checks A11, A12
+// and A13 of docs/design/methods/moshpit.md.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "elastic/round/line_average.h"
 #include "elastic/layout/moshpit_grid.h"
+#include "elastic/round/line_average.h"
 
 namespace unisono {
 namespace {
@@ -39,7 +39,8 @@ double weight_sum(const Peers& peers) { return std::accumulate(peers.w.begin(), 
 
 std::vector<LineMember> line_of(const MoshpitGrid& grid, const std::vector<uint32_t>& ranks, uint32_t axis) {
   std::vector<LineMember> members;
-  for (const auto rank : ranks) members.push_back({.position = grid.position(grid.cell_of(rank), axis), .weight = 0, .contributed = true});
+  for (const auto rank : ranks)
+    members.push_back({.position = grid.position(grid.cell_of(rank), axis), .weight = 0, .contributed = true});
   return members;
 }
 
@@ -108,7 +109,8 @@ TEST(MoshpitAveraging, is_exact_over_small_groups_and_many_axes) {
 }
 
 TEST(MoshpitAveraging, loses_no_weight_through_absences) {
-  for (const uint32_t count : {2u, 5u, 31u, 33u, 37u, 100u, 512u, 1025u}) ASSERT_NO_FATAL_FAILURE(expect_conserved_through_absences(count, 32, 50));
+  for (const uint32_t count : {2u, 5u, 31u, 33u, 37u, 100u, 512u, 1025u})
+    ASSERT_NO_FATAL_FAILURE(expect_conserved_through_absences(count, 32, 50));
 }
 
 TEST(MoshpitStepLong, is_exact_for_every_number_of_peers) {
@@ -178,7 +180,9 @@ void expect_identical_bits(uint32_t count, uint32_t max_group, bool weighted) {
     }
   }
   for (uint32_t rank = 1; rank < count; ++rank) {
-    for (size_t i = 0; i < elements; ++i) ASSERT_EQ(std::bit_cast<uint32_t>(x[rank][i]), std::bit_cast<uint32_t>(x[0][i])) << what << ", peer " << rank << ", element " << i;
+    for (size_t i = 0; i < elements; ++i)
+      ASSERT_EQ(std::bit_cast<uint32_t>(x[rank][i]), std::bit_cast<uint32_t>(x[0][i]))
+          << what << ", peer " << rank << ", element " << i;
   }
   for (size_t i = 0; i < elements; ++i) ASSERT_NEAR(x[0][i], exact[i] / total, 1e-6) << what;
 }
@@ -186,7 +190,8 @@ void expect_identical_bits(uint32_t count, uint32_t max_group, bool weighted) {
 TEST(MoshpitAveraging, ends_with_the_same_bits_at_all_peers) {
   for (const bool weighted : {false, true}) {
     ASSERT_NO_FATAL_FAILURE(expect_identical_bits(5, 4, weighted));
-    for (const uint32_t count : {37u, 100u, 509u, 512u, 1024u, 4099u}) ASSERT_NO_FATAL_FAILURE(expect_identical_bits(count, 32, weighted));
+    for (const uint32_t count : {37u, 100u, 509u, 512u, 1024u, 4099u})
+      ASSERT_NO_FATAL_FAILURE(expect_identical_bits(count, 32, weighted));
     for (const uint32_t count : {70u, 140u, 300u}) ASSERT_NO_FATAL_FAILURE(expect_identical_bits(count, 4, weighted));
   }
 }

@@ -15,12 +15,14 @@ std::string address_of(uint32_t index) { return std::string(address_begin) + std
 }  // namespace
 
 struct ElasticMember final : ElasticActor, ElasticPort {
-  ElasticMember(ElasticCluster& owner, const MoshpitSettings& settings, uint32_t number) : cluster(owner), index(number), peer(settings, *this) {}
+  ElasticMember(ElasticCluster& owner, const MoshpitSettings& settings, uint32_t number)
+      : cluster(owner), index(number), peer(settings, *this) {}
 
   // ElasticPort
   void know(const PeerId&, const std::vector<std::string>&, bool) override {}
   void send(const PeerId& to, SharedMessage message) override {
-    if (const auto found = cluster.indices_.find(to); found != PeerSlots::none) cluster.network_.send(index, found, message.whole());
+    if (const auto found = cluster.indices_.find(to); found != PeerSlots::none)
+      cluster.network_.send(index, found, message.whole());
   }
   void send_to_address(const std::string& address, SharedBuffer message) override {
     cluster.network_.send(index, static_cast<uint32_t>(std::stoul(address.substr(address_begin.size()))), std::move(message));
@@ -41,7 +43,8 @@ struct ElasticMember final : ElasticActor, ElasticPort {
     step(now);
   }
   void link_lost(uint32_t other, bool refused, Nanos now) override {
-    peer.link_lost(cluster.members_[other]->id, {refused ? Code::peer_lost : Code::unavailable, "the link is gone"}, refused, now);
+    peer.link_lost(cluster.members_[other]->id, {refused ? Code::peer_lost : Code::unavailable, "the link is gone"}, refused,
+                   now);
     if (refused) peer.address_failed(address_of(other), {Code::unavailable, "connection refused"}, now);
     step(now);
   }
@@ -69,7 +72,8 @@ struct ElasticMember final : ElasticActor, ElasticPort {
     if (auto done = peer.take_step()) {
       values = done->values.all();
       if (cluster.on_step) cluster.on_step(index, *done);
-      train_until = now + cluster.options_.compute + static_cast<Nanos>(cluster.random_.below(static_cast<uint64_t>(cluster.options_.compute_jitter)));
+      train_until = now + cluster.options_.compute +
+                    static_cast<Nanos>(cluster.random_.below(static_cast<uint64_t>(cluster.options_.compute_jitter)));
       started_step = false;
     }
     if (started_step || !peer.ready() || peer.left() || (train_until != never && now < train_until)) return;
@@ -78,7 +82,9 @@ struct ElasticMember final : ElasticActor, ElasticPort {
     const double weight = cluster.prepare ? cluster.prepare(index, values) : 1;
     started_step = peer.begin_step({.values = peer_values(), .weight = weight}, now).ok();
   }
-  SharedBuffer peer_values() const { return role == ElasticRole::reducer ? SharedBuffer{} : SharedBuffer::copy(std::as_bytes(std::span(values))); }
+  SharedBuffer peer_values() const {
+    return role == ElasticRole::reducer ? SharedBuffer{} : SharedBuffer::copy(std::as_bytes(std::span(values)));
+  }
 
   ElasticCluster& cluster;
   uint32_t index;

@@ -1,6 +1,8 @@
-// An elastic run in virtual time: MoshpitPeers, as they ship, on virtual links, each with a loop that trains (waits) and averages.
+// An elastic run in virtual time: MoshpitPeers, as they ship, on virtual links, each with a loop that trains (waits) and
+// averages.
 //
-// What happens is told by watchers, which tests and studies give; faults are those of ElasticNetwork, and processes that join later.
+// What happens is told by watchers, which tests and studies give; faults are those of ElasticNetwork, and processes that join
+// later.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +14,19 @@
 #include <string>
 #include <vector>
 
-#include "elastic/roster/peer_slots.h"
 #include "elastic/peer/moshpit_peer.h"
+#include "elastic/roster/peer_slots.h"
 #include "sim/elastic/elastic_network.h"
 
 namespace unisono::sim {
 
 struct ElasticClusterOptions {
   ElasticLinkModel links;
-  MoshpitSettings settings;   // of all peers; self, name, addresses, seeds, found and seed are filled in
+  MoshpitSettings settings;  // of all peers; self, name, addresses, seeds, found and seed are filled in
   uint64_t seed = 0;
   Nanos compute = 10 * millisecond;  // between a peer's averaging steps
   Nanos compute_jitter = 0;
-  uint32_t seeds_told = 4;    // how many earlier peers that live a joiner is told of
+  uint32_t seeds_told = 4;  // how many earlier peers that live a joiner is told of
 };
 
 // One process and its loop.
@@ -48,7 +50,8 @@ class ElasticCluster {
   uint32_t index_of(const PeerId& id) const;
   PeerId id_of(uint32_t index) const;
 
-  // The values and the weight that a peer averages in its next averaging step, given what it has; default: what it has, weight 1.
+  // The values and the weight that a peer averages in its next averaging step, given what it has; default: what it has,
+  // weight 1.
   std::function<double(uint32_t index, std::vector<float>& values)> prepare;
   std::function<void(uint32_t index, const FinishedStep& step)> on_step;
   std::function<void(uint32_t index, const ElasticState& state)> on_loaded;  // a joiner has what the run had

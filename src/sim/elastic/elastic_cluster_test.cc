@@ -1,4 +1,5 @@
-// Whole elastic runs in virtual time: every number of peers averages exactly without faults, and with faults nothing hangs, is lost or counted twice.
+// Whole elastic runs in virtual time: every number of peers averages exactly without faults, and with faults nothing hangs, is
+// lost or counted twice.
 #include "sim/elastic/elastic_cluster.h"
 
 #include <gtest/gtest.h>
@@ -54,9 +55,11 @@ TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_one
   for (uint32_t index : {0u, 1u, 2u, 3u, client_index}) mean += values_of(index, few_elements)[17] / 5.0;
   EXPECT_NEAR(run.results[1][17], mean, 1e-6);
   for (uint32_t index = 0; index < 4; ++index) {
-    for (const auto& id : run.cluster.peer(index)->keeper().holders("any/key")) EXPECT_NE(run.cluster.index_of(id), client_index);
+    for (const auto& id : run.cluster.peer(index)->keeper().holders("any/key"))
+      EXPECT_NE(run.cluster.index_of(id), client_index);
   }
-  // Check A34 of docs/design/methods/moshpit.md: the client owned nothing, so it sent its own values and nobody's results; the reducer had none of its own.
+  // Check A34 of docs/design/methods/moshpit.md: the client owned nothing, so it sent its own values and nobody's results; the
+  // reducer had none of its own.
   EXPECT_LT(run.cluster.network().bytes_from(client_index), run.cluster.network().bytes_from(0));
   EXPECT_TRUE(run.cluster.values(reducer_index).empty());
 }
@@ -65,7 +68,8 @@ TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_w
   CountedRun run(6, options_for(6, 4));
   ASSERT_TRUE(run.run_steps(3, 60 * second));
   run.cluster.goes_on = nullptr;
-  for (uint32_t index = 0; index < 6; ++index) run.cluster.network().at(run.cluster.now(), [&run, index] { run.cluster.nudge(index); });
+  for (uint32_t index = 0; index < 6; ++index)
+    run.cluster.network().at(run.cluster.now(), [&run, index] { run.cluster.nudge(index); });
   std::map<uint64_t, std::vector<float>> of_step;
   bool compared = false;
   const auto joiner = run.cluster.add(run.cluster.now() + second);
@@ -90,9 +94,12 @@ TEST(ElasticCluster, without_absences_each_peer_says_once_that_one_flat_group_wo
   std::map<uint32_t, uint64_t> steps;
   run.cluster.on_step = [&](uint32_t index, const FinishedStep& step) {
     ++steps[index];
-    if (step.report.note.find("in the last 100 averaging steps 0 % of the members of groups were absent") != std::string::npos) said[index].push_back(steps[index]);
+    if (step.report.note.find("in the last 100 averaging steps 0 % of the members of groups were absent") != std::string::npos)
+      said[index].push_back(steps[index]);
   };
-  ASSERT_TRUE(run.cluster.run(1000 * second, [&] { return steps.size() == 9 && std::ranges::all_of(steps, [](const auto& one) { return one.second >= 250; }); }));
+  ASSERT_TRUE(run.cluster.run(1000 * second, [&] {
+    return steps.size() == 9 && std::ranges::all_of(steps, [](const auto& one) { return one.second >= 250; });
+  }));
   ASSERT_EQ(said.size(), 9u);
   for (const auto& [index, when] : said) EXPECT_EQ(when, std::vector<uint64_t>{100}) << index;
 }

@@ -31,9 +31,11 @@ inline std::vector<float> values_of(uint32_t index, size_t elements) {
 
 // A run whose first `peers` are counted.
 struct CountedRun {
-  CountedRun(uint32_t peers, const ElasticClusterOptions& options, std::function<std::vector<float>(uint32_t index)> initial = {})
+  CountedRun(uint32_t peers, const ElasticClusterOptions& options,
+             std::function<std::vector<float>(uint32_t index)> initial = {})
       : cluster(options), steps(peers), reports(peers), results(peers) {
-    cluster.initial = initial ? initial : [elements = options.settings.elements](uint32_t index) { return values_of(index, elements); };
+    cluster.initial =
+        initial ? initial : [elements = options.settings.elements](uint32_t index) { return values_of(index, elements); };
     cluster.on_step = [this](uint32_t index, const FinishedStep& step) {
       if (index >= steps.size()) return;
       ++steps[index];

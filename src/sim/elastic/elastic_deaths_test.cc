@@ -1,4 +1,5 @@
-// Check A29 of docs/design/methods/moshpit.md, and that no death holds anybody up: peers are killed at random, others join, and every averaging step of those who live ends soon.
+// Check A29 of docs/design/methods/moshpit.md, and that no death holds anybody up: peers are killed at random, others join, and
+// every averaging step of those who live ends soon.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -78,9 +79,7 @@ void check(uint64_t seed, uint32_t deaths) {
 
 }  // namespace
 
-TEST(ElasticDeaths, nobody_waits_for_long_and_no_value_is_wrong) {
-  check(1, 8);
-}
+TEST(ElasticDeaths, nobody_waits_for_long_and_no_value_is_wrong) { check(1, 8); }
 
 TEST(LongElasticDeaths, a_thousand_deaths) {
   for (uint64_t seed = 10; seed < 20; ++seed) check(seed, 100);

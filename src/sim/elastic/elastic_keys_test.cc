@@ -1,4 +1,5 @@
-// Elastic runs whose groups follow from keys, as published: exact and never together twice with M^d peers, honest about it otherwise, and right whoever dies.
+// Elastic runs whose groups follow from keys, as published: exact and never together twice with M^d peers, honest about it
+// otherwise, and right whoever dies.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,8 +8,8 @@
 #include <set>
 
 #include "elastic/layout/moshpit_key.h"
-#include "sim/elastic/elastic_cluster_test_support.h"
 #include "lab/elastic/elastic_study.h"
+#include "sim/elastic/elastic_cluster_test_support.h"
 
 namespace unisono::sim {
 namespace {
@@ -17,12 +18,13 @@ namespace {
 struct RendezvousPoints final : RoundWatch {
   struct Stop {
     SlotName slot;
-    uint32_t slot = 0;
+    uint32_t position = 0;  // in the group
     bool failed = false;  // nothing was averaged
   };
   void began(const RoundSight& sight) override {
     groups[sight.group.id] = sight.group;
-    paths[sight.self].push_back({.slot = sight.group.slot, .slot = sight.group.members[sight.group.rank_of(sight.self)].position});
+    paths[sight.self].push_back(
+        {.slot = sight.group.slot, .position = sight.group.members[sight.group.rank_of(sight.self)].position});
   }
   void ended(const RoundSight& sight, const MoshpitRound& round) override {
     bool applied = false;
@@ -147,13 +149,15 @@ TEST(ElasticKeys, grids_that_are_not_full_never_say_exact_and_say_so_once) {
   }
 }
 
-// Everybody goes on to where the key leads that it had before, without its oldest digit, and with the slot that it had. Returns how many steps were looked at.
+// Everybody goes on to where the key leads that it had before, without its oldest digit, and with the slot that it had. Returns
+// how many steps were looked at.
 size_t expect_keys_to_lead_on(const RendezvousPoints& rendezvous_points, uint32_t group, uint32_t keys) {
   size_t steps = 0;
   for (const auto& [peer, path] : rendezvous_points.paths) {
     for (size_t i = 1; i < path.size(); ++i) {
       if (path[i].slot.layout_version != path[i - 1].slot.layout_version) continue;
-      EXPECT_EQ(path[i].slot.line, (path[i - 1].slot.line * group + path[i - 1].slot) % keys) << to_string(path[i].slot) << " after " << to_string(path[i - 1].slot);
+      EXPECT_EQ(path[i].slot.line, (path[i - 1].slot.line * group + path[i - 1].slot) % keys)
+          << to_string(path[i].slot) << " after " << to_string(path[i - 1].slot);
       ++steps;
     }
   }
@@ -188,7 +192,8 @@ TEST(ElasticKeys, keys_move_with_each_group_that_was_assembled_and_stay_where_th
   // A round that failed, and one after it.
   size_t failed = 0;
   for (const auto& [peer, path] : rendezvous_points.paths) {
-    for (size_t i = 1; i < path.size(); ++i) failed += path[i - 1].failed && path[i].slot.layout_version == path[i - 1].slot.layout_version ? 1 : 0;
+    for (size_t i = 1; i < path.size(); ++i)
+      failed += path[i - 1].failed && path[i].slot.layout_version == path[i - 1].slot.layout_version ? 1 : 0;
   }
   EXPECT_GT(failed, 0u);
 }
@@ -251,7 +256,13 @@ TEST(ElasticKeys, every_mean_is_right_whoever_dies_or_stands_still) {
     options.steps = 30;
     options.absence = 0.1;
     options.limit = 900 * second;
-    auto trace = make_churn({.peers = peers, .peers_min = peers / 2, .period = 3 * second, .duration = 60 * second, .kill_share = 0.7, .stop_share = 0.2, .seed = 3});
+    auto trace = make_churn({.peers = peers,
+                             .peers_min = peers / 2,
+                             .period = 3 * second,
+                             .duration = 60 * second,
+                             .kill_share = 0.7,
+                             .stop_share = 0.2,
+                             .seed = 3});
     ASSERT_TRUE(trace.ok());
     options.trace = *trace;
     const auto result = study_elastic(options);

@@ -107,7 +107,12 @@ void ElasticNetwork::heal() {
   island_.clear();
   for (auto& [pair, waiting] : std::exchange(severed_, {})) {
     for (auto& [sent, message] : waiting) {
-      if (alive(pair.second)) push({.at = now_ + model_.delay, .to = pair.second, .from = pair.first, .kind = Kind::arrive, .message = std::move(message)});
+      if (alive(pair.second))
+        push({.at = now_ + model_.delay,
+              .to = pair.second,
+              .from = pair.first,
+              .kind = Kind::arrive,
+              .message = std::move(message)});
       else lose(pair.first, pair.second, true, now_ + model_.delay);
     }
   }

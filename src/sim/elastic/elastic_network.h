@@ -1,8 +1,10 @@
-// Virtual links between the peers of an elastic run: messages in order per pair, late by a delay and by what the sender's line carries; processes that
-// are killed, stopped and started again, and islands that are cut off. The same seed gives the same run.
+// Virtual links between the peers of an elastic run: messages in order per pair, late by a delay and by what the sender's line
+// carries; processes that are killed, stopped and started again, and islands that are cut off. The same seed gives the same
+// run.
 //
-// A process that is killed refuses connections: who has a link to it learns that one delay later. One that is stopped says nothing, and finds all that was
-// said to it when it goes on. What crosses a cut waits, as TCP would have it, and is lost with the link after `silence`.
+// A process that is killed refuses connections: who has a link to it learns that one delay later. One that is stopped says
+// nothing, and finds all that was said to it when it goes on. What crosses a cut waits, as TCP would have it, and is lost with
+// the link after `silence`.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +39,10 @@ class ElasticActor {
 
 struct ElasticLinkModel {
   Nanos delay = 100 * microsecond;
-  Nanos jitter = 0;                 // uniform in [0, jitter), added
-  double bytes_per_second = 0;      // of each process's line, each way; 0: no limit
-  Nanos silence = 30 * second;      // a link that carries nothing for so long is lost
-  size_t credit_bytes = 1 << 20;      // bulk may be sent while less waits for the sender's line
+  Nanos jitter = 0;               // uniform in [0, jitter), added
+  double bytes_per_second = 0;    // of each process's line, each way; 0: no limit
+  Nanos silence = 30 * second;    // a link that carries nothing for so long is lost
+  size_t credit_bytes = 1 << 20;  // bulk may be sent while less waits for the sender's line
 };
 
 class ElasticNetwork {
@@ -76,14 +78,14 @@ class ElasticNetwork {
   enum class Kind : uint8_t { start, arrive, wake, lost, credit, action, heal_check };
   struct Event {
     Nanos at = 0;
-    uint32_t to = 0;    // of an action: its number
+    uint32_t to = 0;  // of an action: its number
     uint32_t from = 0;
     Kind kind = Kind::wake;
     bool refused = false;
     SharedBuffer message{};
   };
-  // In the queue, which moves what it holds about; the event lies still. Of a large run everything has left the caches when its turn comes, so it is
-  // fetched while the one before it is dealt with.
+  // In the queue, which moves what it holds about; the event lies still. Of a large run everything has left the caches when its
+  // turn comes, so it is fetched while the one before it is dealt with.
   struct Place {
     Nanos at = 0;
     uint64_t sequence = 0;
@@ -97,10 +99,10 @@ class ElasticNetwork {
   struct Process {
     ElasticActor* actor = nullptr;
     bool stopped = false;
-    Nanos line_free = 0, down_free = 0;   // its uplink and downlink are busy until then
+    Nanos line_free = 0, down_free = 0;  // its uplink and downlink are busy until then
     Nanos wake_at = never;
-    std::deque<Event> held;               // for a stopped process
-    std::vector<Link> links;              // by process, as far as one was needed
+    std::deque<Event> held;   // for a stopped process
+    std::vector<Link> links;  // by process, as far as one was needed
     std::set<uint32_t> waits_credit;
     uint64_t sent_bytes = 0;
   };
@@ -118,12 +120,13 @@ class ElasticNetwork {
   Nanos now_ = 0;
   uint64_t sequence_ = 0;
   std::priority_queue<Place> queue_;
-  std::vector<Event> events_;         // those in the queue, and unused ones between them
+  std::vector<Event> events_;  // those in the queue, and unused ones between them
   std::vector<uint32_t> free_events_;
   std::map<uint32_t, std::function<void()>> actions_;
   uint32_t next_action_ = 0;
   std::vector<Process> processes_;
-  std::map<std::pair<uint32_t, uint32_t>, std::deque<std::pair<Nanos, SharedBuffer>>> severed_;  // waits at the cut, with when it was sent
+  std::map<std::pair<uint32_t, uint32_t>, std::deque<std::pair<Nanos, SharedBuffer>>>
+      severed_;  // waits at the cut, with when it was sent
   std::set<uint32_t> island_;
   uint64_t messages_ = 0, bytes_ = 0;
 };

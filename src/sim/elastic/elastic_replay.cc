@@ -34,7 +34,8 @@ ElasticReplay::Group& ElasticReplay::open(const GroupDescriptor& descriptor) {
 
 void ElasticReplay::began(const RoundSight& sight) {
   auto& group = open(sight.group);
-  if (group.descriptor != sight.group) wrong(group, sight.group.rank_of(sight.self), "holds another descriptor of the group than others");
+  if (group.descriptor != sight.group)
+    wrong(group, sight.group.rank_of(sight.self), "holds another descriptor of the group than others");
   auto& given = group.given[sight.group.rank_of(sight.self)];
   given = {.began = true, .over = false, .values = sight.values, .states = {sight.states.begin(), sight.states.end()}};
   last_[sight.self] = sight.group.id;
@@ -62,7 +63,8 @@ void ElasticReplay::gone(const PeerId& peer) {
 void ElasticReplay::over(Group& group, uint32_t rank) {
   group.given[rank].over = true;
   // What was given is not needed any more once it was averaged here.
-  const bool replayed = std::ranges::all_of(group.outcomes, [](const Outcome& outcome) { return outcome.decided && (!outcome.result || outcome.mean); });
+  const bool replayed = std::ranges::all_of(
+      group.outcomes, [](const Outcome& outcome) { return outcome.decided && (!outcome.result || outcome.mean); });
   for (auto& given : group.given) {
     if (given.over && replayed && !group.outcomes.empty()) given.values = {};
   }
@@ -81,16 +83,24 @@ void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundSight& 
     const auto& outcome = group.outcomes[chunk];
     const bool in = result != nullptr && result->contributors[rank];
     if (!in) {
-      if (!same_bits(before.values.buffer(chunk), sight.values.buffer(chunk)) || before.states[chunk].weight != after.weight) wrong(group, rank, "changed chunk " + std::to_string(chunk) + ", which it has no part in");
+      if (!same_bits(before.values.buffer(chunk), sight.values.buffer(chunk)) || before.states[chunk].weight != after.weight)
+        wrong(group, rank, "changed chunk " + std::to_string(chunk) + ", which it has no part in");
       continue;
     }
     uint32_t sharers = 0;
     for (uint32_t other = 0; other < group.given.size(); ++other) {
-      sharers += result->contributors[other] && group.descriptor.members[other].position == group.descriptor.members[rank].position ? 1 : 0;
+      sharers +=
+          result->contributors[other] && group.descriptor.members[other].position == group.descriptor.members[rank].position
+              ? 1
+              : 0;
     }
-    if (!same_bits(sight.values.buffer(chunk), outcome.mean)) wrong(group, rank, "has other bits of chunk " + std::to_string(chunk));
+    if (!same_bits(sight.values.buffer(chunk), outcome.mean))
+      wrong(group, rank, "has other bits of chunk " + std::to_string(chunk));
     const double weight = outcome.mean_weight / (static_cast<double>(outcome.positions) * sharers);
-    if (std::abs(after.weight - weight) > weight_tolerance * weight) wrong(group, rank, "has weight " + std::to_string(after.weight) + " of chunk " + std::to_string(chunk) + " instead of " + std::to_string(weight));
+    if (std::abs(after.weight - weight) > weight_tolerance * weight)
+      wrong(group, rank,
+            "has weight " + std::to_string(after.weight) + " of chunk " + std::to_string(chunk) + " instead of " +
+                std::to_string(weight));
   }
 }
 
@@ -99,9 +109,15 @@ void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundSight& sight
   auto& outcome = group.outcomes[chunk];
   const auto rank = sight.group.rank_of(sight.self);
   if (outcome.decided) {
-    if (outcome.result.has_value() != (result != nullptr)) return wrong(group, rank, std::string(result != nullptr ? "applied" : "did not apply") + " chunk " + std::to_string(chunk) + ", unlike others");
-    if (result != nullptr && (outcome.result->contributors != result->contributors || outcome.result->total != result->total || outcome.result->digest != result->digest)) wrong(group, rank, "applied another result of chunk " + std::to_string(chunk));
-    if (result != nullptr && !outcome.mean && result->contributors[rank]) replay(group, chunk, *result, sight.values.buffer(chunk));
+    if (outcome.result.has_value() != (result != nullptr))
+      return wrong(
+          group, rank,
+          std::string(result != nullptr ? "applied" : "did not apply") + " chunk " + std::to_string(chunk) + ", unlike others");
+    if (result != nullptr && (outcome.result->contributors != result->contributors || outcome.result->total != result->total ||
+                              outcome.result->digest != result->digest))
+      wrong(group, rank, "applied another result of chunk " + std::to_string(chunk));
+    if (result != nullptr && !outcome.mean && result->contributors[rank])
+      replay(group, chunk, *result, sight.values.buffer(chunk));
     return;
   }
   outcome.decided = true;
@@ -148,13 +164,19 @@ void ElasticReplay::replay(Group& group, uint32_t chunk, const ChunkResult& resu
     if (error > 0) value_error = std::max(value_error, error / largest[i]);
   }
   counts_.value_error = std::max(counts_.value_error, value_error);
-  if (!(weight_error <= weight_tolerance)) wrong(group, 0, "chunk " + std::to_string(chunk) + " has weight " + std::to_string(result.total) + ", its contributors " + std::to_string(total));
-  if (!(value_error <= value_tolerance)) wrong(group, 0, "chunk " + std::to_string(chunk) + " is not the mean of what its contributors gave");
+  if (!(weight_error <= weight_tolerance))
+    wrong(group, 0,
+          "chunk " + std::to_string(chunk) + " has weight " + std::to_string(result.total) + ", its contributors " +
+              std::to_string(total));
+  if (!(value_error <= value_tolerance))
+    wrong(group, 0, "chunk " + std::to_string(chunk) + " is not the mean of what its contributors gave");
 }
 
 void ElasticReplay::wrong(const Group& group, uint32_t rank, const std::string& what) {
   ++counts_.wrong;
-  if (counts_.examples.size() < examples_max) counts_.examples.push_back(to_string(group.descriptor.slot) + ", rank " + std::to_string(rank) + " of " + std::to_string(group.given.size()) + ": " + what);
+  if (counts_.examples.size() < examples_max)
+    counts_.examples.push_back(to_string(group.descriptor.slot) + ", rank " + std::to_string(rank) + " of " +
+                               std::to_string(group.given.size()) + ": " + what);
 }
 
 }  // namespace unisono::sim

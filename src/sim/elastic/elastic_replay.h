@@ -1,9 +1,10 @@
-// Checks what rounds did in an elastic run, by doing it again: every chunk that a group decided is averaged from what its contributors gave, and compared with what each member has
-// afterwards. Found wrong is
+// Checks what rounds did in an elastic run, by doing it again: every chunk that a group decided is averaged from what its
+// contributors gave, and compared with what each member has afterwards. Found wrong is
 //   - a chunk that some members applied and others, who decided, too, did not; or applied with other contributors or other bits
 //   - a mean or a weight that is not that of its contributors; weight that came into being, or got lost among those that live
 //   - a value or weight that changed at somebody who was not among the contributors, or who did not decide
-// Source of what is right: docs/design/methods/moshpit.md, "The fitted grid" and "The round inside a group". Plain values only, without codecs.
+// Source of what is right: docs/design/methods/moshpit.md, "The fitted grid" and "The round inside a group". Plain values only,
+// without codecs.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,14 @@
 namespace unisono::sim {
 
 struct ReplayCounts {
-  uint64_t groups = 0;           // of which at least one member came to the end
-  uint64_t rounds = 0;           // of members, that came to the end
-  uint64_t chunks = 0;           // of groups, that were applied
-  uint64_t voided = 0;           // of groups, that were nobody's step
-  uint64_t absences = 0;         // members of a group that were not among the contributors, by chunks
-  uint64_t undecided = 0;        // rounds of members without a verdict
-  double weight_error = 0;       // largest, of a sum of weights, relative
-  double value_error = 0;        // largest, of a mean, relative to the largest contribution
+  uint64_t groups = 0;      // of which at least one member came to the end
+  uint64_t rounds = 0;      // of members, that came to the end
+  uint64_t chunks = 0;      // of groups, that were applied
+  uint64_t voided = 0;      // of groups, that were nobody's step
+  uint64_t absences = 0;    // members of a group that were not among the contributors, by chunks
+  uint64_t undecided = 0;   // rounds of members without a verdict
+  double weight_error = 0;  // largest, of a sum of weights, relative
+  double value_error = 0;   // largest, of a mean, relative to the largest contribution
   uint64_t wrong = 0;
   std::vector<std::string> examples;  // of what was wrong, a few
 };

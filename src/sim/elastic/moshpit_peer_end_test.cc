@@ -1,4 +1,5 @@
-// What begins no averaging step, and averaging steps that are cancelled, and peers that leave, in each phase: they end soon, and nobody waits for them.
+// What begins no averaging step, and averaging steps that are cancelled, and peers that leave, in each phase: they end soon,
+// and nobody waits for them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,18 +45,21 @@ TEST(MoshpitPeerBegin, what_makes_no_sense_is_refused_and_begins_nothing) {
 TEST(MoshpitPeerBegin, a_weight_that_sums_or_products_could_lose_is_refused) {
   constexpr auto infinity = std::numeric_limits<double>::infinity();
   SteeredPeers peers(2);
-  for (const double weight : {-1.0, std::nan(""), infinity, 1e308, 1.1e96, 0.9e-96, std::numeric_limits<double>::denorm_min()}) {
+  for (const double weight :
+       {-1.0, std::nan(""), infinity, 1e308, 1.1e96, 0.9e-96, std::numeric_limits<double>::denorm_min()}) {
     EXPECT_EQ(peers.begin(0, values_of(0, few_elements), weight).code(), Code::invalid) << weight;
   }
   for (const double weight : {1e96, 1e-96}) {
     ASSERT_TRUE(peers.begin(0, std::vector<float>(few_elements, std::numeric_limits<float>::max()), weight).ok());
     ASSERT_TRUE(peers.begin(1, std::vector<float>(few_elements, std::numeric_limits<float>::denorm_min()), weight).ok());
     ASSERT_NE(peers.run_to_end({0, 1}), never);
-    for (const uint32_t index : {0u, 1u}) EXPECT_EQ(peers.take(index).values.all()[7], std::numeric_limits<float>::max() / 2) << weight;
+    for (const uint32_t index : {0u, 1u})
+      EXPECT_EQ(peers.take(index).values.all()[7], std::numeric_limits<float>::max() / 2) << weight;
     ASSERT_TRUE(peers.begin(0, std::vector<float>(few_elements, 3 * std::numeric_limits<float>::denorm_min()), weight).ok());
     ASSERT_TRUE(peers.begin(1, std::vector<float>(few_elements, std::numeric_limits<float>::denorm_min()), weight).ok());
     ASSERT_NE(peers.run_to_end({0, 1}), never);
-    for (const uint32_t index : {0u, 1u}) EXPECT_EQ(peers.take(index).values.all()[7], 2 * std::numeric_limits<float>::denorm_min()) << weight;
+    for (const uint32_t index : {0u, 1u})
+      EXPECT_EQ(peers.take(index).values.all()[7], 2 * std::numeric_limits<float>::denorm_min()) << weight;
   }
 }
 
@@ -127,7 +131,8 @@ TEST(MoshpitPeerLeave, without_a_step_it_is_gone_at_once_and_the_others_know) {
   EXPECT_EQ(peers.peer(2).next_deadline(), never);
   peers.leave(2);
   peers.run(millisecond);
-  for (const uint32_t index : {0u, 1u}) EXPECT_EQ(peers.peer(index).keeper().roster().find(peers.id(2))->status, PeerStatus::left);
+  for (const uint32_t index : {0u, 1u})
+    EXPECT_EQ(peers.peer(index).keeper().roster().find(peers.id(2))->status, PeerStatus::left);
   ASSERT_TRUE(peers.begin(0).ok() && peers.begin(1).ok());
   EXPECT_LE(peers.run_to_end({0, 1}), soon);
 }
@@ -195,9 +200,12 @@ TEST(MoshpitPeerLeave, a_round_that_does_not_end_within_the_grace_goes_on_withou
   options.settings.times.leave_grace = 500 * millisecond;
   SteeredPeers peers(options);
   for (uint32_t index = 0; index < 4; ++index) peers.add();
-  ASSERT_TRUE(peers.run(10 * second, [&] { return peers.peer(0).ready() && peers.peer(1).ready() && peers.peer(2).ready() && peers.peer(3).ready(); }));
+  ASSERT_TRUE(peers.run(10 * second, [&] {
+    return peers.peer(0).ready() && peers.peer(1).ready() && peers.peer(2).ready() && peers.peer(3).ready();
+  }));
   for (uint32_t index = 0; index < 4; ++index) ASSERT_TRUE(peers.begin(index).ok());
-  ASSERT_TRUE(peers.run(second, [&] { return peers.in_round(0) && peers.in_round(1) && peers.in_round(2) && peers.in_round(3); }));
+  ASSERT_TRUE(
+      peers.run(second, [&] { return peers.in_round(0) && peers.in_round(1) && peers.in_round(2) && peers.in_round(3); }));
   peers.network.stop(3);
   const auto left_at = peers.network.now();
   peers.leave(0);

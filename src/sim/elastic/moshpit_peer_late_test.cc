@@ -1,4 +1,5 @@
-// Who comes late, leaves averaging steps out, is alone or has just come: which averaging step it takes part in, who waits for it, and what its values count.
+// Who comes late, leaves averaging steps out, is alone or has just come: which averaging step it takes part in, who waits for
+// it, and what its values count.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -66,7 +67,8 @@ TEST(MoshpitPeerLate, nobody_waits_for_it_in_a_step_that_it_leaves_out) {
   peers.run(soon);
   ASSERT_TRUE(peers.peer(0).averaging());
   // It hears that others, which neither of these two has met, are two averaging steps further.
-  RosterMessage news{.run = fnv1a64(peers.settings.run_id), .steps_opened = 4, .body = RosterGossip{.answer = true}, .claims = {}};
+  RosterMessage news{
+      .run = fnv1a64(peers.settings.run_id), .steps_opened = 4, .body = RosterGossip{.answer = true}, .claims = {}};
   peers.network.send(0, 2, SharedBuffer::copy(encode(news)));
   peers.run(millisecond);
   ASSERT_TRUE(peers.begin(2).ok());

@@ -1,4 +1,5 @@
-// Peers of an elastic run on virtual links, whose averaging steps a test begins, cancels and takes by itself, one peer at a time.
+// Peers of an elastic run on virtual links, whose averaging steps a test begins, cancels and takes by itself, one peer at a
+// time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,12 +21,15 @@ inline constexpr Nanos soon = 100 * millisecond;  // a few delays; no time-out i
 
 class SteeredPeers final : private RoundWatch {
  public:
-  explicit SteeredPeers(const ElasticClusterOptions& options) : settings(options.settings), network(options.links, options.seed), random_(options.seed) {}
+  explicit SteeredPeers(const ElasticClusterOptions& options)
+      : settings(options.settings), network(options.links, options.seed), random_(options.seed) {}
   // So many, which have a layout.
-  explicit SteeredPeers(uint32_t count, uint32_t max_group = 4, std::vector<uint32_t> dims = {}) : SteeredPeers(options_for(count, max_group)) {
+  explicit SteeredPeers(uint32_t count, uint32_t max_group = 4, std::vector<uint32_t> dims = {})
+      : SteeredPeers(options_for(count, max_group)) {
     settings.dims = std::move(dims);
     for (uint32_t index = 0; index < count; ++index) add();
-    EXPECT_TRUE(run(10 * second, [&] { return std::ranges::all_of(processes_, [](const auto& one) { return one->peer.ready(); }); }));
+    EXPECT_TRUE(
+        run(10 * second, [&] { return std::ranges::all_of(processes_, [](const auto& one) { return one->peer.ready(); }); }));
   }
 
   // The first one founds the run; the others join by it, unless a seed is named.
@@ -56,7 +60,9 @@ class SteeredPeers final : private RoundWatch {
     return act(peer(index), network.now());
   }
   Status begin(uint32_t index, const std::vector<float>& values, double weight = 1) {
-    return with(index, [&](MoshpitPeer& one, Nanos now) { return one.begin_step({.values = SharedBuffer::copy(std::as_bytes(std::span(values))), .weight = weight}, now); });
+    return with(index, [&](MoshpitPeer& one, Nanos now) {
+      return one.begin_step({.values = SharedBuffer::copy(std::as_bytes(std::span(values))), .weight = weight}, now);
+    });
   }
   Status begin(uint32_t index) { return begin(index, values_of(index, settings.elements)); }
   void cancel(uint32_t index) {
@@ -89,19 +95,24 @@ class SteeredPeers final : private RoundWatch {
 
  private:
   struct Process final : ElasticActor, ElasticPort {
-    Process(SteeredPeers& owner, const MoshpitSettings& own, uint32_t number) : all(owner), index(number), id(own.self), peer(own, *this) {}
+    Process(SteeredPeers& owner, const MoshpitSettings& own, uint32_t number)
+        : all(owner), index(number), id(own.self), peer(own, *this) {}
     void know(const PeerId&, const std::vector<std::string>&, bool) override {}
     void send(const PeerId& to, SharedMessage message) override {
-      if (const auto found = all.indices_.find(to); found != all.indices_.end()) all.network.send(index, found->second, message.whole());
+      if (const auto found = all.indices_.find(to); found != all.indices_.end())
+        all.network.send(index, found->second, message.whole());
     }
     void send_to_address(const std::string& address, SharedBuffer message) override {
-      all.network.send(index, static_cast<uint32_t>(std::stoul(address.substr(std::string_view("sim://").size()))), std::move(message));
+      all.network.send(index, static_cast<uint32_t>(std::stoul(address.substr(std::string_view("sim://").size()))),
+                       std::move(message));
     }
     bool credit(const PeerId& to) override { return all.network.credit(index, all.indices_.at(to)); }
     void close(const PeerId&) override {}
 
     void started(Nanos now) override { EXPECT_TRUE(peer.start(now).ok()); }
-    void received(uint32_t from, SharedBuffer message, Nanos now) override { peer.received(all.id(from), std::move(message), now); }
+    void received(uint32_t from, SharedBuffer message, Nanos now) override {
+      peer.received(all.id(from), std::move(message), now);
+    }
     void link_lost(uint32_t other, bool refused, Nanos now) override {
       peer.link_lost(all.id(other), {refused ? Code::peer_lost : Code::unavailable, "the link is gone"}, refused, now);
       if (refused) peer.address_failed("sim://" + std::to_string(other), {Code::unavailable, "connection refused"}, now);

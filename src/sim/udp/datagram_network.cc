@@ -36,7 +36,8 @@ class DatagramNetwork::Service final : public DatagramService {
   void drop_stream(uint32_t group, Rank to, StreamName name) override {
     std::erase_if(streams_, [&](const Stream& s) { return s.group == group && s.what.to == to && s.what.name == name; });
   }
-  void ask(uint32_t group, Rank from, StreamName name, uint16_t slice, uint32_t first, std::span<const std::byte> bitmap) override {
+  void ask(uint32_t group, Rank from, StreamName name, uint16_t slice, uint32_t first,
+           std::span<const std::byte> bitmap) override {
     Packet packet{.from = self_, .to = from, .header = header_for(group, from, name), .payload = {}};
     packet.header.kind = DatagramKind::repair_request;
     packet.header.slice = slice;
@@ -46,7 +47,8 @@ class DatagramNetwork::Service final : public DatagramService {
     network_.wake(self_);
   }
   bool stream_wanted(uint32_t group, Rank to, StreamName name) const override {
-    return std::any_of(streams_.begin(), streams_.end(), [&](const Stream& s) { return s.group == group && s.what.to == to && s.what.name == name && s.wanted; });
+    return std::any_of(streams_.begin(), streams_.end(),
+                       [&](const Stream& s) { return s.group == group && s.what.to == to && s.what.name == name && s.wanted; });
   }
   Nanos answer_time(uint32_t, Rank) const override { return network_.settings_.answer_time; }
   DatagramCounters datagram_counters(uint32_t, Rank) const override { return {}; }
@@ -127,16 +129,23 @@ class DatagramNetwork::Service final : public DatagramService {
       stream.end_at = now + stream.probe_interval;
       stream.probe_interval = std::min(2 * stream.probe_interval, probe_interval_max);
     }
-    auto packet = std::make_shared<Packet>(Packet{.from = self_, .to = stream.what.to, .header = header_for(stream.group, stream.what.to, stream.what.name), .payload = {}});
+    auto packet = std::make_shared<Packet>(Packet{.from = self_,
+                                                  .to = stream.what.to,
+                                                  .header = header_for(stream.group, stream.what.to, stream.what.name),
+                                                  .payload = {}});
     packet->header.kind = DatagramKind::end;
     packet->header.deadline_us = stream.what.deadline_us;
     return packet;
   }
   std::shared_ptr<Packet> range_packet(const Stream& stream, uint32_t range, bool repaired) const {
-    auto packet = std::make_shared<Packet>(Packet{.from = self_, .to = stream.what.to, .header = header_for(stream.group, stream.what.to, stream.what.name), .payload = {}});
+    auto packet = std::make_shared<Packet>(Packet{.from = self_,
+                                                  .to = stream.what.to,
+                                                  .header = header_for(stream.group, stream.what.to, stream.what.name),
+                                                  .payload = {}});
     auto& header = packet->header;
     const auto tail = std::max(8u, (stream.ranges + 99) / 100);
-    header.flags = static_cast<uint8_t>((range + tail >= stream.ranges ? datagram_tail : 0) | (repaired ? datagram_repaired : 0));
+    header.flags =
+        static_cast<uint8_t>((range + tail >= stream.ranges ? datagram_tail : 0) | (repaired ? datagram_repaired : 0));
     header.slice = static_cast<uint16_t>(range / ranges_per_slice);
     header.packet_index = range % ranges_per_slice;
     header.deadline_us = stream.what.deadline_us;
@@ -149,12 +158,16 @@ class DatagramNetwork::Service final : public DatagramService {
   }
   void asked(uint32_t group, const Packet& packet, Nanos now) {
     for (auto& stream : streams_) {
-      if (stream.group != group || stream.what.to != packet.from || stream.what.name != StreamName{packet.header.op, packet.header.phase}) continue;
+      if (stream.group != group || stream.what.to != packet.from ||
+          stream.what.name != StreamName{packet.header.op, packet.header.phase})
+        continue;
       if (packet.payload.empty()) stream.wanted = false;
       for (size_t bit = 0; bit < packet.payload.size() * 8; ++bit) {
         if ((static_cast<uint8_t>(packet.payload[bit / 8]) >> (bit % 8) & 1) == 0) continue;
         const auto range = packet.header.slice * ranges_per_slice + packet.header.packet_index + static_cast<uint32_t>(bit);
-        if (range >= stream.next || (stream.repaired_at[range] >= 0 && now - stream.repaired_at[range] < network_.settings_.answer_time)) continue;
+        if (range >= stream.next ||
+            (stream.repaired_at[range] >= 0 && now - stream.repaired_at[range] < network_.settings_.answer_time))
+          continue;
         stream.repaired_at[range] = now;
         stream.repairs.push_back(range);
       }
@@ -174,7 +187,8 @@ class DatagramNetwork::Service final : public DatagramService {
   Nanos free_at = 0;         // of it
 };
 
-DatagramNetwork::DatagramNetwork(const DatagramNetworkSettings& settings) : settings_(settings), cut_(settings.ranks), in_(settings.ranks), numbers_(size_t{settings.ranks} * settings.ranks) {
+DatagramNetwork::DatagramNetwork(const DatagramNetworkSettings& settings)
+    : settings_(settings), cut_(settings.ranks), in_(settings.ranks), numbers_(size_t{settings.ranks} * settings.ranks) {
   for (Rank rank = 0; rank < settings.ranks; ++rank) services_.push_back(std::make_unique<Service>(*this, rank));
 }
 
@@ -183,12 +197,11 @@ DatagramNetwork::~DatagramNetwork() = default;
 DatagramService& DatagramNetwork::at(Rank rank) { return *services_[rank]; }
 
 Nanos DatagramNetwork::time_of(size_t bytes) const {
-  return static_cast<Nanos>(static_cast<double>(bytes + packet_overhead) / settings_.bytes_per_second * static_cast<double>(second));
+  return static_cast<Nanos>(static_cast<double>(bytes + packet_overhead) / settings_.bytes_per_second *
+                            static_cast<double>(second));
 }
 
-void DatagramNetwork::wake(Rank rank) {
-  depart_at(rank, std::max(now_, services_[rank]->free_at));
-}
+void DatagramNetwork::wake(Rank rank) { depart_at(rank, std::max(now_, services_[rank]->free_at)); }
 
 void DatagramNetwork::depart_at(Rank rank, Nanos at) {
   auto& service = *services_[rank];

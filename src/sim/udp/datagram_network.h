@@ -1,7 +1,7 @@
 // Virtual links that lose, queue and delay datagrams, under virtual time: the datagram service of the simulator.
 //
-// Every rank has one port out and one in, each of a rate; the port in has a queue, and what does not fit is dropped: many senders into one are an
-// incast. What a link loses at random is the caller's law. Same settings and law: same run.
+// Every rank has one port out and one in, each of a rate; the port in has a queue, and what does not fit is dropped: many
+// senders into one are an incast. What a link loses at random is the caller's law. Same settings and law: same run.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ namespace unisono::sim {
 
 struct DatagramNetworkSettings {
   uint32_t ranks = 2;
-  double bytes_per_second = 125e6;   // of each port
-  Nanos delay = 20 * microsecond;    // of the network
-  uint64_t queue_bytes = 256u << 10; // before a port in
-  Nanos answer_time = millisecond;   // told as DatagramService::answer_time
+  double bytes_per_second = 125e6;    // of each port
+  Nanos delay = 20 * microsecond;     // of the network
+  uint64_t queue_bytes = 256u << 10;  // before a port in
+  Nanos answer_time = millisecond;    // told as DatagramService::answer_time
   uint32_t datagram_bytes = 1472;
   // Whether the datagram with this number on its link is lost; may be null.
   std::function<bool(Rank from, Rank to, uint32_t number)> loses{};
@@ -43,7 +43,7 @@ class DatagramNetwork {
 
   struct Counts {
     uint64_t sent = 0, lost = 0, overflowed = 0, delivered = 0;  // datagrams of all kinds
-    uint64_t data = 0, repairs = 0;  // sent, of data: all, and those that were asked for
+    uint64_t data = 0, repairs = 0;                              // sent, of data: all, and those that were asked for
   };
   const Counts& counts() const { return counts_; }
 
@@ -58,7 +58,7 @@ class DatagramNetwork {
     enum class Kind : uint8_t { depart, arrive, deliver } kind = Kind::depart;
     Nanos at = 0;
     uint64_t order = 0;
-    Rank rank = 0;                     // depart
+    Rank rank = 0;  // depart
     std::shared_ptr<Packet> packet{};
     bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
   };

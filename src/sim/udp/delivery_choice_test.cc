@@ -1,10 +1,10 @@
-// Groups over virtual links whose operations switch between lossy and reliable delivery: loss that rises, that comes and goes, ranks that hear late of
-// it; and what reliable means where datagrams get lost.
+// Groups over virtual links whose operations switch between lossy and reliable delivery: loss that rises, that comes and goes,
+// ranks that hear late of it; and what reliable means where datagrams get lost.
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "kernels/dispatch.h"
 #include "group/api/calls.h"
+#include "kernels/dispatch.h"
 #include "sim/udp/lossy_cluster_test_support.h"
 
 namespace unisono::sim {
@@ -16,14 +16,16 @@ constexpr size_t count = 20'000;  // 15 ranges for each of 4 owners
 struct Weather {
   double loss = 0;
   DatagramNetworkSettings settings(uint32_t ranks) {
-    return {.ranks = ranks, .loses = [this](Rank from, Rank to, uint32_t number) { return static_cast<double>(mix64(from * 1'000'003u + to * 7'919u + number) >> 11) * 0x1p-53 < loss; }};
+    return {.ranks = ranks, .loses = [this](Rank from, Rank to, uint32_t number) {
+              return static_cast<double>(mix64(from * 1'000'003u + to * 7'919u + number) >> 11) * 0x1p-53 < loss;
+            }};
   }
 };
 
 struct Round {
   std::vector<std::shared_ptr<const DeliveryReport>> reports;  // by rank
-  bool exact = true;   // the bits of a reliable two_step
-  uint32_t reliable = 0;  // ranks
+  bool exact = true;                                           // the bits of a reliable two_step
+  uint32_t reliable = 0;                                       // ranks
 };
 
 // One all-reduce, which has to go well and to leave the same bits everywhere.
@@ -74,7 +76,9 @@ TEST(DeliverySwitch, lossy_calls_are_reliable_from_twenty_operations_above_loss_
     EXPECT_TRUE(done.exact);
     for (const auto& report : done.reports) {
       EXPECT_EQ(report->note, done.reports[0]->note);
-      EXPECT_NE(report->note.find("is above loss_off, 40.0 %: reliable delivery from now on (rank 0, from operation "), std::string::npos) << report->note;
+      EXPECT_NE(report->note.find("is above loss_off, 40.0 %: reliable delivery from now on (rank 0, from operation "),
+                std::string::npos)
+          << report->note;
       EXPECT_EQ(report->short_ranges + report->empty_ranges, 0u);
     }
   }
@@ -187,7 +191,8 @@ TEST(DeliverySwitch, reliable_operations_take_no_deadlines_of_lossy_ones_and_end
   EXPECT_EQ(cluster.now() - start, 300 * millisecond);
   for (const auto& completion : done) {
     EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
-    EXPECT_NE(completion->status.message().find("contributions incomplete: rank 2 (process 2)"), std::string::npos) << completion->status.message();
+    EXPECT_NE(completion->status.message().find("contributions incomplete: rank 2 (process 2)"), std::string::npos)
+        << completion->status.message();
   }
 }
 

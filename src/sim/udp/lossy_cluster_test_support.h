@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/dispatch.h"
-#include "group/api/calls.h"
 #include "engine/lossy/lossy_group.h"
+#include "group/api/calls.h"
+#include "kernels/dispatch.h"
 #include "sim/udp/datagram_network.h"
 
 namespace unisono::sim {
@@ -21,9 +21,19 @@ class LossyCluster {
  public:
   explicit LossyCluster(const DatagramNetworkSettings& settings) : network_(settings), world_(settings.ranks) {
     for (Rank rank = 0; rank < world_; ++rank) {
-      LossyGroupSetup setup{.number = 1, .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = world_}, .peers = {}, .datagram_bytes = settings.datagram_bytes, .place = [](Rank r) { return "process " + std::to_string(r); },
-                            .tell = [this, rank](Rank to, uint32_t op, const CallDescriptor& call) { told_.push_back({.from = rank, .to = to, .op = op, .call = call}); },
-                            .say = [this, rank](Rank to, Bytes news) { said_.push_back({.from = rank, .to = to, .at = now_ + news_take_, .news = std::move(news)}); }};
+      LossyGroupSetup setup{.number = 1,
+                            .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = world_},
+                            .peers = {},
+                            .datagram_bytes = settings.datagram_bytes,
+                            .place = [](Rank r) { return "process " + std::to_string(r); },
+                            .tell =
+                                [this, rank](Rank to, uint32_t op, const CallDescriptor& call) {
+                                  told_.push_back({.from = rank, .to = to, .op = op, .call = call});
+                                },
+                            .say =
+                                [this, rank](Rank to, Bytes news) {
+                                  said_.push_back({.from = rank, .to = to, .at = now_ + news_take_, .news = std::move(news)});
+                                }};
       for (Rank peer = 0; peer < world_; ++peer) setup.peers.push_back(peer);
       groups_.push_back(std::move(LossyGroup::make(network_.at(rank), std::move(setup)).value()));
     }
@@ -36,7 +46,8 @@ class LossyCluster {
   void news_take(Nanos time) { news_take_ = time; }
 
   std::shared_ptr<Completion> submit(Rank rank, std::vector<float>& values, const CallOptions& options) {
-    return submit(rank, all_reduce_call(caller(rank), ConstTensor(std::span<const float>(values)), Tensor(std::span<float>(values)), options));
+    return submit(rank, all_reduce_call(caller(rank), ConstTensor(std::span<const float>(values)),
+                                        Tensor(std::span<float>(values)), options));
   }
   Caller caller(Rank rank) const { return {.self = rank, .world = world_, .timeout = 10 * second}; }
   std::shared_ptr<Completion> submit(Rank rank, Result<OperationRequest> request) {
@@ -47,7 +58,9 @@ class LossyCluster {
   }
   // Lets time pass until all are done.
   void finish(const std::vector<std::shared_ptr<Completion>>& completions) {
-    const auto all_done = [&] { return std::all_of(completions.begin(), completions.end(), [](const auto& c) { return c->done; }); };
+    const auto all_done = [&] {
+      return std::all_of(completions.begin(), completions.end(), [](const auto& c) { return c->done; });
+    };
     const auto until = now_ + 100 * second;
     while (now_ < until && !all_done()) step(until);
     EXPECT_TRUE(all_done());
@@ -114,7 +127,12 @@ inline std::vector<float> mean_of(const std::vector<std::vector<float>>& values)
   std::vector<float> mean(values[0].size());
   std::vector<const void*> sources;
   for (const auto& own : values) sources.push_back(own.data());
-  kernels::reduce({.dtype = DType::f32, .op = ReduceOp::sum, .sources = sources, .destination = mean.data(), .count = mean.size(), .divisor = static_cast<uint32_t>(values.size())});
+  kernels::reduce({.dtype = DType::f32,
+                   .op = ReduceOp::sum,
+                   .sources = sources,
+                   .destination = mean.data(),
+                   .count = mean.size(),
+                   .divisor = static_cast<uint32_t>(values.size())});
   return mean;
 }
 

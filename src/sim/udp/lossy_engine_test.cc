@@ -15,7 +15,8 @@ void expect_differ(const LossyEngines& engines, const Completions& done, Nanos s
   for (size_t rank = 0; rank < done.size(); ++rank) {
     ASSERT_TRUE(done[rank]->done) << rank;
     EXPECT_EQ(done[rank]->status.code(), Code::invalid) << rank << ": " << done[rank]->status.to_string();
-    for (const char* part : {"calls differ: rank ", "(process ", "with lossy delivery, after", "with reliable delivery, after"}) {
+    for (const char* part :
+         {"calls differ: rank ", "(process ", "with lossy delivery, after", "with reliable delivery, after"}) {
       EXPECT_NE(done[rank]->status.message().find(part), std::string::npos) << rank << ": " << done[rank]->status.message();
     }
   }
@@ -27,7 +28,11 @@ TEST(CallOrder, a_lossy_and_a_reliable_call_of_one_place_are_told_apart_on_all_r
     for (const Rank odd : {0u, 2u}) {
       for (const bool odd_is_lossy : {false, true}) {
         for (const int late : {-1, 0, 1}) {  // the odd one calls before the others, with them, or after them
-          SCOPED_TRACE(std::to_string(count) + " elements, rank " + std::to_string(odd) + (odd_is_lossy ? " lossy" : " reliable") + (late < 0 ? " early" : late > 0 ? " late" : ""));
+          SCOPED_TRACE(std::to_string(count) + " elements, rank " + std::to_string(odd) +
+                       (odd_is_lossy ? " lossy" : " reliable") +
+                       (late < 0   ? " early"
+                        : late > 0 ? " late"
+                                   : ""));
           LossyEngines engines({.ranks = 3});
           Values values(3, std::vector<float>(count, 1));
           Completions warm;
@@ -36,7 +41,9 @@ TEST(CallOrder, a_lossy_and_a_reliable_call_of_one_place_are_told_apart_on_all_r
             engines.finish(warm);
           }
           Completions done(3);
-          const auto call = [&](Rank r) { done[r] = engines.sum(r, values[r], (r == odd) == odd_is_lossy ? lossy : CallOptions{}); };
+          const auto call = [&](Rank r) {
+            done[r] = engines.sum(r, values[r], (r == odd) == odd_is_lossy ? lossy : CallOptions{});
+          };
           if (late < 0) call(odd), engines.pass(3 * millisecond);
           for (Rank r = 0; r < 3; ++r) {
             if (r != odd) call(r);
@@ -56,14 +63,17 @@ TEST(CallOrder, who_calls_when_the_others_have_found_out_already_is_told_at_once
   for (const Rank odd : {0u, 1u, 2u}) {
     for (const bool odd_is_lossy : {false, true}) {
       for (const Rank last : {0u, 1u, 2u}) {
-        SCOPED_TRACE("rank " + std::to_string(odd) + (odd_is_lossy ? " lossy, rank " : " reliable, rank ") + std::to_string(last) + " last");
+        SCOPED_TRACE("rank " + std::to_string(odd) + (odd_is_lossy ? " lossy, rank " : " reliable, rank ") +
+                     std::to_string(last) + " last");
         if (odd == last) continue;  // nothing differs until it calls
         LossyEngines engines({.ranks = 3});
         Values values(3, std::vector<float>(1000, 1));
         Completions warm, others, done(3);
         for (Rank r = 0; r < 3; ++r) warm.push_back(engines.sum(r, values[r], lossy));
         engines.finish(warm);
-        const auto call = [&](Rank r) { done[r] = engines.sum(r, values[r], (r == odd) == odd_is_lossy ? lossy : CallOptions{}); };
+        const auto call = [&](Rank r) {
+          done[r] = engines.sum(r, values[r], (r == odd) == odd_is_lossy ? lossy : CallOptions{});
+        };
         for (Rank r = 0; r < 3; ++r) {
           if (r == last) continue;
           call(r);
@@ -90,9 +100,13 @@ TEST(CallOrder, names_the_calls_of_both_and_how_many_came_before) {
   done = {engines.sum(0, values[0], lossy), engines.submit(1, barrier_call(engines.caller(1), {}))};
   engines.finish(done);
   EXPECT_EQ(done[0]->status.message(),
-            "all_reduce 1: calls differ: rank 1 (process 1) calls barrier(f32, 0 elements, one_shot) with reliable delivery, after 1 lossy and 0 other calls; this rank "
+            "all_reduce 1: calls differ: rank 1 (process 1) calls barrier(f32, 0 elements, one_shot) with reliable delivery, "
+            "after 1 lossy and 0 other calls; this rank "
             "calls all_reduce(f32 sum, 1000 elements, two_step) with lossy delivery, after 1 lossy and 0 other calls");
-  EXPECT_NE(done[1]->status.message().find("rank 0 (process 0) calls all_reduce(f32 sum, 1000 elements, two_step) with lossy delivery"), std::string::npos) << done[1]->status.message();
+  EXPECT_NE(done[1]->status.message().find(
+                "rank 0 (process 0) calls all_reduce(f32 sum, 1000 elements, two_step) with lossy delivery"),
+            std::string::npos)
+      << done[1]->status.message();
 }
 
 TEST(CallOrder, a_rank_that_only_waits_finds_out_too) {
@@ -101,7 +115,9 @@ TEST(CallOrder, a_rank_that_only_waits_finds_out_too) {
     LossyEngines engines({.ranks = 3});
     Values values(3, std::vector<float>(1000, 1));
     Completions done(3);
-    const auto wait = [&] { done[2] = engines.submit(2, broadcast_call(engines.caller(2), std::span<float>(values[2]), 0, {})); };
+    const auto wait = [&] {
+      done[2] = engines.submit(2, broadcast_call(engines.caller(2), std::span<float>(values[2]), 0, {}));
+    };
     if (!late) wait();
     for (Rank r = 0; r < 2; ++r) done[r] = engines.sum(r, values[r], lossy);
     if (late) engines.pass(3 * millisecond), wait();
@@ -127,13 +143,16 @@ TEST(CallOrder, a_lossy_call_that_waits_behind_another_may_be_the_one_that_diffe
   for (const auto& completion : first) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
 }
 
-// Calls of all kinds, in one order on all ranks, in flight at once as chance has it: none is taken for another, whatever is lost or late.
+// Calls of all kinds, in one order on all ranks, in flight at once as chance has it: none is taken for another, whatever is
+// lost or late.
 TEST(CallOrder, calls_that_overlap_in_one_order_are_never_taken_for_different_ones) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     const auto ranks = 2 + static_cast<uint32_t>(random.below(3));
-    LossyEngines engines({.ranks = ranks, .loses = [seed](Rank from, Rank to, uint32_t number) { return mix64(seed + from * 31u + to * 17u + number * 77'777ull) % 20 == 0; }});
+    LossyEngines engines({.ranks = ranks, .loses = [seed](Rank from, Rank to, uint32_t number) {
+                            return mix64(seed + from * 31u + to * 17u + number * 77'777ull) % 20 == 0;
+                          }});
     constexpr size_t calls = 40;
     std::vector<int> kinds(calls);
     for (auto& kind : kinds) kind = static_cast<int>(random.below(4));
@@ -160,7 +179,8 @@ TEST(CallOrder, calls_that_overlap_in_one_order_are_never_taken_for_different_on
       if (random.below(3) == 0) engines.pass(static_cast<Nanos>(random.below(2000)) * microsecond);
     }
     engines.finish(done);
-    for (const auto& completion : done) ASSERT_TRUE(completion->done && completion->status.ok()) << completion->status.to_string();
+    for (const auto& completion : done)
+      ASSERT_TRUE(completion->done && completion->status.ok()) << completion->status.to_string();
   }
 }
 
@@ -182,7 +202,8 @@ TEST(CallOrder, nothing_is_told_where_all_call_alike_one_after_the_other) {
 TEST(CallOrder, calls_with_an_id_have_no_place_in_it) {
   LossyEngines engines({.ranks = 2});
   Values values(2, std::vector<float>(1000, 1)), more = values;
-  const Completions done{engines.sum(0, values[0], lossy), engines.sum(1, more[1], {.id = 5}), engines.sum(0, more[0], {.id = 5}), engines.sum(1, values[1], lossy)};
+  const Completions done{engines.sum(0, values[0], lossy), engines.sum(1, more[1], {.id = 5}),
+                         engines.sum(0, more[0], {.id = 5}), engines.sum(1, values[1], lossy)};
   engines.finish(done);
   for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
 }
@@ -209,7 +230,9 @@ TEST(LossyAbort, ends_what_the_others_call_before_and_after) {
 }
 
 TEST(AutomaticDelivery, is_a_lossy_operation_repaired_to_completion_where_links_carry_datagrams) {
-  LossyEngines engines({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 77'777ull) % 5 == 0; }});
+  LossyEngines engines({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) {
+                          return mix64(from * 31u + to * 17u + number * 77'777ull) % 5 == 0;
+                        }});
   for (int round = 0; round < 40; ++round) {
     Values values{std::vector<float>(20'000, 1), std::vector<float>(20'000, 2), std::vector<float>(20'000, 3)};
     Completions done;
@@ -240,7 +263,9 @@ TEST(AutomaticDelivery, calls_that_need_more_staging_memory_than_they_may_go_wit
 
 TEST(AutomaticDelivery, what_rank_0_decides_reaches_all_and_only_rank_0_may_decide) {
   uint32_t loss = 60;  // of 100
-  LossyEngines engines({.ranks = 3, .loses = [&loss](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 77'777ull) % 100 < loss; }});
+  LossyEngines engines({.ranks = 3, .loses = [&loss](Rank from, Rank to, uint32_t number) {
+                          return mix64(from * 31u + to * 17u + number * 77'777ull) % 100 < loss;
+                        }});
   auto options = lossy;
   options.lossy.loss_budget = 1;
   const auto round = [&] {

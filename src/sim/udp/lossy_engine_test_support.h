@@ -1,4 +1,5 @@
-// Engines whose links carry frames at once and datagrams over virtual links that may lose them, driven in turn under virtual time.
+// Engines whose links carry frames at once and datagrams over virtual links that may lose them, driven in turn under virtual
+// time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "group/api/calls.h"
 #include "engine/engine.h"
 #include "engine/inline_compute.h"
+#include "group/api/calls.h"
 #include "sim/udp/datagram_network.h"
 #include "transports/testing/loopback.h"
 
@@ -24,7 +25,9 @@ class TransportWithDatagrams final : public Transport {
   const char* name() const override { return "test"; }
   size_t credit(PeerIndex peer) override { return frames_.credit(peer); }
   size_t slot_bytes() const override { return frames_.slot_bytes(); }
-  Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override { return frames_.acquire(peers, bytes, result); }
+  Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override {
+    return frames_.acquire(peers, bytes, result);
+  }
   void commit(const Slot& slot, const FrameHeader& header) override { frames_.commit(slot, header); }
   void abandon(const Slot& slot) override { frames_.abandon(slot); }
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override {
@@ -32,7 +35,9 @@ class TransportWithDatagrams final : public Transport {
     return frames_.send(peer, header, payload, id);
   }
   void release(const View& view) override { frames_.release(view); }
-  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override { frames_.cancel(match, mask, group, operation); }
+  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override {
+    frames_.cancel(match, mask, group, operation);
+  }
   bool poll(Nanos now, Sink& sink) override { return frames_.poll(now, sink); }
   Nanos next_deadline() const override { return frames_.next_deadline(); }
   void close(PeerIndex peer) override { frames_.close(peer); }
@@ -52,7 +57,8 @@ class TransportWithDatagrams final : public Transport {
 
 class LossyEngines {
  public:
-  explicit LossyEngines(const DatagramNetworkSettings& settings) : network_(settings), world_(settings.ranks), hub_(std::move(LoopbackHub::make({.count = settings.ranks}).value())) {
+  explicit LossyEngines(const DatagramNetworkSettings& settings)
+      : network_(settings), world_(settings.ranks), hub_(std::move(LoopbackHub::make({.count = settings.ranks}).value())) {
     for (Rank r = 0; r < world_; ++r) {
       transports_.push_back(std::make_unique<TransportWithDatagrams>(hub_->at(r), network_.at(r)));
       engines_.push_back(std::make_unique<Engine>(EngineLimits{}, compute_));
@@ -88,7 +94,9 @@ class LossyEngines {
   // Until all are done, or 100 s have passed.
   void finish(const std::vector<std::shared_ptr<Completion>>& operations) {
     const auto until = now_ + 100 * second;
-    for (settle(); now_ < until && !std::all_of(operations.begin(), operations.end(), [](const auto& c) { return c->done; }); settle()) advance(until);
+    for (settle(); now_ < until && !std::all_of(operations.begin(), operations.end(), [](const auto& c) { return c->done; });
+         settle())
+      advance(until);
   }
   void pass(Nanos time) {
     const auto until = now_ + time;

@@ -1,4 +1,5 @@
-// Check D4 of docs/design/methods/packet_loss.md, for the reasons that only a lossy operation can give: whatever comes is refused with one reason, and leaves the sum as it is.
+// Check D4 of docs/design/methods/packet_loss.md, for the reasons that only a lossy operation can give: whatever comes is
+// refused with one reason, and leaves the sum as it is.
 #include <gtest/gtest.h>
 
 #include "sim/udp/lossy_cluster_test_support.h"
@@ -6,7 +7,8 @@
 namespace unisono::sim {
 namespace {
 
-// Four ranks have had operation 0, and rank 0 is in operation 1: one range in each shard, of 256 elements, and of 232 in the last.
+// Four ranks have had operation 0, and rank 0 is in operation 1: one range in each shard, of 256 elements, and of 232 in the
+// last.
 class LossyGroupFaults : public testing::Test {
  protected:
   static constexpr size_t count = 1000, own_elements = 256;
@@ -15,8 +17,10 @@ class LossyGroupFaults : public testing::Test {
     for (const auto& outcome : cluster_.all_reduce(values, options_)) ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
     completions_.push_back(cluster_.submit(0, outputs_[0], options_));
   }
-  DatagramFault give(const std::function<void(DatagramHeader&)>& change, size_t bytes = own_elements * sizeof(float), Rank from = 1) {
-    DatagramHeader header{.op = 1, .sender = static_cast<uint16_t>(from), .receiver = 0, .payload_bytes = static_cast<uint16_t>(bytes)};
+  DatagramFault give(const std::function<void(DatagramHeader&)>& change, size_t bytes = own_elements * sizeof(float),
+                     Rank from = 1) {
+    DatagramHeader header{
+        .op = 1, .sender = static_cast<uint16_t>(from), .receiver = 0, .payload_bytes = static_cast<uint16_t>(bytes)};
     change(header);
     const std::vector<std::byte> payload(bytes, std::byte{0x42});
     return cluster_.group(0).datagram(1, from, header, payload, cluster_.now());
@@ -32,7 +36,8 @@ class LossyGroupFaults : public testing::Test {
   }
 
   const CallOptions options_{.op = ReduceOp::avg, .delivery = Delivery::lossy};
-  const std::vector<std::vector<float>> inputs_{std::vector<float>(count, 1), std::vector<float>(count, 2), std::vector<float>(count, 3), std::vector<float>(count, 4)};
+  const std::vector<std::vector<float>> inputs_{std::vector<float>(count, 1), std::vector<float>(count, 2),
+                                                std::vector<float>(count, 3), std::vector<float>(count, 4)};
   std::vector<std::vector<float>> outputs_ = inputs_;
   LossyCluster cluster_{{.ranks = 4}};
   std::vector<std::shared_ptr<Completion>> completions_;
@@ -62,7 +67,8 @@ TEST_F(LossyGroupFaults, place_is_a_phase_a_slice_or_an_index_that_the_shard_doe
 
 TEST_F(LossyGroupFaults, size_is_all_but_that_of_the_range) {
   const size_t right = own_elements * sizeof(float);
-  for (const size_t bytes : {size_t{0}, size_t{4}, right - 1, right + 1, right + 72}) EXPECT_EQ(give([](auto&) {}, bytes), DatagramFault::size) << bytes;
+  for (const size_t bytes : {size_t{0}, size_t{4}, right - 1, right + 1, right + 72})
+    EXPECT_EQ(give([](auto&) {}, bytes), DatagramFault::size) << bytes;
   // Results of rank 3 are shorter.
   EXPECT_EQ(give([](auto& header) { header.phase = 1; }, right, 3), DatagramFault::size);
   expect_exact_sum();
@@ -80,7 +86,8 @@ TEST_F(LossyGroupFaults, duplicate_is_a_range_that_has_come) {
 TEST_F(LossyGroupFaults, late_is_a_contribution_after_its_phase_was_closed) {
   for (const Rank from : {1u, 2u, 3u}) {
     std::vector<float> own(own_elements, static_cast<float>(from + 1));
-    const DatagramHeader header{.op = 1, .sender = static_cast<uint16_t>(from), .receiver = 0, .payload_bytes = own_elements * sizeof(float)};
+    const DatagramHeader header{
+        .op = 1, .sender = static_cast<uint16_t>(from), .receiver = 0, .payload_bytes = own_elements * sizeof(float)};
     EXPECT_EQ(cluster_.group(0).datagram(1, from, header, std::as_bytes(std::span(own)), cluster_.now()), DatagramFault::none);
   }
   cluster_.group(0).step(cluster_.now());

@@ -1,4 +1,5 @@
-// Lossy operations of whole groups over virtual links: the order of calls, what deadlines learn, and what losses, silence and lateness lead to.
+// Lossy operations of whole groups over virtual links: the order of calls, what deadlines learn, and what losses, silence and
+// lateness lead to.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -6,8 +7,8 @@
 #include <cstdlib>
 
 #include "base/random.h"
-#include "kernels/dispatch.h"
 #include "group/api/calls.h"
+#include "kernels/dispatch.h"
 #include "sim/udp/lossy_cluster_test_support.h"
 
 namespace unisono::sim {
@@ -32,7 +33,9 @@ TEST(LossyGroup, without_loss_gives_the_bits_of_a_reliable_two_step) {
 }
 
 TEST(LossyGroup, all_ranks_have_the_same_bits_whatever_is_lost) {
-  LossyCluster cluster({.ranks = 4, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 1'000'003u + to * 7'919u + number) % 10 == 0; }});
+  LossyCluster cluster({.ranks = 4, .loses = [](Rank from, Rank to, uint32_t number) {
+                          return mix64(from * 1'000'003u + to * 7'919u + number) % 10 == 0;
+                        }});
   const size_t count = 40'000;
   uint64_t shortened = 0;
   for (int round = 0; round < 60; ++round) {
@@ -51,7 +54,9 @@ TEST(LossyGroup, all_ranks_have_the_same_bits_whatever_is_lost) {
 }
 
 TEST(LossyGroup, repairs_to_completion_while_it_learns_and_without_a_budget) {
-  LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 1'000'003ull) % 5 == 0; }});
+  LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) {
+                          return mix64(from * 31u + to * 17u + number * 1'000'003ull) % 5 == 0;
+                        }});
   for (int round = 0; round < 30; ++round) {
     auto values = random_values(3, 20'000, static_cast<uint64_t>(round) + 1);
     const auto expected = mean_of(values);
@@ -64,7 +69,8 @@ TEST(LossyGroup, repairs_to_completion_while_it_learns_and_without_a_budget) {
     }
   }
   // Nothing is asked for much more often than it is lost: 20 % of what is sent, and of the repairs again.
-  EXPECT_LT(static_cast<double>(cluster.network().counts().repairs), 2.0 * 0.25 * static_cast<double>(cluster.network().counts().data));
+  EXPECT_LT(static_cast<double>(cluster.network().counts().repairs),
+            2.0 * 0.25 * static_cast<double>(cluster.network().counts().data));
 }
 
 TEST(LossyGroup, asks_at_once_for_what_is_missing_when_all_was_sent) {
@@ -77,7 +83,8 @@ TEST(LossyGroup, asks_at_once_for_what_is_missing_when_all_was_sent) {
     EXPECT_EQ(values[rank], expected);
   }
   EXPECT_EQ(outcomes[1]->delivery->contribute.streams[0].repaired, 1u);
-  EXPECT_LT(outcomes[1]->delivery->contribute.duration_us, 2500) << "the end comes after 0.4 ms; without it nothing would be asked for during 5 ms";
+  EXPECT_LT(outcomes[1]->delivery->contribute.duration_us, 2500)
+      << "the end comes after 0.4 ms; without it nothing would be asked for during 5 ms";
 }
 
 TEST(LossyGroup, ends_by_the_hard_deadline_without_a_silent_rank_and_names_it) {
@@ -97,8 +104,10 @@ TEST(LossyGroup, ends_by_the_hard_deadline_without_a_silent_rank_and_names_it) {
     // Its result cannot be had, and results are never made up.
     ASSERT_FALSE(outcomes[rank].ok());
     EXPECT_EQ(outcomes[rank].status().code(), Code::late);
-    EXPECT_NE(outcomes[rank].status().message().find("rank 3 (process 3)"), std::string::npos) << outcomes[rank].status().message();
-    EXPECT_NE(outcomes[rank].status().message().find("bytes, missing, nothing heard"), std::string::npos) << outcomes[rank].status().message();
+    EXPECT_NE(outcomes[rank].status().message().find("rank 3 (process 3)"), std::string::npos)
+        << outcomes[rank].status().message();
+    EXPECT_NE(outcomes[rank].status().message().find("bytes, missing, nothing heard"), std::string::npos)
+        << outcomes[rank].status().message();
   }
   EXPECT_LE(cluster.now() - start, 201 * millisecond);
 }
@@ -159,7 +168,8 @@ TEST(LossyGroup, a_rank_that_was_away_is_told_how_far_and_joins_the_newest_opera
   for (int round = 0; round < 2; ++round) {
     const auto completions = others_call();
     cluster.finish(completions);
-    for (const auto& completion : completions) EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
+    for (const auto& completion : completions)
+      EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
   }
   // It missed the numbers 25 and 26, and comes back while the others are at 27.
   values = random_values(4, 10'000, 78);
@@ -252,7 +262,9 @@ TEST(LossyGroup, a_call_that_waits_ends_at_its_own_deadline) {
   EXPECT_EQ(second->status.code(), Code::late) << second->status.to_string();
   // Its number is used up, so the other rank's calls find theirs.
   auto third = cluster.submit(0, values[0], lossy_mean);
-  std::vector<std::shared_ptr<Completion>> completions{first, third, cluster.submit(1, values[1], lossy_mean), cluster.submit(1, values[1], short_one), cluster.submit(1, values[1], lossy_mean)};
+  std::vector<std::shared_ptr<Completion>> completions{first, third, cluster.submit(1, values[1], lossy_mean),
+                                                       cluster.submit(1, values[1], short_one),
+                                                       cluster.submit(1, values[1], lossy_mean)};
   cluster.finish(completions);
   EXPECT_TRUE(first->status.ok()) << first->status.to_string();
   EXPECT_TRUE(third->status.ok()) << third->status.to_string();
@@ -316,7 +328,9 @@ TEST(LossyGroup, refuses_what_would_take_more_memory_than_it_may) {
 
 TEST(LossyGroup, averages_16_bit_and_encoded_tensors_alike_on_all_ranks) {
   for (const auto* codec : {"plain", "int8", "int4:group=64"}) {
-    LossyCluster cluster({.ranks = 4, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 77'777ull) % 8 == 0; }});
+    LossyCluster cluster({.ranks = 4, .loses = [](Rank from, Rank to, uint32_t number) {
+                            return mix64(from * 31u + to * 17u + number * 77'777ull) % 8 == 0;
+                          }});
     for (int round = 0; round < 25; ++round) {
       auto values = random_values(4, 20'000, static_cast<uint64_t>(round) + 1);
       const auto expected = mean_of(values);
@@ -329,7 +343,8 @@ TEST(LossyGroup, averages_16_bit_and_encoded_tensors_alike_on_all_ranks) {
         EXPECT_EQ(values[rank], values[0]) << codec << ", rank " << rank << " in round " << round;
       }
       double error = 0;
-      for (size_t i = 0; i < expected.size(); ++i) error += std::abs(values[0][i] - expected[i]) / static_cast<double>(expected.size());
+      for (size_t i = 0; i < expected.size(); ++i)
+        error += std::abs(values[0][i] - expected[i]) / static_cast<double>(expected.size());
       // Of means of values that spread by 0.58: what is lost, and what the codec takes.
       EXPECT_LT(error, 0.15) << codec;
     }
@@ -337,7 +352,9 @@ TEST(LossyGroup, averages_16_bit_and_encoded_tensors_alike_on_all_ranks) {
 }
 
 TEST(LossyGroup, nobody_needs_a_rank_any_more_that_has_pending_nothing) {
-  LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 1'313ull) % 3 == 0; }});
+  LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) {
+                          return mix64(from * 31u + to * 17u + number * 1'313ull) % 3 == 0;
+                        }});
   uint64_t pending = 0;
   for (int round = 0; round < 20; ++round) {
     auto values = random_values(3, 20'000, static_cast<uint64_t>(round) + 1);
@@ -350,7 +367,9 @@ TEST(LossyGroup, nobody_needs_a_rank_any_more_that_has_pending_nothing) {
     ASSERT_FALSE(cluster.group(0).has_pending());
     cluster.network().cut_off(0, true);
     cluster.finish(completions);
-    for (Rank rank = 0; rank < 3; ++rank) EXPECT_TRUE(completions[rank]->status.ok()) << "rank " << rank << ", round " << round << ": " << completions[rank]->status.to_string();
+    for (Rank rank = 0; rank < 3; ++rank)
+      EXPECT_TRUE(completions[rank]->status.ok())
+          << "rank " << rank << ", round " << round << ": " << completions[rank]->status.to_string();
     cluster.network().cut_off(0, false);
   }
   EXPECT_GT(pending, 0u) << "it was never the first to be done";

@@ -1,4 +1,5 @@
-// The halves of a lossy all-reduce, for those who keep a shard each: what arrives is where it belongs, what does not is named, and what must come comes.
+// The halves of a lossy all-reduce, for those who keep a shard each: what arrives is where it belongs, what does not is named,
+// and what must come comes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,10 +23,13 @@ Floats random_floats(uint32_t seed, size_t count) {
 
 // One shard and one replica per rank.
 struct Shards {
-  Shards(LossyCluster& with, uint32_t ranks, size_t elements, const CallOptions& call = {}) : cluster(with), options(call), whole(elements) {
+  Shards(LossyCluster& with, uint32_t ranks, size_t elements, const CallOptions& call = {})
+      : cluster(with), options(call), whole(elements) {
     options.delivery = Delivery::lossy;
     for (Rank rank = 0; rank < ranks; ++rank) {
-      layout = shard_layout_of(ranks, ConstTensor(std::span<const float>(whole)), options.codec ? options.codec->reduce : StepCodec(), options.shard_unit, 1472).value();
+      layout = shard_layout_of(ranks, ConstTensor(std::span<const float>(whole)),
+                               options.codec ? options.codec->reduce : StepCodec(), options.shard_unit, 1472)
+                   .value();
       inputs.push_back(random_floats(rank, elements));
       shards.emplace_back(layout.count(rank), old_value);
       replicas.emplace_back(elements, old_value);
@@ -40,13 +44,19 @@ struct Shards {
   Result<OperationRequest> reduce_request(Rank rank) {
     auto call = options;
     call.op = ReduceOp::avg;
-    return reduce_shards_call(cluster.caller(rank), ConstTensor(std::span<const float>(inputs[rank])), Tensor(std::span(shards[rank])), call);
+    return reduce_shards_call(cluster.caller(rank), ConstTensor(std::span<const float>(inputs[rank])),
+                              Tensor(std::span(shards[rank])), call);
   }
   Result<OperationRequest> gather_request(Rank rank) {
-    return gather_shards_call(cluster.caller(rank), ConstTensor(std::span<const float>(shards[rank])), Tensor(std::span(replicas[rank])), options);
+    return gather_shards_call(cluster.caller(rank), ConstTensor(std::span<const float>(shards[rank])),
+                              Tensor(std::span(replicas[rank])), options);
   }
-  std::vector<std::shared_ptr<Completion>> reduce() { return run([&](Rank rank) { return reduce_request(rank); }); }
-  std::vector<std::shared_ptr<Completion>> gather() { return run([&](Rank rank) { return gather_request(rank); }); }
+  std::vector<std::shared_ptr<Completion>> reduce() {
+    return run([&](Rank rank) { return reduce_request(rank); });
+  }
+  std::vector<std::shared_ptr<Completion>> gather() {
+    return run([&](Rank rank) { return gather_request(rank); });
+  }
 
   LossyCluster& cluster;
   CallOptions options;
@@ -63,7 +73,8 @@ TEST(LossyShards, without_loss_are_an_all_reduce_in_two_halves) {
       LossyCluster cluster({.ranks = ranks});
       Shards shards(cluster, ranks, elements);
       auto expected = shards.inputs;
-      for (const auto& outcome : cluster.all_reduce(expected, {.op = ReduceOp::avg, .delivery = Delivery::lossy})) ASSERT_TRUE(outcome.ok());
+      for (const auto& outcome : cluster.all_reduce(expected, {.op = ReduceOp::avg, .delivery = Delivery::lossy}))
+        ASSERT_TRUE(outcome.ok());
       for (const auto& done : shards.reduce()) {
         ASSERT_TRUE(done->status.ok()) << done->status.to_string();
         EXPECT_TRUE(std::ranges::all_of(done->report.delivery->contributors, [&](auto count) { return count == ranks; }));
@@ -82,7 +93,8 @@ void expect_stale_where_said(const Shards& shards, Rank rank, const DeliveryRepo
     for (uint64_t i = 0; i < shards.layout.count(owner); ++i) {
       const bool stale = std::ranges::binary_search(missing, static_cast<uint32_t>(i / shards.layout.range_elements));
       const float expected = stale ? old_value : shards.shards[owner][i];
-      ASSERT_EQ(shards.replicas[rank][shards.layout.begin(owner) + i], expected) << "rank " << rank << ", owner " << owner << ", element " << i;
+      ASSERT_EQ(shards.replicas[rank][shards.layout.begin(owner) + i], expected)
+          << "rank " << rank << ", owner " << owner << ", element " << i;
     }
   }
 }
@@ -118,7 +130,8 @@ TEST(LossyShards, a_range_of_which_nothing_came_is_held_and_told) {
     ASSERT_EQ(report.contributors.size(), shards.layout.ranges(rank));
     for (uint64_t i = 0; i < shards.shards[rank].size(); ++i) {
       const bool empty = report.contributors[i / shards.layout.range_elements] == 1;
-      const float mean = (shards.inputs[0][shards.layout.begin(rank) + i] + shards.inputs[1][shards.layout.begin(rank) + i]) / 2;
+      const float mean =
+          (shards.inputs[0][shards.layout.begin(rank) + i] + shards.inputs[1][shards.layout.begin(rank) + i]) / 2;
       ASSERT_EQ(shards.shards[rank][i], empty ? old_value : mean);
     }
     held += report.empty_ranges;
@@ -127,7 +140,9 @@ TEST(LossyShards, a_range_of_which_nothing_came_is_held_and_told) {
 }
 
 TEST(LossyShards, ranges_that_must_come_are_asked_for_and_no_others) {
-  LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 1'000'003ull) % 2 == 0; }});
+  LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) {
+                          return mix64(from * 31u + to * 17u + number * 1'000'003ull) % 2 == 0;
+                        }});
   Shards shards(cluster, 3, 60'000, {.lossy = {.loss_budget = 1, .loss_off = 1}});
   for (int round = 0; round < 25; ++round) shards.gather();
   const std::vector<std::vector<uint32_t>> needed{{0, 3, 55}, {1, 2, 5, 8, 13, 21}, {56}};
@@ -139,7 +154,8 @@ TEST(LossyShards, ranges_that_must_come_are_asked_for_and_no_others) {
     for (Rank owner = 0; owner < 3; ++owner) {
       const auto& stream = done->report.delivery->result.streams[owner];
       missing += stream.missing;
-      for (const auto range : needed[owner]) EXPECT_FALSE(std::ranges::binary_search(stream.missing_ranges, range)) << owner << ", " << range;
+      for (const auto range : needed[owner])
+        EXPECT_FALSE(std::ranges::binary_search(stream.missing_ranges, range)) << owner << ", " << range;
     }
     EXPECT_GT(missing, 30u);
   }
@@ -183,7 +199,8 @@ TEST(LossyShards, calls_that_are_out_of_step_are_told_from_the_datagrams_phase) 
   LossyCluster cluster({.ranks = 2});
   Shards shards(cluster, 2, 5'000);
   for (int round = 0; round < 3; ++round) shards.reduce(), shards.gather();
-  const auto done = shards.run([&](Rank rank) { return rank == 0 ? shards.reduce_request(rank) : shards.gather_request(rank); });
+  const auto done =
+      shards.run([&](Rank rank) { return rank == 0 ? shards.reduce_request(rank) : shards.gather_request(rank); });
   for (const auto& one : done) {
     EXPECT_EQ(one->status.code(), Code::invalid) << one->status.to_string();
     EXPECT_NE(one->status.message().find("calls differ: rank"), std::string::npos) << one->status.message();
@@ -194,17 +211,25 @@ TEST(LossyShards, refuse_sizes_and_options_that_make_no_sense) {
   const Caller caller{.self = 1, .world = 3, .timeout = second};
   Floats whole(1000), shard(336), wrong(335);
   const CallOptions lossy{.delivery = Delivery::lossy};
-  const auto reduce = [&](const Floats& in, Floats& out, const CallOptions& options) { return reduce_shards_call(caller, ConstTensor(std::span<const float>(in)), Tensor(std::span(out)), options).status(); };
+  const auto reduce = [&](const Floats& in, Floats& out, const CallOptions& options) {
+    return reduce_shards_call(caller, ConstTensor(std::span<const float>(in)), Tensor(std::span(out)), options).status();
+  };
   EXPECT_TRUE(reduce(whole, shard, lossy).ok()) << reduce(whole, shard, lossy).to_string();
   EXPECT_TRUE(reduce(whole, shard, {}).ok());
   EXPECT_EQ(reduce(whole, wrong, lossy).message(), "the shard has 335 elements, expected 336");
   Floats few(20), some(4);
-  EXPECT_NE(reduce(few, some, lossy).message().find("would have none"), std::string::npos) << reduce(few, some, lossy).to_string();
+  EXPECT_NE(reduce(few, some, lossy).message().find("would have none"), std::string::npos)
+      << reduce(few, some, lossy).to_string();
   EXPECT_EQ(reduce(whole, shard, {.op = ReduceOp::max, .delivery = Delivery::lossy}).code(), Code::invalid);
   EXPECT_EQ(reduce(whole, shard, {.delivery = Delivery::lossy, .shard_unit = 24}).code(), Code::invalid);
   const std::vector<std::vector<uint32_t>> needed(3);
-  EXPECT_EQ(reduce(whole, shard, {.delivery = Delivery::lossy, .needed_ranges = &needed}).message(), "needed_ranges is for gather_shards");
-  EXPECT_EQ(gather_shards_call(caller, ConstTensor(std::span<const float>(shard)), Tensor(std::span(whole)), {.delivery = Delivery::lossy, .lossy = {.on_empty = OnEmpty::hold}}).status().code(), Code::invalid);
+  EXPECT_EQ(reduce(whole, shard, {.delivery = Delivery::lossy, .needed_ranges = &needed}).message(),
+            "needed_ranges is for gather_shards");
+  EXPECT_EQ(gather_shards_call(caller, ConstTensor(std::span<const float>(shard)), Tensor(std::span(whole)),
+                               {.delivery = Delivery::lossy, .lossy = {.on_empty = OnEmpty::hold}})
+                .status()
+                .code(),
+            Code::invalid);
 }
 
 }  // namespace

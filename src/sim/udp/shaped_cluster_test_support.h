@@ -1,4 +1,5 @@
-// Lossy groups over whole UDP transports on shaped links, driven in turn under virtual time; processes get their processor some time after they want it.
+// Lossy groups over whole UDP transports on shaped links, driven in turn under virtual time; processes get their processor some
+// time after they want it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,8 +12,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "group/api/calls.h"
 #include "engine/lossy/lossy_group.h"
+#include "group/api/calls.h"
 #include "sim/udp/shaped_network_test_support.h"
 #include "transports/udp/udp_transport.h"
 
@@ -20,7 +21,12 @@ namespace unisono::sim {
 
 class ShapedCluster : Sink {
  public:
-  explicit ShapedCluster(const ShapedSettings& settings) : settings_(settings), network_(settings), random_(settings.seed + 1), wakes_(settings.ranks, never), arrived_(settings.ranks, false) {
+  explicit ShapedCluster(const ShapedSettings& settings)
+      : settings_(settings),
+        network_(settings),
+        random_(settings.seed + 1),
+        wakes_(settings.ranks, never),
+        arrived_(settings.ranks, false) {
     UdpOptions options;
     options.clock = [this] { return now_; };
     for (size_t rank = 0; rank < settings.ranks; ++rank) {
@@ -48,11 +54,15 @@ class ShapedCluster : Sink {
     const Nanos begun = now_;
     std::vector<std::shared_ptr<Completion>> completions;
     for (Rank rank = 0; rank < settings_.ranks; ++rank) {
-      auto request = all_reduce_call({.self = rank, .world = settings_.ranks, .timeout = 10 * second}, ConstTensor(std::span<const float>(values[rank])), Tensor(std::span<float>(values[rank])), call);
+      auto request =
+          all_reduce_call({.self = rank, .world = settings_.ranks, .timeout = 10 * second},
+                          ConstTensor(std::span<const float>(values[rank])), Tensor(std::span<float>(values[rank])), call);
       completions.push_back(std::make_shared<Completion>());
       groups_[rank]->submit(std::move(*request), completions.back(), now_);
     }
-    const auto done = [&] { return std::all_of(completions.begin(), completions.end(), [](const auto& c) { return c->done; }); };
+    const auto done = [&] {
+      return std::all_of(completions.begin(), completions.end(), [](const auto& c) { return c->done; });
+    };
     while (!done() && now_ < begun + 20 * second) step(begun + 20 * second);
     bool ok = done();
     for (const auto& completion : completions) {
@@ -82,14 +92,27 @@ class ShapedCluster : Sink {
       peers.push_back(rank);
       for (Rank other = 0; other < settings_.ranks; ++other) {
         if (rank == other) continue;
-        EXPECT_TRUE(transports_[rank]->add_peer({.peer = other, .id = id(other), .label = "rank " + std::to_string(other), .endpoints = {"udp://" + ShapedNetwork::endpoint(other)}, .dial = rank < other, .deadline = now_ + 10 * second}).ok());
+        EXPECT_TRUE(transports_[rank]
+                        ->add_peer({.peer = other,
+                                    .id = id(other),
+                                    .label = "rank " + std::to_string(other),
+                                    .endpoints = {"udp://" + ShapedNetwork::endpoint(other)},
+                                    .dial = rank < other,
+                                    .deadline = now_ + 10 * second})
+                        .ok());
       }
     }
     pass(600 * millisecond);
     for (Rank rank = 0; rank < settings_.ranks; ++rank) {
-      LossyGroupSetup setup{.number = 1, .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = settings_.ranks}, .peers = peers, .datagram_bytes = transports_[rank]->datagram_bytes(peers),
+      LossyGroupSetup setup{.number = 1,
+                            .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = settings_.ranks},
+                            .peers = peers,
+                            .datagram_bytes = transports_[rank]->datagram_bytes(peers),
                             .place = [](Rank r) { return "process " + std::to_string(r); },
-                            .tell = [this, rank](Rank to, uint32_t op, const CallDescriptor& call) { told_.push_back({.from = rank, .to = to, .op = op, .call = call}); }};
+                            .tell =
+                                [this, rank](Rank to, uint32_t op, const CallDescriptor& call) {
+                                  told_.push_back({.from = rank, .to = to, .op = op, .call = call});
+                                }};
       groups_[rank] = std::move(LossyGroup::make(*transports_[rank]->datagrams(), std::move(setup)).value());
     }
   }
@@ -99,7 +122,8 @@ class ShapedCluster : Sink {
   }
   void step(Nanos until) {
     auto next = told_.empty() ? std::min(until, network_.next_event()) : now_;
-    for (size_t rank = 0; rank < settings_.ranks; ++rank) next = std::min(next, wakes_[rank] != never ? wakes_[rank] : due(rank));
+    for (size_t rank = 0; rank < settings_.ranks; ++rank)
+      next = std::min(next, wakes_[rank] != never ? wakes_[rank] : due(rank));
     now_ = std::max(now_, next);
     network_.run_until(now_, [this](size_t rank) { arrived_[rank] = true; });
     for (const auto& told : std::exchange(told_, {})) groups_[told.to]->heard_call(told.from, told.op, told.call, now_);
@@ -114,7 +138,9 @@ class ShapedCluster : Sink {
       }
     }
   }
-  Nanos latency() { return 10 * microsecond + static_cast<Nanos>(static_cast<double>(settings_.wake) * -std::log(1 - random_.unit())); }
+  Nanos latency() {
+    return 10 * microsecond + static_cast<Nanos>(static_cast<double>(settings_.wake) * -std::log(1 - random_.unit()));
+  }
 
   ShapedSettings settings_;
   ShapedNetwork network_;

@@ -1,4 +1,5 @@
-// Virtual sockets behind shaped links: every host has one link to a switch, with a bucket of tokens and a queue in each direction, as the kernel's tbf.
+// Virtual sockets behind shaped links: every host has one link to a switch, with a bucket of tokens and a queue in each
+// direction, as the kernel's tbf.
 #pragma once
 
 #include <netinet/in.h>
@@ -34,7 +35,11 @@ class ShapedNetwork {
   static constexpr size_t datagram_bytes_max = 1472, wire_bytes = 42;
 
   explicit ShapedNetwork(const ShapedSettings& settings)
-      : settings_(settings), random_(settings.seed), out_(settings.ranks, Link{.tokens = settings.bucket_bytes}), in_(out_), inboxes_(settings.ranks) {}
+      : settings_(settings),
+        random_(settings.seed),
+        out_(settings.ranks, Link{.tokens = settings.bucket_bytes}),
+        in_(out_),
+        inboxes_(settings.ranks) {}
 
   static std::string endpoint(size_t rank) { return "10.0.0." + std::to_string(rank + 1) + ":4500"; }
   std::unique_ptr<DatagramSocket> socket(size_t rank) { return std::make_unique<Socket>(*this, rank); }
@@ -87,10 +92,12 @@ class ShapedNetwork {
   };
   class Socket final : public DatagramSocket {
    public:
-    Socket(ShapedNetwork& network, size_t rank) : network_(network), rank_(rank), address_(*parse_tcp_endpoint("tcp://" + endpoint(rank))) {}
+    Socket(ShapedNetwork& network, size_t rank)
+        : network_(network), rank_(rank), address_(*parse_tcp_endpoint("tcp://" + endpoint(rank))) {}
     SendOutcome send(std::span<const OutDatagram> batch) override {
       for (size_t i = 0; i < batch.size(); ++i) {
-        if (datagram_header_bytes + batch[i].payload.size() > datagram_bytes_max) return {.taken = i, .stop = SendStop::too_long, .error = 0};
+        if (datagram_header_bytes + batch[i].payload.size() > datagram_bytes_max)
+          return {.taken = i, .stop = SendStop::too_long, .error = 0};
         network_.carry(rank_, address_, batch[i]);
       }
       return {.taken = batch.size()};
@@ -123,9 +130,12 @@ class ShapedNetwork {
   }
   void carry(size_t from, const TcpAddress& address, const OutDatagram& datagram) {
     const auto* to = reinterpret_cast<const sockaddr_in*>(&datagram.to->storage);
-    auto packet = std::make_shared<Packet>(Packet{.to = (ntohl(to->sin_addr.s_addr) & 0xFF) - 1, .from = address, .bytes = Bytes(datagram_header_bytes + datagram.payload.size())});
+    auto packet = std::make_shared<Packet>(Packet{.to = (ntohl(to->sin_addr.s_addr) & 0xFF) - 1,
+                                                  .from = address,
+                                                  .bytes = Bytes(datagram_header_bytes + datagram.payload.size())});
     std::memcpy(packet->bytes.data(), &datagram.header, sizeof datagram.header);
-    if (!datagram.payload.empty()) std::memcpy(packet->bytes.data() + datagram_header_bytes, datagram.payload.data(), datagram.payload.size());
+    if (!datagram.payload.empty())
+      std::memcpy(packet->bytes.data() + datagram_header_bytes, datagram.payload.data(), datagram.payload.size());
     data_ += datagram.header.kind == DatagramKind::data;
     repairs_ += (datagram.header.flags & datagram_repaired) != 0;
     const auto at = pass(out_[from], packet->bytes.size() + wire_bytes, now_);
@@ -134,14 +144,16 @@ class ShapedNetwork {
   // When it is through; never: the queue is full.
   Nanos pass(Link& link, size_t wire, Nanos now) {
     const auto bytes = static_cast<double>(wire);
-    for (; !link.queue.empty() && link.queue.front().first <= now; link.queue.pop_front()) link.queued -= link.queue.front().second;
+    for (; !link.queue.empty() && link.queue.front().first <= now; link.queue.pop_front())
+      link.queued -= link.queue.front().second;
     if (link.queued + bytes > settings_.queue_bytes) {
       ++overflowed_;
       return never;
     }
     Nanos at = std::max(now, link.last_left_at);
     const auto fill = [&] {
-      link.tokens = std::min(settings_.bucket_bytes, link.tokens + static_cast<double>(at - link.counted_at) * 1e-9 * settings_.bytes_per_second);
+      link.tokens = std::min(settings_.bucket_bytes,
+                             link.tokens + static_cast<double>(at - link.counted_at) * 1e-9 * settings_.bytes_per_second);
       link.counted_at = at;
     };
     fill();

@@ -11,7 +11,7 @@
 namespace unisono::sim {
 namespace {
 
-constexpr uint64_t send_buffer_bytes = 1u << 20;   // of what waits for a port out; then a socket takes no more
+constexpr uint64_t send_buffer_bytes = 1u << 20;  // of what waits for a port out; then a socket takes no more
 constexpr uint16_t first_port = 10'000;
 
 // Who is away, and when, is told by cut_off() and slow_down().
@@ -31,14 +31,19 @@ LossModel law_of_numbers(const LossModel& model) {
 }
 
 bool is_about_ranges(const LossModel& model) {
-  return model.kind == LossModel::Kind::joint || model.kind == LossModel::Kind::chain || model.granularity == LossModel::Granularity::shard;
+  return model.kind == LossModel::Kind::joint || model.kind == LossModel::Kind::chain ||
+         model.granularity == LossModel::Granularity::shard;
 }
 
 }  // namespace
 
 DatagramFates DatagramFates::operator-(const DatagramFates& earlier) const {
-  return {.sent = sent - earlier.sent, .delivered = delivered - earlier.delivered, .lost = lost - earlier.lost, .overflowed = overflowed - earlier.overflowed,
-          .cut = cut - earlier.cut, .unread = unread - earlier.unread};
+  return {.sent = sent - earlier.sent,
+          .delivered = delivered - earlier.delivered,
+          .lost = lost - earlier.lost,
+          .overflowed = overflowed - earlier.overflowed,
+          .cut = cut - earlier.cut,
+          .unread = unread - earlier.unread};
 }
 
 DatagramFates DatagramFates::operator+(const DatagramFates& other) const { return *this - (DatagramFates() - other); }
@@ -47,7 +52,9 @@ class SocketNetwork::Socket final : public DatagramSocket {
  public:
   Socket(SocketNetwork& network, PeerIndex process) : network_(network), process_(process), address_(address_of(process)) {}
   SendOutcome send(std::span<const OutDatagram> batch) override { return network_.send(process_, batch); }
-  ReceiveOutcome receive(DatagramInbox& inbox, size_t datagrams_max) override { return network_.receive(process_, inbox, datagrams_max); }
+  ReceiveOutcome receive(DatagramInbox& inbox, size_t datagrams_max) override {
+    return network_.receive(process_, inbox, datagrams_max);
+  }
   int wait_handle() const override { return -1; }
   uint64_t own_drops() const override { return network_.processes_[process_].own_drops; }
   const TcpAddress& address() const override { return address_; }
@@ -59,8 +66,14 @@ class SocketNetwork::Socket final : public DatagramSocket {
 };
 
 SocketNetwork::SocketNetwork(const SocketNetworkSettings& settings, EventQueue& event_queue)
-    : settings_(settings), event_queue_(event_queue), ranges_have_a_law_(is_about_ranges(settings.loss)), by_number_(law_of_numbers(settings.loss), mix64(settings.seed), {.world = settings.processes, .ranges = 1}),
-      by_range_(law_of_ranges(settings.loss), mix64(settings.seed ^ 1), {.world = settings.processes, .ranges = settings.ranges}), random_(mix64(settings.seed ^ 2)), processes_(settings.processes),
+    : settings_(settings),
+      event_queue_(event_queue),
+      ranges_have_a_law_(is_about_ranges(settings.loss)),
+      by_number_(law_of_numbers(settings.loss), mix64(settings.seed), {.world = settings.processes, .ranges = 1}),
+      by_range_(law_of_ranges(settings.loss), mix64(settings.seed ^ 1),
+                {.world = settings.processes, .ranges = settings.ranges}),
+      random_(mix64(settings.seed ^ 2)),
+      processes_(settings.processes),
       numbers_(size_t{settings.processes} * settings.processes) {
   for (PeerIndex process = 0; process < settings.processes; ++process) addresses_.push_back(address_of(process));
 }
@@ -71,10 +84,13 @@ TcpAddress SocketNetwork::address_of(PeerIndex process) {
   return *parse_udp_endpoint("udp://10.0.0.1:" + std::to_string(first_port + process));
 }
 
-std::unique_ptr<DatagramSocket> SocketNetwork::make_socket(PeerIndex process) { return std::make_unique<Socket>(*this, process); }
+std::unique_ptr<DatagramSocket> SocketNetwork::make_socket(PeerIndex process) {
+  return std::make_unique<Socket>(*this, process);
+}
 
 Nanos SocketNetwork::time_of(size_t bytes, double slowness) const {
-  return static_cast<Nanos>(static_cast<double>(bytes + packet_overhead) * slowness / settings_.bytes_per_second * static_cast<double>(second));
+  return static_cast<Nanos>(static_cast<double>(bytes + packet_overhead) * slowness / settings_.bytes_per_second *
+                            static_cast<double>(second));
 }
 
 uint64_t SocketNetwork::bytes_in(Nanos time, double slowness) const {
@@ -100,8 +116,10 @@ SendOutcome SocketNetwork::send(PeerIndex from, std::span<const OutDatagram> bat
   const auto& port = processes_[from];
   for (size_t i = 0; i < batch.size(); ++i) {
     const auto& out = batch[i];
-    if (datagram_header_bytes + out.payload.size() > settings_.datagram_bytes_max) return {.taken = i, .stop = SendStop::too_long, .error = 0};
-    if (bytes_in(port.out_free_at - event_queue_.now(), port.slowness) > send_buffer_bytes) return {.taken = i, .stop = SendStop::would_block, .error = 0};
+    if (datagram_header_bytes + out.payload.size() > settings_.datagram_bytes_max)
+      return {.taken = i, .stop = SendStop::too_long, .error = 0};
+    if (bytes_in(port.out_free_at - event_queue_.now(), port.slowness) > send_buffer_bytes)
+      return {.taken = i, .stop = SendStop::would_block, .error = 0};
     carry(from, out.to->port() - first_port, out);
   }
   return {.taken = batch.size(), .stop = SendStop::none, .error = 0};
@@ -109,9 +127,11 @@ SendOutcome SocketNetwork::send(PeerIndex from, std::span<const OutDatagram> bat
 
 bool SocketNetwork::is_lost(PeerIndex from, PeerIndex to, const DatagramHeader& header) {
   const auto number = numbers_[size_t{from} * settings_.processes + to]++;
-  const DatagramPlace place{.sender = from, .receiver = to, .step = number / 2, .phase = static_cast<uint32_t>(number % 2), .range = 0};
+  const DatagramPlace place{
+      .sender = from, .receiver = to, .step = number / 2, .phase = static_cast<uint32_t>(number % 2), .range = 0};
   const auto range = header.slice * ranges_per_slice + header.packet_index;
-  const bool is_first = header.kind == DatagramKind::data && (header.flags & datagram_repaired) == 0 && header.phase <= 1 && range < settings_.ranges;
+  const bool is_first = header.kind == DatagramKind::data && (header.flags & datagram_repaired) == 0 && header.phase <= 1 &&
+                        range < settings_.ranges;
   if (!ranges_have_a_law_ || !is_first) return by_number_.lost(place);
   return by_range_.lost({.sender = from, .receiver = to, .step = header.op, .phase = header.phase, .range = range});
 }

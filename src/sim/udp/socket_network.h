@@ -1,8 +1,9 @@
 // Virtual UDP sockets under virtual time: what the UDP transport runs over in the simulator.
 //
-// Every process has a port out and a port in, each of a rate. Before the port in is a queue, and what does not fit is dropped: many senders into one are an
-// incast. Behind it is the socket's own buffer, which fills up while its process does not look. What is lost at random is a LossModel's law, of which
-// a datagram's fate is a function of the seed, its link and its number there (or, where the law is about ranges, its range). No clock, no descriptor.
+// Every process has a port out and a port in, each of a rate. Before the port in is a queue, and what does not fit is dropped:
+// many senders into one are an incast. Behind it is the socket's own buffer, which fills up while its process does not look.
+// What is lost at random is a LossModel's law, of which a datagram's fate is a function of the seed, its link and its number
+// there (or, where the law is about ranges, its range). No clock, no descriptor.
 #pragma once
 
 #include <array>
@@ -13,23 +14,23 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "net/datagram_socket.h"
 #include "sim/event_queue.h"
 #include "sim/loss_pattern.h"
-#include "net/datagram_socket.h"
 
 namespace unisono::sim {
 
 struct SocketNetworkSettings {
-  uint32_t processes = 2;               // at most 50,000
+  uint32_t processes = 2;  // at most 50,000
   uint64_t seed = 1;
-  double bytes_per_second = 125e6;      // of each port
-  Nanos delay = 50 * microsecond;       // from a port out to a port in
-  Nanos jitter = 0;                     // uniform, on top of it, of each datagram by itself: it reorders
-  uint64_t queue_bytes = 256u << 10;    // before a port in, of datagrams
-  uint64_t socket_bytes = 4u << 20;     // of a socket's own buffer
-  uint32_t datagram_bytes_max = 1472;   // longer ones are refused, as with don't-fragment
-  LossModel loss = {};                  // its dead and slow peers are not asked: see cut_off() and slow_down()
-  uint32_t ranges = 1;                  // of the longest stream, for laws that are about ranges
+  double bytes_per_second = 125e6;     // of each port
+  Nanos delay = 50 * microsecond;      // from a port out to a port in
+  Nanos jitter = 0;                    // uniform, on top of it, of each datagram by itself: it reorders
+  uint64_t queue_bytes = 256u << 10;   // before a port in, of datagrams
+  uint64_t socket_bytes = 4u << 20;    // of a socket's own buffer
+  uint32_t datagram_bytes_max = 1472;  // longer ones are refused, as with don't-fragment
+  LossModel loss = {};                 // its dead and slow peers are not asked: see cut_off() and slow_down()
+  uint32_t ranges = 1;                 // of the longest stream, for laws that are about ranges
 };
 
 // What became of datagrams.
@@ -56,7 +57,8 @@ class SocketNetwork {
   std::unique_ptr<DatagramSocket> make_socket(PeerIndex process);
   static TcpAddress address_of(PeerIndex process);
 
-  // An event of kind `arrive`: a datagram has come to a port in, or news of one that found nobody. When its process can read it; never if it is gone.
+  // An event of kind `arrive`: a datagram has come to a port in, or news of one that found nobody. When its process can read
+  // it; never if it is gone.
   Nanos arrive(uint64_t index);
   // When the process can read something; never if nothing is under way through its port.
   Nanos readable_at(PeerIndex process) const;
@@ -78,9 +80,9 @@ class SocketNetwork {
   class Socket;
   struct Datagram {
     PeerIndex from = 0, to = 0;
-    int8_t phase = -1;      // of data
-    bool refusal = false;   // to `to`: nobody is at `from`
-    Nanos at = 0;           // can be read from then on
+    int8_t phase = -1;     // of data
+    bool refusal = false;  // to `to`: nobody is at `from`
+    Nanos at = 0;          // can be read from then on
     std::vector<std::byte> bytes;
   };
   struct Process {
@@ -104,7 +106,7 @@ class SocketNetwork {
 
   SocketNetworkSettings settings_;
   EventQueue& event_queue_;
-  bool ranges_have_a_law_;            // of their own: that of numbers is for the rest, and for repairs
+  bool ranges_have_a_law_;  // of their own: that of numbers is for the rest, and for repairs
   LossPattern by_number_, by_range_;
   Random random_;
   std::vector<TcpAddress> addresses_;

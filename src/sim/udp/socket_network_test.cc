@@ -145,7 +145,14 @@ TEST(SocketNetwork, jitter_reorders) {
 
 // Sends streams of data of rank 0 to two others; which ranges each of them has.
 std::array<std::vector<bool>, 2> streams(const LossModel& loss, uint32_t operations, uint32_t ranges, uint64_t seed = 1) {
-  Ports ports({.processes = 3, .seed = seed, .bytes_per_second = 1e12, .delay = 0, .queue_bytes = 1u << 30, .socket_bytes = 1u << 30, .loss = loss, .ranges = ranges});
+  Ports ports({.processes = 3,
+               .seed = seed,
+               .bytes_per_second = 1e12,
+               .delay = 0,
+               .queue_bytes = 1u << 30,
+               .socket_bytes = 1u << 30,
+               .loss = loss,
+               .ranges = ranges});
   std::array<std::vector<bool>, 2> came;
   for (auto& one : came) one.assign(size_t{operations} * ranges, false);
   for (uint32_t op = 0; op < operations; ++op) {
@@ -185,7 +192,11 @@ TEST(SocketNetwork, bursts_have_the_length_that_was_said) {
 }
 
 TEST(SocketNetwork, what_is_sent_again_has_a_fate_of_its_own) {
-  Ports ports({.processes = 2, .bytes_per_second = 1e12, .queue_bytes = 1u << 30, .loss = *LossModel::parse("iid:0.5,granularity=shard"), .ranges = 10});
+  Ports ports({.processes = 2,
+               .bytes_per_second = 1e12,
+               .queue_bytes = 1u << 30,
+               .loss = *LossModel::parse("iid:0.5,granularity=shard"),
+               .ranges = 10});
   for (uint32_t op = 0; op < 40; ++op) {
     for (uint32_t range = 0; range < 10; ++range) (void)ports.send(0, 1, 0, {.op = op, .packet_index = range});
   }

@@ -1,4 +1,5 @@
-// How long lossy all-reduces take over the UDP transport on links of 100 Mbit/s, in virtual time: against what the links can carry.
+// How long lossy all-reduces take over the UDP transport on links of 100 Mbit/s, in virtual time: against what the links can
+// carry.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,14 +53,16 @@ TEST(LongUdpAllReduceTime, is_no_longer_where_links_save_tokens_for_bursts) {
   const ShapedSettings settings{.wake = 20 * microsecond};
   ShapedCluster cluster(settings);
   const auto times = measure(cluster, settings.ranks, 0.4, 25, 10);
-  EXPECT_LE(times.median_ms, 1.05 * wire_ms(settings)) << "10 ms are saved, and no rank has to wait for one that is slower for having sent too fast";
+  EXPECT_LE(times.median_ms, 1.05 * wire_ms(settings))
+      << "10 ms are saved, and no rank has to wait for one that is slower for having sent too fast";
   EXPECT_LE(times.most_ms, 1.2 * wire_ms(settings));
 }
 
 TEST(LongUdpAllReduceTime, bears_processes_that_get_their_processor_late) {
   const ShapedSettings settings{.wake = 3 * millisecond};
   ShapedCluster cluster(settings);
-  EXPECT_LE(measure(cluster, settings.ranks, 0.4, 25, 10).median_ms, 2.5 * wire_ms(settings)) << "two datagrams at a time, every 3 ms: 21 times as long";
+  EXPECT_LE(measure(cluster, settings.ranks, 0.4, 25, 10).median_ms, 2.5 * wire_ms(settings))
+      << "two datagrams at a time, every 3 ms: 21 times as long";
 }
 
 TEST(LongUdpAllReduceTime, with_a_tenth_lost_and_repaired_is_not_twice_as_long_and_repairs_are_no_storm) {

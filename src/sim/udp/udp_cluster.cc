@@ -22,7 +22,8 @@ std::string label_of(PeerIndex process) { return "process " + std::to_string(pro
 
 }  // namespace
 
-UdpCluster::UdpCluster(const UdpClusterSettings& settings) : settings_(settings), event_queue_(settings.network.processes), network_(settings.network, event_queue_) {
+UdpCluster::UdpCluster(const UdpClusterSettings& settings)
+    : settings_(settings), event_queue_(settings.network.processes), network_(settings.network, event_queue_) {
   for (PeerIndex self = 0; self < settings.network.processes; ++self) {
     processes_.push_back(std::make_unique<Process>(settings_, event_queue_, self));
     auto& process = *processes_.back();
@@ -45,7 +46,8 @@ UdpCluster::~UdpCluster() = default;
 Status UdpCluster::first_missing_link() const {
   for (PeerIndex a = 0; a < size(); ++a) {
     for (PeerIndex b = 0; b < size(); ++b) {
-      if (a != b && processes_[a]->transport->state(b) != LinkState::up) return {Code::unavailable, label_of(a) + " has no link to " + label_of(b)};
+      if (a != b && processes_[a]->transport->state(b) != LinkState::up)
+        return {Code::unavailable, label_of(a) + " has no link to " + label_of(b)};
     }
   }
   return {};
@@ -56,7 +58,12 @@ Status UdpCluster::link_all(Nanos within) {
   for (PeerIndex self = 0; self < size(); ++self) {
     for (PeerIndex peer = 0; peer < size(); ++peer) {
       if (peer == self) continue;
-      LinkRequest request{.peer = peer, .id = id_of(peer), .label = label_of(peer), .endpoints = {"udp://" + SocketNetwork::address_of(peer).to_string()}, .dial = self < peer, .deadline = until};
+      LinkRequest request{.peer = peer,
+                          .id = id_of(peer),
+                          .label = label_of(peer),
+                          .endpoints = {"udp://" + SocketNetwork::address_of(peer).to_string()},
+                          .dial = self < peer,
+                          .deadline = until};
       if (auto status = processes_[self]->transport->add_peer(request); !status.ok()) return status;
     }
     request_turn(self, now());
@@ -68,7 +75,8 @@ Status UdpCluster::link_all(Nanos within) {
 }
 
 Status UdpCluster::make_group(const std::vector<PeerIndex>& members, uint32_t epoch) {
-  DatagramSecret secret{.run_id = mix64(settings_.network.seed ^ 0x72756E), .key = {}, .auth = DatagramAuth::mac, .datagram_bytes = UINT32_MAX};
+  DatagramSecret secret{
+      .run_id = mix64(settings_.network.seed ^ 0x72756E), .key = {}, .auth = DatagramAuth::mac, .datagram_bytes = UINT32_MAX};
   const auto key = job_of(settings_.network.seed ^ uint64_t{epoch} << 32);
   std::copy(key.begin(), key.end(), secret.key.begin());
   for (const auto member : members) {
@@ -85,7 +93,8 @@ Status UdpCluster::make_group(const std::vector<PeerIndex>& members, uint32_t ep
     auto peers = members;
     std::replace(peers.begin(), peers.end(), member, self_peer);
     process.group = &process.engine.make_group(group_number, epoch, std::move(peers), std::vector<uint32_t>(members.size()));
-    if (process.group->lossy == nullptr) return {Code::unavailable, label_of(member) + " has not all the links that the group needs"};
+    if (process.group->lossy == nullptr)
+      return {Code::unavailable, label_of(member) + " has not all the links that the group needs"};
     request_turn(member, now());
   }
   return {};
@@ -117,7 +126,8 @@ void UdpCluster::kill(PeerIndex process) {
 
 void UdpCluster::request_turn(PeerIndex process, Nanos at) {
   const auto& p = *processes_[process];
-  if (!p.dead && at != never) event_queue_.request_poll(process, std::max({at, p.turned_at + settings_.turn, p.stopped_until, now()}));
+  if (!p.dead && at != never)
+    event_queue_.request_poll(process, std::max({at, p.turned_at + settings_.turn, p.stopped_until, now()}));
 }
 
 void UdpCluster::take_turn(PeerIndex process) {

@@ -1,5 +1,6 @@
-// Virtual processes with the real engine over the real UDP transport in each, over a SocketNetwork, in virtual time: from the call to the datagram
-// nothing is simulated but processes, sockets and links. One thread; equal settings and calls give equal runs to the last bit.
+// Virtual processes with the real engine over the real UDP transport in each, over a SocketNetwork, in virtual time: from the
+// call to the datagram nothing is simulated but processes, sockets and links. One thread; equal settings and calls give equal
+// runs to the last bit.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,7 @@ namespace unisono::sim {
 
 struct UdpClusterSettings {
   SocketNetworkSettings network;
-  Nanos turn = 10 * microsecond;        // a process looks for news at most so often
+  Nanos turn = 10 * microsecond;  // a process looks for news at most so often
   EngineLimits limits{};
 };
 
@@ -37,7 +38,8 @@ class UdpCluster {
   const UdpTransport& transport(PeerIndex process) const { return *processes_[process]->transport; }
   uint64_t events() const { return events_; }
 
-  // Makes the links between all of them, and lets them measure their paths. unavailable: not all were up in that time, and which.
+  // Makes the links between all of them, and lets them measure their paths. unavailable: not all were up in that time, and
+  // which.
   Status link_all(Nanos within);
   // These are a group from now on, by rank; what they were before has ended. Agreement takes no time here.
   Status make_group(const std::vector<PeerIndex>& members, uint32_t epoch);
@@ -61,7 +63,8 @@ class UdpCluster {
 
  private:
   struct Process {
-    Process(const UdpClusterSettings& settings, EventQueue& event_queue, PeerIndex self) : compute({}, event_queue, self), engine(settings.limits, compute) {}
+    Process(const UdpClusterSettings& settings, EventQueue& event_queue, PeerIndex self)
+        : compute({}, event_queue, self), engine(settings.limits, compute) {}
     std::unique_ptr<UdpTransport> transport;
     SimCompute compute;
     Engine engine;

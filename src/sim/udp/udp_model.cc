@@ -46,7 +46,10 @@ std::string shortest(double number) {
 
 // In the largest unit in which it is one or more, and if it is a number of bytes, a whole number.
 std::string text_of(int64_t value, std::span<const Unit> units) {
-  const auto fits = [&](const Unit& unit) { return static_cast<double>(value) >= unit.value && (units.data() != byte_units || std::fmod(static_cast<double>(value), unit.value) == 0); };
+  const auto fits = [&](const Unit& unit) {
+    return static_cast<double>(value) >= unit.value &&
+           (units.data() != byte_units || std::fmod(static_cast<double>(value), unit.value) == 0);
+  };
   auto unit = units.rbegin();
   while (unit + 1 != units.rend() && !fits(*unit)) ++unit;
   return shortest(static_cast<double>(value) / unit->value) + (value == 0 ? "" : unit->name);
@@ -60,7 +63,9 @@ bool read_process(PeerIndex& process, std::string_view text) {
 // "3@2s", "3@2s-2.5s"
 bool read_when(PeerFault& fault, std::string_view value) {
   const auto at = value.find('@'), dash = value.find('-');
-  if (at == value.npos || !read_process(fault.process, value.substr(0, at)) || !read_time(fault.from, value.substr(at + 1, dash == value.npos ? dash : dash - at - 1))) return false;
+  if (at == value.npos || !read_process(fault.process, value.substr(0, at)) ||
+      !read_time(fault.from, value.substr(at + 1, dash == value.npos ? dash : dash - at - 1)))
+    return false;
   if (dash == value.npos) return fault.kind != PeerFaultKind::stop;
   return fault.kind != PeerFaultKind::kill && read_time(fault.to, value.substr(dash + 1)) && fault.to > fault.from;
 }
@@ -78,8 +83,11 @@ Status read_fault(UdpModel& model, PeerFaultKind kind, std::string_view value) {
   } else {
     good = read_when(fault, value);
   }
-  constexpr const char* looks[] = {"3@2s, or 3@2s-2.5s: a rank, from when and to when", "3@2s: a rank, and when", "3@2s-2.5s: a rank, from when and to when", "5x10: a rank, and how many times as long, 1 to 1e6"};
-  if (!good) return wrong(std::string(name(kind)) + "=" + std::string(value) + ": it looks like " + looks[static_cast<size_t>(kind)]);
+  constexpr const char* looks[] = {"3@2s, or 3@2s-2.5s: a rank, from when and to when", "3@2s: a rank, and when",
+                                   "3@2s-2.5s: a rank, from when and to when",
+                                   "5x10: a rank, and how many times as long, 1 to 1e6"};
+  if (!good)
+    return wrong(std::string(name(kind)) + "=" + std::string(value) + ": it looks like " + looks[static_cast<size_t>(kind)]);
   model.faults.push_back(fault);
   return {};
 }
@@ -88,7 +96,8 @@ struct TimeKey {
   const char* name;
   Nanos UdpModel::*value;
 };
-constexpr TimeKey time_keys[] = {{"delay", &UdpModel::delay}, {"jitter", &UdpModel::jitter}, {"compute", &UdpModel::compute}, {"spread", &UdpModel::spread}};
+constexpr TimeKey time_keys[] = {
+    {"delay", &UdpModel::delay}, {"jitter", &UdpModel::jitter}, {"compute", &UdpModel::compute}, {"spread", &UdpModel::spread}};
 constexpr PeerFaultKind fault_kinds[] = {PeerFaultKind::dead, PeerFaultKind::kill, PeerFaultKind::stop, PeerFaultKind::slow};
 
 Status read_part(UdpModel& model, std::string_view part) {
@@ -99,19 +108,25 @@ Status read_part(UdpModel& model, std::string_view part) {
     if (key == name(kind)) return read_fault(model, kind, value);
   }
   for (const auto& time : time_keys) {
-    if (key == time.name) return read_time(model.*time.value, value) ? Status() : wrong(std::string(part) + ": expected a time, as 200us, 5ms or 1s");
+    if (key == time.name)
+      return read_time(model.*time.value, value) ? Status()
+                                                 : wrong(std::string(part) + ": expected a time, as 200us, 5ms or 1s");
   }
   if (key == "rate") {
-    if (!read(number, value, rate_units, 8e3, 1e12)) return wrong(std::string(part) + ": expected bits per second, such as 100M or 1G (powers of 1000), at least 8K");
+    if (!read(number, value, rate_units, 8e3, 1e12))
+      return wrong(std::string(part) + ": expected bits per second, such as 100M or 1G (powers of 1000), at least 8K");
     model.bits_per_second = static_cast<uint64_t>(number);
   } else if (key == "queue") {
-    if (!read(number, value, byte_units, 2048, 1e12)) return wrong(std::string(part) + ": expected bytes, such as 64K or 1M (powers of 1024), at least 2K");
+    if (!read(number, value, byte_units, 2048, 1e12))
+      return wrong(std::string(part) + ": expected bytes, such as 64K or 1M (powers of 1024), at least 2K");
     model.queue_bytes = static_cast<uint64_t>(number);
   } else if (key == "datagram") {
-    if (!read(number, value, std::span(byte_units).first(1), datagram_bytes_min, datagram_bytes_max)) return wrong(std::string(part) + ": expected bytes of UDP payload, 1200 to 8972");
+    if (!read(number, value, std::span(byte_units).first(1), datagram_bytes_min, datagram_bytes_max))
+      return wrong(std::string(part) + ": expected bytes of UDP payload, 1200 to 8972");
     model.datagram_bytes = static_cast<uint32_t>(number);
   } else {
-    return wrong("\"" + std::string(part) + "\" is none of rate, queue, delay, jitter, datagram, compute, spread, dead, kill, stop, slow");
+    return wrong("\"" + std::string(part) +
+                 "\" is none of rate, queue, delay, jitter, datagram, compute, spread, dead, kill, stop, slow");
   }
   return {};
 }
@@ -137,7 +152,8 @@ Result<UdpModel> UdpModel::parse(std::string_view text) {
     const auto part = text.substr(begin, end - begin);
     if (auto status = read_part(model, part); !status.ok()) return status;
     const auto key = std::string(part.substr(0, part.find('=')));
-    const bool is_fault = std::any_of(std::begin(fault_kinds), std::end(fault_kinds), [&](PeerFaultKind kind) { return key == name(kind); });
+    const bool is_fault =
+        std::any_of(std::begin(fault_kinds), std::end(fault_kinds), [&](PeerFaultKind kind) { return key == name(kind); });
     if (!is_fault && seen.find("," + key + ",") != seen.npos) return wrong(std::string(part) + ": is there twice");
     seen += key + ",";
     begin = end + 1;
@@ -146,7 +162,8 @@ Result<UdpModel> UdpModel::parse(std::string_view text) {
 }
 
 std::string UdpModel::to_string() const {
-  auto text = "rate=" + text_of(static_cast<int64_t>(bits_per_second), rate_units) + ",queue=" + text_of(static_cast<int64_t>(queue_bytes), byte_units) + ",delay=" + text_of(delay, time_units);
+  auto text = "rate=" + text_of(static_cast<int64_t>(bits_per_second), rate_units) +
+              ",queue=" + text_of(static_cast<int64_t>(queue_bytes), byte_units) + ",delay=" + text_of(delay, time_units);
   const UdpModel usual;
   if (jitter != usual.jitter) text += ",jitter=" + text_of(jitter, time_units);
   if (datagram_bytes != usual.datagram_bytes) text += ",datagram=" + std::to_string(datagram_bytes);
@@ -158,7 +175,8 @@ std::string UdpModel::to_string() const {
 
 Status UdpModel::check(uint32_t processes) const {
   for (const auto& fault : faults) {
-    if (fault.process >= processes) return wrong(fault.to_string() + ": there are " + std::to_string(processes) + " ranks, from 0");
+    if (fault.process >= processes)
+      return wrong(fault.to_string() + ": there are " + std::to_string(processes) + " ranks, from 0");
   }
   return {};
 }

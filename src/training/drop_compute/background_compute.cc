@@ -11,7 +11,9 @@
 namespace unisono::internal {
 namespace {
 
-std::chrono::steady_clock::time_point time_of(int64_t ns) { return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns)); }
+std::chrono::steady_clock::time_point time_of(int64_t ns) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
+}
 
 }  // namespace
 
@@ -21,7 +23,8 @@ Result<std::unique_ptr<BackgroundCompute>> BackgroundCompute::make(size_t elemen
     made->thread_ = std::thread([raw = made.get()] { raw->serve(); });
     return made;
   } catch (const std::bad_alloc&) {
-    return Status(Code::unavailable, "out of memory for the second gradients of the rule at: " + std::to_string(elements) + " values");
+    return Status(Code::unavailable,
+                  "out of memory for the second gradients of the rule at: " + std::to_string(elements) + " values");
   } catch (const std::system_error& error) {
     return Status(Code::unavailable, std::string("no thread for the rule at: ") + error.what());
   }

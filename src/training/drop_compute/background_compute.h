@@ -1,5 +1,5 @@
-// Micro-batches computed in a thread of their own, into a second memory: what is complete when a step is closed counts, what runs then is lost, and the
-// thread is free again when it is over. For the rule `at`.
+// Micro-batches computed in a thread of their own, into a second memory: what is complete when a step is closed counts, what
+// runs then is lost, and the thread is free again when it is over. For the rule `at`.
 #pragma once
 
 #include <condition_variable>
@@ -23,15 +23,16 @@ class BackgroundCompute {
   static Result<std::unique_ptr<BackgroundCompute>> make(size_t elements, const Now& now);
   ~BackgroundCompute();  // waits for the micro-batch that runs
 
-  // Computes micro-batches until the controller stops, adding each to `gradients`. Only while idle; all of it stays the thread's until close() and,
-  // of `compute`, until it is idle again.
+  // Computes micro-batches until the controller stops, adding each to `gradients`. Only while idle; all of it stays the
+  // thread's until close() and, of `compute`, until it is idle again.
   struct Step {
     std::span<float> gradients;
     std::function<Status(uint64_t position, std::span<float> gradients)> compute;
     uint64_t position = 0;
   };
   void start(DropController& controller, Step step);
-  // Waits until all that the step has is computed, or its timer goes off. The controller and the gradients are the caller's again.
+  // Waits until all that the step has is computed, or its timer goes off. The controller and the gradients are the caller's
+  // again.
   Status close();
   size_t elements() const { return second_.size(); }
   // Waits until nothing runs, or that time; whether nothing runs.

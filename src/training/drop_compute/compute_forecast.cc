@@ -36,7 +36,9 @@ double expected_ended(const ComputeModel& model, double threshold, uint32_t last
   return sum;
 }
 
-double ratio_at(const ComputeModel& model, double threshold) { return expected_ended(model, threshold, model.micro_batches) / (threshold + model.other); }
+double ratio_at(const ComputeModel& model, double threshold) {
+  return expected_ended(model, threshold, model.micro_batches) / (threshold + model.other);
+}
 
 // Where the ratio is highest between two places with one maximum between them, by the golden section.
 double highest_between(const ComputeModel& model, double low, double high) {
@@ -55,12 +57,15 @@ double highest_between(const ComputeModel& model, double low, double high) {
   return (low + high) / 2;
 }
 
-// The next place to look at. Where no micro-batch is likely to end E[B] stands still and the ratio falls: there is nothing to see until the next may end.
+// The next place to look at. Where no micro-batch is likely to end E[B] stands still and the ratio falls: there is nothing to
+// see until the next may end.
 double next_place(const ComputeModel& model, double place) {
   const double next = place + model.deviation / 4;
-  const auto ended = static_cast<uint32_t>(std::clamp(std::floor(place / model.mean), 0.0, static_cast<double>(model.micro_batches)));
+  const auto ended =
+      static_cast<uint32_t>(std::clamp(std::floor(place / model.mean), 0.0, static_cast<double>(model.micro_batches)));
   for (const uint32_t m : {ended, ended + 1}) {
-    if (m > 0 && m <= model.micro_batches && std::abs(place - m * model.mean) <= certain_deviations * deviation_of(model, m)) return next;
+    if (m > 0 && m <= model.micro_batches && std::abs(place - m * model.mean) <= certain_deviations * deviation_of(model, m))
+      return next;
   }
   if (ended >= model.micro_batches) return next;
   return std::max(next, (ended + 1) * model.mean - certain_deviations * deviation_of(model, ended + 1));
@@ -68,16 +73,21 @@ double next_place(const ComputeModel& model, double place) {
 
 }  // namespace
 
-double expected_compute(const ComputeModel& model, double factor) { return model.micro_batches * model.mean + deviation_of(model, model.micro_batches) * factor; }
+double expected_compute(const ComputeModel& model, double factor) {
+  return model.micro_batches * model.mean + deviation_of(model, model.micro_batches) * factor;
+}
 
-double expected_computed_at(const ComputeModel& model, double threshold) { return expected_ended(model, threshold, model.micro_batches); }
+double expected_computed_at(const ComputeModel& model, double threshold) {
+  return expected_ended(model, threshold, model.micro_batches);
+}
 
 double expected_computed_after(const ComputeModel& model, double threshold, uint32_t lag) {
   if (lag >= model.micro_batches || model.micro_batches - lag <= 1) return model.micro_batches;
   return 1.0 + lag + expected_ended(model, threshold, model.micro_batches - 1 - lag);
 }
 
-// tau less the integral up to tau of P(T <= x), by Simpson's rule over deviations from the mean; above `high` that is 1, below `low` 0.
+// tau less the integral up to tau of P(T <= x), by Simpson's rule over deviations from the mean; above `high` that is 1, below
+// `low` 0.
 double expected_step_at(const ComputeModel& model, uint64_t workers, double threshold) {
   constexpr double low = -10, high = 14;
   constexpr int intervals = 8192;
@@ -104,7 +114,10 @@ double expected_speedup(const ComputeModel& model, double threshold, double fact
 BestThreshold best_threshold(const ComputeModel& model) {
   const auto found = [&](double threshold, uint32_t maxima) {
     const double computed = expected_computed_at(model, threshold);
-    return BestThreshold{.threshold = threshold, .drop = 1 - computed / model.micro_batches, .ratio = computed / (threshold + model.other), .local_maxima = maxima};
+    return BestThreshold{.threshold = threshold,
+                         .drop = 1 - computed / model.micro_batches,
+                         .ratio = computed / (threshold + model.other),
+                         .local_maxima = maxima};
   };
   if (model.micro_batches == 0 || !(model.mean > 0)) return {};
   // A staircase, whose steps' edges do not fall.
@@ -139,7 +152,8 @@ TraceForecast forecast_from(const ComputeTrace& trace, uint64_t workers, double 
   if (!trace.check().ok()) return forecast;
   constexpr double second = 1e-9;
   std::vector<double> computes;
-  for (size_t last = trace.micro_batches - 1; last < trace.ends.size(); last += trace.micro_batches) computes.push_back(static_cast<double>(trace.ends[last]));
+  for (size_t last = trace.micro_batches - 1; last < trace.ends.size(); last += trace.micro_batches)
+    computes.push_back(static_cast<double>(trace.ends[last]));
   const double compute = expected_maximum_of(computes, workers), other = trace.other_ns();
   forecast.compute = compute * second;
   forecast.too_few_records = static_cast<double>(workers) > static_cast<double>(computes.size()) / 10;

@@ -29,8 +29,9 @@ TEST(ComputeForecast, expected_maximum_of_normal_values) {
     uint64_t workers;
     double closed, exact;
   };
-  for (const auto& [workers, closed, exact] : {Case{2, 0.519755344, 0.564189584}, Case{8, 1.459014077, 1.423600306}, Case{32, 2.099868202, 2.069668828},
-                                               Case{128, 2.616268555, 2.594597369}, Case{200, 2.765523905, 2.746042447}, Case{1024, 3.261859895, 3.248239601}}) {
+  for (const auto& [workers, closed, exact] :
+       {Case{2, 0.519755344, 0.564189584}, Case{8, 1.459014077, 1.423600306}, Case{32, 2.099868202, 2.069668828},
+        Case{128, 2.616268555, 2.594597369}, Case{200, 2.765523905, 2.746042447}, Case{1024, 3.261859895, 3.248239601}}) {
     EXPECT_NEAR(expected_maximum_closed(workers), closed, 1e-8) << workers;
     EXPECT_NEAR(expected_maximum(workers), exact, 1e-7) << workers;
   }
@@ -51,8 +52,10 @@ TEST(ComputeForecast, expected_time_of_the_slowest) {
   EXPECT_NEAR(expected_compute(twelve, expected_maximum_closed(200)), 14.395014, 1e-6);
   EXPECT_NEAR(expected_compute(twelve, expected_maximum(8)), 13.232874, 1e-6);
   EXPECT_NEAR(expected_compute(twelve, expected_maximum(200)), 14.378143, 1e-6);
-  EXPECT_NEAR(expected_compute({.micro_batches = 12, .mean = 0.45, .deviation = 0.05}, expected_maximum_closed(200)), 5.879003, 1e-6);
-  EXPECT_NEAR(expected_compute({.micro_batches = 64, .mean = 0.1, .deviation = 0.03}, expected_maximum_closed(200)), 7.063726, 1e-6);
+  EXPECT_NEAR(expected_compute({.micro_batches = 12, .mean = 0.45, .deviation = 0.05}, expected_maximum_closed(200)), 5.879003,
+              1e-6);
+  EXPECT_NEAR(expected_compute({.micro_batches = 64, .mean = 0.1, .deviation = 0.03}, expected_maximum_closed(200)), 7.063726,
+              1e-6);
 }
 
 // Check 3.
@@ -85,7 +88,8 @@ TEST(ComputeForecast, best_threshold_does_not_depend_on_the_number_of_workers) {
   more.other = 2;
   EXPECT_NEAR(best_threshold(more).threshold, 11.724607, 1e-4);
   // Whatever the number of workers, no other threshold is better.
-  for (double threshold = 1; threshold < 14; threshold += 0.01) EXPECT_LE(gain(threshold, expected_maximum(200)), gain(best.threshold, expected_maximum(200)) + 1e-12) << threshold;
+  for (double threshold = 1; threshold < 14; threshold += 0.01)
+    EXPECT_LE(gain(threshold, expected_maximum(200)), gain(best.threshold, expected_maximum(200)) + 1e-12) << threshold;
 }
 
 // Check 5.
@@ -104,7 +108,8 @@ TEST(ComputeForecast, expected_time_of_a_step_with_a_threshold) {
   EXPECT_NEAR(expected_step_at(twelve, 2, 12), 11.898807, 1e-6);
   EXPECT_NEAR(expected_step_at(twelve, 8, 13), 12.891926, 1e-6);
   // Far above it is E[T], far below the threshold.
-  for (const uint64_t workers : {1, 2, 8, 200, 1'000'000}) EXPECT_NEAR(expected_step_at(twelve, workers, 1000), expected_compute(twelve, expected_maximum(workers)), 1e-8) << workers;
+  for (const uint64_t workers : {1, 2, 8, 200, 1'000'000})
+    EXPECT_NEAR(expected_step_at(twelve, workers, 1000), expected_compute(twelve, expected_maximum(workers)), 1e-8) << workers;
   EXPECT_NEAR(expected_step_at(twelve, 8, 2), 2, 1e-9);
 }
 
@@ -141,14 +146,18 @@ TEST(ComputeForecast, without_spread_keeps_everything) {
 
 // The sums skip terms and places where nothing happens; the plain sums over a fine grid say the same.
 TEST(ComputeForecast, best_threshold_is_that_of_a_plain_search_over_everything) {
-  for (const ComputeModel& model : {ComputeModel{1, 1, 0.2, 0}, ComputeModel{1, 1, 0.2, 1}, ComputeModel{5, 0.01, 0.00001, 0.001}, ComputeModel{24, 0.3, 0.3, 0}, ComputeModel{40, 2, 0.02, 3}}) {
+  for (const ComputeModel& model :
+       {ComputeModel{1, 1, 0.2, 0}, ComputeModel{1, 1, 0.2, 1}, ComputeModel{5, 0.01, 0.00001, 0.001},
+        ComputeModel{24, 0.3, 0.3, 0}, ComputeModel{40, 2, 0.02, 3}}) {
     const auto best = best_threshold(model);
-    double highest = 0, range = model.micro_batches * model.mean + 8 * model.deviation * std::sqrt(model.micro_batches) - model.mean;
+    double highest = 0,
+           range = model.micro_batches * model.mean + 8 * model.deviation * std::sqrt(model.micro_batches) - model.mean;
     const int places = static_cast<int>(range / model.deviation * 16);
     for (int i = 0; i <= places; ++i) {
       const double threshold = model.mean + range * i / places;
       double sum = 0;
-      for (uint32_t m = 1; m <= model.micro_batches; ++m) sum += normal_cdf((threshold - m * model.mean) / (model.deviation * std::sqrt(m)));
+      for (uint32_t m = 1; m <= model.micro_batches; ++m)
+        sum += normal_cdf((threshold - m * model.mean) / (model.deviation * std::sqrt(m)));
       highest = std::max(highest, sum / (threshold + model.other));
       ASSERT_NEAR(expected_computed_at(model, threshold), sum, 1e-12 * model.micro_batches);
     }
@@ -184,10 +193,12 @@ TEST(ComputeForecast, of_a_trace_follows_the_law_of_recorded_times) {
 
 TEST(ComputeForecast, of_a_trace_of_normal_times_is_the_closed_form) {
   Random random(20261123);
-  std::vector<std::vector<std::vector<int64_t>>> latencies(100, std::vector<std::vector<int64_t>>(50, std::vector<int64_t>(12)));
+  std::vector<std::vector<std::vector<int64_t>>> latencies(100,
+                                                           std::vector<std::vector<int64_t>>(50, std::vector<int64_t>(12)));
   for (auto& step : latencies) {
     for (auto& worker : step) {
-      for (auto& latency : worker) latency = std::llround(1e9 * std::max(0.0, 1 + 0.25 * normal_quantile(random.unit() * 0.999999 + 5e-7)));
+      for (auto& latency : worker)
+        latency = std::llround(1e9 * std::max(0.0, 1 + 0.25 * normal_quantile(random.unit() * 0.999999 + 5e-7)));
     }
   }
   const auto trace = trace_of(latencies, 1, second / 2);

@@ -32,7 +32,9 @@ class Rows {
 
  private:
   Status read_head(std::string_view text);
-  std::string field_name(size_t field) const { return field < 3 ? std::array{"step", "rank", "wall_ns"}[field] : "end_" + std::to_string(field - 2) + "_ns"; }
+  std::string field_name(size_t field) const {
+    return field < 3 ? std::array{"step", "rank", "wall_ns"}[field] : "end_" + std::to_string(field - 2) + "_ns";
+  }
   template <typename Number>
   Status number(std::string_view field, size_t which, Number& value) const;
   Status sort();
@@ -46,7 +48,8 @@ class Rows {
 Status Rows::read_head(std::string_view text) {
   const auto fields = static_cast<size_t>(std::count(text.begin(), text.end(), ',')) + 1;
   if (fields > 3 && fields <= times_most) head_ = ComputeTrace::head(static_cast<uint32_t>(fields - 3));
-  if (head_.empty() || text != head_) return bad_trace("the first line is not step,rank,wall_ns,end_1_ns,…, with a number for each end");
+  if (head_.empty() || text != head_)
+    return bad_trace("the first line is not step,rank,wall_ns,end_1_ns,…, with a number for each end");
   micro_batches_ = fields - 3;
   return {};
 }
@@ -56,7 +59,8 @@ Status Rows::number(std::string_view field, size_t which, Number& value) const {
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   const auto names = field_name(which) + " \"" + std::string(field.substr(0, 40)) + "\"";
   if (error == std::errc::result_out_of_range) return bad_trace(names + " is too large");
-  if (error != std::errc() || end != field.data() + field.size()) return bad_trace(names + " is no whole number that it can be");
+  if (error != std::errc() || end != field.data() + field.size())
+    return bad_trace(names + " is no whole number that it can be");
   if constexpr (std::is_signed_v<Number>) {
     if (value < 0) return bad_trace(names + " is negative");
     if (value > time_most_ns) return bad_trace(names + " is too large");
@@ -69,18 +73,26 @@ Status Rows::read(size_t line, std::string_view text) {
   if (head_.empty()) return read_head(text);
   if (text == head_) return {};
   const auto fields = static_cast<size_t>(std::count(text.begin(), text.end(), ',')) + 1;
-  if (fields < 3 + micro_batches_) return bad_trace("truncated_trace: line " + std::to_string(line) + " has " + std::to_string(fields) + " fields of " + std::to_string(3 + micro_batches_));
-  if (fields > 3 + micro_batches_) return bad_trace("line " + std::to_string(line) + " has " + std::to_string(fields) + " fields, more than the first line's " + std::to_string(3 + micro_batches_));
+  if (fields < 3 + micro_batches_)
+    return bad_trace("truncated_trace: line " + std::to_string(line) + " has " + std::to_string(fields) + " fields of " +
+                     std::to_string(3 + micro_batches_));
+  if (fields > 3 + micro_batches_)
+    return bad_trace("line " + std::to_string(line) + " has " + std::to_string(fields) +
+                     " fields, more than the first line's " + std::to_string(3 + micro_batches_));
   Row row{.line = line, .first_end = ends_.size()};
   int64_t time = 0;
   for (size_t field = 0; field < fields; ++field) {
     const auto word = text.substr(0, text.find(','));
     text.remove_prefix(std::min(word.size() + 1, text.size()));
-    if (word.empty()) return bad_trace("truncated_trace: line " + std::to_string(line) + ": " + field_name(field) + " is missing");
+    if (word.empty())
+      return bad_trace("truncated_trace: line " + std::to_string(line) + ": " + field_name(field) + " is missing");
     const int64_t before = time;
-    const auto status = field < 2 ? number(word, field, field == 0 ? row.step : row.rank) : number(word, field, field == 2 ? row.wall : time);
+    const auto status =
+        field < 2 ? number(word, field, field == 0 ? row.step : row.rank) : number(word, field, field == 2 ? row.wall : time);
     if (!status.ok()) return bad_trace("line " + std::to_string(line) + ": " + status.message());
-    if (time < before) return bad_trace("line " + std::to_string(line) + ": " + field_name(field) + " is " + std::to_string(time) + ", before the end of the one before it, " + std::to_string(before));
+    if (time < before)
+      return bad_trace("line " + std::to_string(line) + ": " + field_name(field) + " is " + std::to_string(time) +
+                       ", before the end of the one before it, " + std::to_string(before));
     if (field > 2) ends_.push_back(time);
   }
   rows_.push_back(row);
@@ -89,10 +101,13 @@ Status Rows::read(size_t line, std::string_view text) {
 
 // By step and rank.
 Status Rows::sort() {
-  std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return std::tie(a.step, a.rank, a.line) < std::tie(b.step, b.rank, b.line); });
-  const auto twice = std::adjacent_find(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.step == b.step && a.rank == b.rank; });
+  std::sort(rows_.begin(), rows_.end(),
+            [](const Row& a, const Row& b) { return std::tie(a.step, a.rank, a.line) < std::tie(b.step, b.rank, b.line); });
+  const auto twice = std::adjacent_find(rows_.begin(), rows_.end(),
+                                        [](const Row& a, const Row& b) { return a.step == b.step && a.rank == b.rank; });
   if (twice == rows_.end()) return {};
-  return bad_trace("line " + std::to_string(twice[1].line) + " has step " + std::to_string(twice->step) + " of rank " + std::to_string(twice->rank) + ", as line " + std::to_string(twice->line) + " has");
+  return bad_trace("line " + std::to_string(twice[1].line) + " has step " + std::to_string(twice->step) + " of rank " +
+                   std::to_string(twice->rank) + ", as line " + std::to_string(twice->line) + " has");
 }
 
 Result<ComputeTrace> Rows::trace() {
@@ -113,7 +128,9 @@ Result<ComputeTrace> Rows::trace() {
       trace.walls.push_back(row->wall);
     }
   }
-  if (trace.walls.empty()) return bad_trace("too_few_steps: of " + std::to_string(rows_.size()) + " lines no step has those of all " + std::to_string(ranks.size()) + " ranks");
+  if (trace.walls.empty())
+    return bad_trace("too_few_steps: of " + std::to_string(rows_.size()) + " lines no step has those of all " +
+                     std::to_string(ranks.size()) + " ranks");
   if (auto status = trace.check(); !status.ok()) return status;
   return trace;
 }
@@ -152,18 +169,27 @@ uint64_t ComputeTrace::hash() const {
 }
 
 Status ComputeTrace::check() const {
-  if (workers == 0 || micro_batches == 0 || walls.empty()) return bad_trace("too_few_steps: a trace of " + std::to_string(steps()) + " steps of " + std::to_string(workers) + " workers with " + std::to_string(micro_batches) + " micro-batches each");
+  if (workers == 0 || micro_batches == 0 || walls.empty())
+    return bad_trace("too_few_steps: a trace of " + std::to_string(steps()) + " steps of " + std::to_string(workers) +
+                     " workers with " + std::to_string(micro_batches) + " micro-batches each");
   if (walls.size() % workers != 0 || ends.size() / micro_batches != walls.size() || ends.size() % micro_batches != 0) {
-    return bad_trace("truncated_trace: " + std::to_string(ends.size()) + " ends and " + std::to_string(walls.size()) + " steps' times of " + std::to_string(workers) + " workers with " + std::to_string(micro_batches) + " micro-batches each");
+    return bad_trace("truncated_trace: " + std::to_string(ends.size()) + " ends and " + std::to_string(walls.size()) +
+                     " steps' times of " + std::to_string(workers) + " workers with " + std::to_string(micro_batches) +
+                     " micro-batches each");
   }
-  if (ends.size() >= times_most) return bad_trace("a trace of " + std::to_string(ends.size()) + " times, and " + std::to_string(times_most - 1) + " are searched");
+  if (ends.size() >= times_most)
+    return bad_trace("a trace of " + std::to_string(ends.size()) + " times, and " + std::to_string(times_most - 1) +
+                     " are searched");
   for (size_t row = 0; row < walls.size(); ++row) {
-    const auto place = [&] { return "step " + std::to_string(row / workers) + " of worker " + std::to_string(row % workers) + " of the trace"; };
+    const auto place = [&] {
+      return "step " + std::to_string(row / workers) + " of worker " + std::to_string(row % workers) + " of the trace";
+    };
     if (walls[row] < 0 || walls[row] > time_most_ns) return bad_trace(place() + " took " + std::to_string(walls[row]) + " ns");
     int64_t before = 0;
     for (size_t end = row * micro_batches; end < (row + 1) * micro_batches; before = ends[end++]) {
       if (ends[end] >= before && ends[end] <= time_most_ns) continue;
-      return bad_trace(place() + " has a micro-batch that ends at " + std::to_string(ends[end]) + " ns, after one at " + std::to_string(before));
+      return bad_trace(place() + " has a micro-batch that ends at " + std::to_string(ends[end]) + " ns, after one at " +
+                       std::to_string(before));
     }
   }
   return {};

@@ -19,9 +19,9 @@ std::string refusal(const std::string& text) {
   return trace.status().message();
 }
 
-#define EXPECT_REFUSED(text, ...)                                            \
-  do {                                                                       \
-    const auto why = refusal(text);                                          \
+#define EXPECT_REFUSED(text, ...)                                                      \
+  do {                                                                                 \
+    const auto why = refusal(text);                                                    \
     for (const char* word : {__VA_ARGS__}) EXPECT_NE(why.find(word), why.npos) << why; \
   } while (0)
 
@@ -118,15 +118,21 @@ TEST(ComputeTrace, with_negative_numbers_is_refused) {
   EXPECT_REFUSED(std::string(head) + "-1,0,50,1,2\n", "line 2", "step");
 }
 
-TEST(ComputeTrace, with_ends_that_fall_is_refused) { EXPECT_REFUSED(std::string(head) + "1,0,50,7,6\n", "line 2", "end_2_ns is 6", "7"); }
+TEST(ComputeTrace, with_ends_that_fall_is_refused) {
+  EXPECT_REFUSED(std::string(head) + "1,0,50,7,6\n", "line 2", "end_2_ns is 6", "7");
+}
 
-TEST(ComputeTrace, with_a_line_twice_is_refused) { EXPECT_REFUSED(std::string(head) + "1,0,50,1,2\n1,1,50,1,2\n1,0,50,1,2\n", "line 4", "step 1 of rank 0", "line 2"); }
+TEST(ComputeTrace, with_a_line_twice_is_refused) {
+  EXPECT_REFUSED(std::string(head) + "1,0,50,1,2\n1,1,50,1,2\n1,0,50,1,2\n", "line 4", "step 1 of rank 0", "line 2");
+}
 
 TEST(ComputeTrace, with_numbers_that_are_too_large_is_refused) {
   EXPECT_REFUSED(std::string(head) + "1,0,50,1,9223372036854775808\n", "line 2", "end_2_ns", "too large");
   EXPECT_REFUSED(std::string(head) + "1,0,50,1,1152921504606846976\n", "line 2", "end_2_ns", "too large");
   EXPECT_REFUSED(std::string(head) + "18446744073709551616,0,50,1,2\n", "line 2", "step", "too large");
-  EXPECT_TRUE(ComputeTrace::parse(std::string(head) + "18446744073709551615,18446744073709551615,1152921504606846975,1,1152921504606846975\n").ok());
+  EXPECT_TRUE(ComputeTrace::parse(std::string(head) +
+                                  "18446744073709551615,18446744073709551615,1152921504606846975,1,1152921504606846975\n")
+                  .ok());
 }
 
 TEST(ComputeTrace, in_memory_is_checked_as_one_in_a_file) {

@@ -12,7 +12,8 @@ namespace unisono {
 
 // Latencies [step][worker][micro-batch] in units of `unit` ns; a step lasts other_ns longer than its computing.
 inline ComputeTrace trace_of(const std::vector<std::vector<std::vector<int64_t>>>& latencies, int64_t unit, int64_t other_ns) {
-  ComputeTrace trace{.workers = static_cast<uint32_t>(latencies[0].size()), .micro_batches = static_cast<uint32_t>(latencies[0][0].size())};
+  ComputeTrace trace{.workers = static_cast<uint32_t>(latencies[0].size()),
+                     .micro_batches = static_cast<uint32_t>(latencies[0][0].size())};
   for (const auto& step : latencies) {
     for (const auto& worker : step) {
       int64_t end = 0;

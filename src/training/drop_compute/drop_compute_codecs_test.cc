@@ -1,31 +1,34 @@
-// DropCompute together with what makes gradients small on their way: codecs, and the reducer with its error feedback. Some ranks compute nothing in some steps.
+// DropCompute together with what makes gradients small on their way: codecs, and the reducer with its error feedback. Some
+// ranks compute nothing in some steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <mutex>
 
-#include "testing/group_of_threads.h"
 #include "base/random.h"
+#include "testing/group_of_threads.h"
 #include "training/drop_compute/dropper.h"
 #include "training/reducer/gradient_reducer_test_support.h"
 
 namespace unisono {
 namespace {
 
+using test::in_group;
 using test::kept_by;
 using test::Ledger;
 using test::model;
 using test::normals;
 using test::ReducerRank;
 using test::Values;
-using test::in_group;
 
 constexpr uint32_t world = 3, micro_batches = 4;
 constexpr uint64_t steps = 24;
 
 // What a rank computes in a step: 0 to 4 micro-batches; step 8 nobody any.
-uint32_t count_of(uint32_t rank, uint64_t step) { return step == 8 ? 0 : static_cast<uint32_t>(mix64(100 * step + rank) % (micro_batches + 1)); }
+uint32_t count_of(uint32_t rank, uint64_t step) {
+  return step == 8 ? 0 : static_cast<uint32_t>(mix64(100 * step + rank) % (micro_batches + 1));
+}
 
 // A dropper with counts as above, whose clock goes on by a microsecond whenever it is asked.
 std::unique_ptr<internal::Dropper> replaying(Group& group, const std::string& options) {
@@ -67,41 +70,52 @@ TEST(DropComputeCodecs, partial_gradients_by_few_bits_are_the_same_on_all_ranks_
       SCOPED_TRACE(codec + ", " + normalize);
       Options options;
       options.codec = codec;
-      in_group(world, [&](Group& group) {
-        auto drop = replaying(group, "off:warmup=0,window=24,normalize=" + normalize);
-        std::vector<float> parameters(1000, 1.0f), gradients(1000), exact(1000);
-        for (uint64_t step = 1; step <= steps; ++step) {
-          std::fill(gradients.begin(), gradients.end(), 0.0f);
-          ASSERT_TRUE(drop->begin_step().ok());
-          while (drop->next()) compute(*drop, group.rank(), 0, gradients);
-          exact = gradients;
-          ASSERT_TRUE(group.all_reduce(std::span(exact), {.op = ReduceOp::avg, .codec = Codec()}).ok());
-          const auto reduced = group.all_reduce(std::span(gradients), {.op = ReduceOp::avg, .schedule = ScheduleKind::two_step, .codec = *Codec::parse(codec)});
-          ASSERT_TRUE(reduced.ok()) << reduced.status().to_string();
-          const auto ended = drop->end_step();
-          ASSERT_TRUE(ended.ok()) << ended.status().to_string();
-          uint32_t all = 0;
-          for (uint32_t rank = 0; rank < world; ++rank) all += count_of(rank, step);
-          EXPECT_EQ(ended->computed, count_of(group.rank(), step));
-          EXPECT_EQ(ended->applied, all > 0);
-          EXPECT_EQ(ended->scale, normalize == "max" || all == 0 ? 1 : static_cast<float>(static_cast<double>(world * micro_batches) / all));
-          // Zeros are exact; else, what is lost at each of two encodings is a small part of the largest.
-          double error = 0, most = 0;
-          for (size_t i = 0; i < exact.size(); ++i) error = std::max<double>(error, std::abs(gradients[i] - exact[i])), most = std::max<double>(most, std::abs(exact[i]));
-          EXPECT_LE(error, most * (codec == "int8" ? 0.03 : 0.5)) << "step " << step;
-          EXPECT_EQ(most == 0, all == 0);
-          for (size_t i = 0; i < parameters.size() && ended->applied; ++i) parameters[i] -= 0.1f * ended->scale * gradients[i];
-          ASSERT_NO_FATAL_FAILURE(expect_equal_on_all_ranks(group, parameters));
-        }
-        ASSERT_TRUE(drop->begin_step().ok());
-        EXPECT_EQ(drop->report().steps, steps);
-        EXPECT_DOUBLE_EQ(drop->report().drop, dropped());
-      }, options);
+      in_group(
+          world,
+          [&](Group& group) {
+            auto drop = replaying(group, "off:warmup=0,window=24,normalize=" + normalize);
+            std::vector<float> parameters(1000, 1.0f), gradients(1000), exact(1000);
+            for (uint64_t step = 1; step <= steps; ++step) {
+              std::fill(gradients.begin(), gradients.end(), 0.0f);
+              ASSERT_TRUE(drop->begin_step().ok());
+              while (drop->next()) compute(*drop, group.rank(), 0, gradients);
+              exact = gradients;
+              ASSERT_TRUE(group.all_reduce(std::span(exact), {.op = ReduceOp::avg, .codec = Codec()}).ok());
+              const auto reduced =
+                  group.all_reduce(std::span(gradients),
+                                   {.op = ReduceOp::avg, .schedule = ScheduleKind::two_step, .codec = *Codec::parse(codec)});
+              ASSERT_TRUE(reduced.ok()) << reduced.status().to_string();
+              const auto ended = drop->end_step();
+              ASSERT_TRUE(ended.ok()) << ended.status().to_string();
+              uint32_t all = 0;
+              for (uint32_t rank = 0; rank < world; ++rank) all += count_of(rank, step);
+              EXPECT_EQ(ended->computed, count_of(group.rank(), step));
+              EXPECT_EQ(ended->applied, all > 0);
+              EXPECT_EQ(ended->scale, normalize == "max" || all == 0
+                                          ? 1
+                                          : static_cast<float>(static_cast<double>(world * micro_batches) / all));
+              // Zeros are exact; else, what is lost at each of two encodings is a small part of the largest.
+              double error = 0, most = 0;
+              for (size_t i = 0; i < exact.size(); ++i)
+                error = std::max<double>(error, std::abs(gradients[i] - exact[i])),
+                most = std::max<double>(most, std::abs(exact[i]));
+              EXPECT_LE(error, most * (codec == "int8" ? 0.03 : 0.5)) << "step " << step;
+              EXPECT_EQ(most == 0, all == 0);
+              for (size_t i = 0; i < parameters.size() && ended->applied; ++i)
+                parameters[i] -= 0.1f * ended->scale * gradients[i];
+              ASSERT_NO_FATAL_FAILURE(expect_equal_on_all_ranks(group, parameters));
+            }
+            ASSERT_TRUE(drop->begin_step().ok());
+            EXPECT_EQ(drop->report().steps, steps);
+            EXPECT_DOUBLE_EQ(drop->report().drop, dropped());
+          },
+          options);
     }
   }
 }
 
-// Every tensor that EF14 or EF21M keeps something of, in a step in which this rank computed nothing: it takes part all the same.
+// Every tensor that EF14 or EF21M keeps something of, in a step in which this rank computed nothing: it takes part all the
+// same.
 void expect_memory_went_on(const std::string& feedback, FeedbackStore& before, FeedbackStore& after) {
   for (const auto* name : {"a", "c", "e"}) {
     if (feedback == "ef14") {
@@ -109,7 +123,9 @@ void expect_memory_went_on(const std::string& feedback, FeedbackStore& before, F
       continue;
     }
     ASSERT_EQ(after[name].momentum.size(), before[name].momentum.size());
-    for (size_t i = 0; i < after[name].momentum.size(); ++i) ASSERT_NEAR(after[name].momentum[i], 0.9f * before[name].momentum[i], 1e-6f) << name << ": the mean must take in a gradient of zero";
+    for (size_t i = 0; i < after[name].momentum.size(); ++i)
+      ASSERT_NEAR(after[name].momentum[i], 0.9f * before[name].momentum[i], 1e-6f)
+          << name << ": the mean must take in a gradient of zero";
   }
 }
 

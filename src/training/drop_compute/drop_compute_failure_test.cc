@@ -1,4 +1,5 @@
-// DropCompute when something goes wrong in the midst: errors while computing and reducing, ranks a step apart, checkpoints of any step.
+// DropCompute when something goes wrong in the midst: errors while computing and reducing, ranks a step apart, checkpoints of
+// any step.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,10 +12,10 @@ namespace unisono {
 namespace {
 
 using test::constant_latency;
+using test::in_group;
 using test::ms;
 using test::with_stalls;
 using test::Worker;
-using test::in_group;
 
 TEST(DropComputeFailure, a_checkpoint_of_any_step_can_be_read) {
   in_group(2, [](Group& group) {
@@ -132,7 +133,8 @@ TEST(DropComputeFailure, a_rank_that_was_a_step_behind_goes_on_at_the_right_plac
         EXPECT_EQ(done->epoch_ended, shard == 4 || step == 3);
         used.insert(used.end(), worker.positions.begin(), worker.positions.end());
       }
-      EXPECT_EQ(used, shard == 4 ? (std::vector<uint64_t>{4, 5, 6, 7, 8, 9, 10, 11}) : (std::vector<uint64_t>{4, 5, 6, 7, 8, 9}));
+      EXPECT_EQ(used,
+                shard == 4 ? (std::vector<uint64_t>{4, 5, 6, 7, 8, 9, 10, 11}) : (std::vector<uint64_t>{4, 5, 6, 7, 8, 9}));
     });
   }
 }
@@ -145,13 +147,14 @@ TEST(DropComputeFailure, what_was_computed_before_an_error_is_not_in_the_step_th
       ASSERT_TRUE(drop.ok());
       std::vector<float> gradients(3), applied;
       int calls = 0;
-      const DropWork work{.compute =
-                              [&](uint64_t, std::span<float> out) {
-                                for (float& value : out) value += 0.5f;
-                                return ++calls == 2 ? Status(Code::unavailable, "no data") : Status();
-                              },
-                          .reduce = {},
-                          .apply = [&](std::span<const float> averages, const DropStep&) { applied.assign(averages.begin(), averages.end()); }};
+      const DropWork work{
+          .compute =
+              [&](uint64_t, std::span<float> out) {
+                for (float& value : out) value += 0.5f;
+                return ++calls == 2 ? Status(Code::unavailable, "no data") : Status();
+              },
+          .reduce = {},
+          .apply = [&](std::span<const float> averages, const DropStep&) { applied.assign(averages.begin(), averages.end()); }};
       EXPECT_FALSE(drop->run(gradients, work).ok());
       EXPECT_EQ(gradients, std::vector<float>(3));
       ASSERT_TRUE(drop->run(gradients, work).ok());
@@ -221,9 +224,10 @@ TEST(DropComputeFailure, does_not_end_before_its_counts_are_through) {
       ASSERT_TRUE(drop.ok());
       std::vector<float> gradients(3);
       const bool fails = group.rank() == 0;
-      const DropWork work{.compute = [](uint64_t, std::span<float>) { return Status(); },
-                          .reduce = [&](std::span<float>) { return fails ? Status(Code::unavailable, "no network") : Status(); },
-                          .apply = {}};
+      const DropWork work{
+          .compute = [](uint64_t, std::span<float>) { return Status(); },
+          .reduce = [&](std::span<float>) { return fails ? Status(Code::unavailable, "no network") : Status(); },
+          .apply = {}};
       if (!fails) {
         failed.wait(false);
         joined = true;
@@ -272,7 +276,8 @@ TEST(DropComputeFailure, only_the_first_of_a_replica_foresees_the_last_micro_bat
 TEST(DropComputeFailure, steps_of_the_rule_at_take_as_long_as_they_take) {
   in_group(1, [](Group& group) {
     std::atomic<int64_t> now{1000 * ms};
-    auto drop = internal::Dropper::make(group, 2, *DropOptions::parse("off:rule=at,warmup=0,window=3"), {}, [&] { return now.load(); });
+    auto drop =
+        internal::Dropper::make(group, 2, *DropOptions::parse("off:rule=at,warmup=0,window=3"), {}, [&] { return now.load(); });
     ASSERT_TRUE(drop.ok());
     const DropWork work{.compute = [&](uint64_t, std::span<float>) { return now += ms, Status(); },
                         .reduce = [&](std::span<float>) { return now += ms, Status(); },

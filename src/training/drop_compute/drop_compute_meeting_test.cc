@@ -1,4 +1,5 @@
-// DropCompute when ranks meet: options that differ, checkpoints, groups that are re-formed, replicas of several processes; and collectives in the wrong place.
+// DropCompute when ranks meet: options that differ, checkpoints, groups that are re-formed, replicas of several processes; and
+// collectives in the wrong place.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,10 +10,10 @@ namespace unisono {
 namespace {
 
 using test::constant_latency;
+using test::in_group;
 using test::ms;
 using test::with_stalls;
 using test::Worker;
-using test::in_group;
 
 TEST(DropComputeHandshake, refuses_options_that_differ_and_allows_shards_that_do) {
   in_group(2, [](Group& group) {
@@ -95,19 +96,24 @@ TEST(DropComputeHandshake, tells_times_that_no_codec_could_carry) {
     options.codec = "int4";
     options.transport = transport;
     constexpr int64_t long_time = (int64_t{1} << 53) - 1;
-    in_group(2, [&](Group& group) {
-      Worker worker(group, 2, [](uint32_t rank, uint64_t step, uint32_t m) { return rank == 0 && step == 2 && m == 1 ? long_time : 3 + rank; });
-      if (options.transport == "udp") worker.averaging.delivery = Delivery::lossy;
-      ASSERT_TRUE(worker.make("auto:warmup=1,calibration=2,min_calibration=2").ok());
-      worker.other = 1;
-      worker.run(3);
-      ASSERT_TRUE(worker.drop->begin_step().ok());
-      const auto trace = worker.drop->trace_of(2, 4, false);
-      ASSERT_TRUE(trace.ok());
-      ASSERT_EQ((*trace)->steps(), 2u);
-      EXPECT_EQ((*trace)->ends, (std::vector<int64_t>{long_time, long_time + 3, 4, 8, 3, 6, 4, 8}));
-      EXPECT_EQ((*trace)->walls, (std::vector<int64_t>{long_time + 4, long_time + 4, 9, 9}));
-    }, options);
+    in_group(
+        2,
+        [&](Group& group) {
+          Worker worker(group, 2, [](uint32_t rank, uint64_t step, uint32_t m) {
+            return rank == 0 && step == 2 && m == 1 ? long_time : 3 + rank;
+          });
+          if (options.transport == "udp") worker.averaging.delivery = Delivery::lossy;
+          ASSERT_TRUE(worker.make("auto:warmup=1,calibration=2,min_calibration=2").ok());
+          worker.other = 1;
+          worker.run(3);
+          ASSERT_TRUE(worker.drop->begin_step().ok());
+          const auto trace = worker.drop->trace_of(2, 4, false);
+          ASSERT_TRUE(trace.ok());
+          ASSERT_EQ((*trace)->steps(), 2u);
+          EXPECT_EQ((*trace)->ends, (std::vector<int64_t>{long_time, long_time + 3, 4, 8, 3, 6, 4, 8}));
+          EXPECT_EQ((*trace)->walls, (std::vector<int64_t>{long_time + 4, long_time + 4, 9, 9}));
+        },
+        options);
   }
 }
 
@@ -130,29 +136,31 @@ TEST(DropComputeHandshake, in_a_replica_of_several_processes_the_first_decides) 
 
 TEST(DropComputeHandshake, keeps_the_threshold_when_a_rank_is_lost_and_foresees_anew) {
   std::atomic<uint32_t> survivors{0};
-  in_group(4, [&](Group& group) {
-    const uint32_t was = group.rank();
-    Worker worker(group, 12, [was](uint32_t, uint64_t step, uint32_t m) { return with_stalls(was, step, m); });
-    ASSERT_TRUE(worker.make("auto:max_drop=0.5").ok());
-    worker.run(151);
-    const auto before = worker.drop->report();
-    ASSERT_EQ(before.state, "dropping");
-    if (was == 1) return;  // it goes
-    const auto failed = worker.step();
-    ASSERT_FALSE(failed.ok());
-    ASSERT_TRUE(group.reform().ok());
-    const auto resumed = worker.drop->resume(group);
-    ASSERT_TRUE(resumed.ok()) << resumed.to_string();
-    worker.run(101);
-    const auto& after = worker.drop->report();
-    EXPECT_EQ(after.threshold, before.threshold);
-    EXPECT_NE(after.predicted_total, before.predicted_total);
-    EXPECT_GT(after.predicted_total, 1);
-    EXPECT_EQ(after.steps, 100u);
-    worker.run(100);
-    EXPECT_EQ(after.state, "dropping") << after.to_string();  // three ranks are not as quick as four, and that is no reason to stop
-    ++survivors;
-  });
+  in_group(4,
+           [&](Group& group) {
+             const uint32_t was = group.rank();
+             Worker worker(group, 12, [was](uint32_t, uint64_t step, uint32_t m) { return with_stalls(was, step, m); });
+             ASSERT_TRUE(worker.make("auto:max_drop=0.5").ok());
+             worker.run(151);
+             const auto before = worker.drop->report();
+             ASSERT_EQ(before.state, "dropping");
+             if (was == 1) return;  // it goes
+             const auto failed = worker.step();
+             ASSERT_FALSE(failed.ok());
+             ASSERT_TRUE(group.reform().ok());
+             const auto resumed = worker.drop->resume(group);
+             ASSERT_TRUE(resumed.ok()) << resumed.to_string();
+             worker.run(101);
+             const auto& after = worker.drop->report();
+             EXPECT_EQ(after.threshold, before.threshold);
+             EXPECT_NE(after.predicted_total, before.predicted_total);
+             EXPECT_GT(after.predicted_total, 1);
+             EXPECT_EQ(after.steps, 100u);
+             worker.run(100);
+             EXPECT_EQ(after.state, "dropping")
+                 << after.to_string();  // three ranks are not as quick as four, and that is no reason to stop
+             ++survivors;
+           });
   EXPECT_EQ(survivors, 3u);
 }
 
@@ -168,7 +176,9 @@ TEST(DropComputeHandshake, spares_a_rank_that_has_just_come_while_it_warms_up) {
     }
     ++done;
   };
-  in_group(2, [&](Group& group) {
+  in_group(
+      2,
+      [&](Group& group) {
         Worker worker(group, 4, latency);
         ASSERT_TRUE(worker.make("0.005").ok());
         worker.run(7);
@@ -176,7 +186,8 @@ TEST(DropComputeHandshake, spares_a_rank_that_has_just_come_while_it_warms_up) {
         const auto resumed = worker.drop->resume(group);
         ASSERT_TRUE(resumed.ok()) << resumed.to_string();
         ASSERT_NO_FATAL_FAILURE(go_on(worker, false));
-      }, {},
+      },
+      {},
       [&](Group& group) {
         Worker worker(group, 4, latency);
         const auto made = worker.make("0.005");
@@ -194,7 +205,9 @@ TEST(DropComputeHandshake, records_on_until_all_ranks_have_enough_if_one_comes_i
     EXPECT_EQ(worker.drop->report().state, "dropping") << worker.drop->report().to_string();
     ++done;
   };
-  in_group(2, [&](Group& group) {
+  in_group(
+      2,
+      [&](Group& group) {
         Worker worker(group, 12, with_stalls);
         ASSERT_TRUE(worker.make("auto:warmup=2,calibration=12,min_calibration=10,max_drop=0.5").ok());
         worker.run(8);
@@ -202,7 +215,8 @@ TEST(DropComputeHandshake, records_on_until_all_ranks_have_enough_if_one_comes_i
         ASSERT_TRUE(worker.drop->resume(group).ok());
         // Steps 9 to 14, of which the new one records 11 to 14; then six more.
         ASSERT_NO_FATAL_FAILURE(go_on(worker, 12));
-      }, {},
+      },
+      {},
       [&](Group& group) {
         Worker worker(group, 12, with_stalls);
         worker.now = 5'000 * ms;

@@ -11,9 +11,9 @@
 namespace unisono {
 namespace {
 
+using test::in_group;
 using test::ms;
 using test::Worker;
-using test::in_group;
 
 uint64_t some_seed() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) & 0xFFFFFF; }
 
@@ -25,14 +25,20 @@ struct Drawn {
   std::string options;
 };
 Drawn drawn(Random& shared, bool with_counts) {
-  Drawn drawn{.micro_batches = 2 + static_cast<uint32_t>(shared.below(5)), .before = shared.below(2) == 0, .automatic = shared.below(2) == 0, .options = {}};
+  Drawn drawn{.micro_batches = 2 + static_cast<uint32_t>(shared.below(5)),
+              .before = shared.below(2) == 0,
+              .automatic = shared.below(2) == 0,
+              .options = {}};
   drawn.threshold = static_cast<int64_t>((1 + shared.below(2 * drawn.micro_batches)) * ms);
   drawn.lag = drawn.before ? 0 : static_cast<uint32_t>(shared.below(2));
   const auto warmup = shared.below(4), calibration = 2 + shared.below(8);
   drawn.quiet = static_cast<int64_t>(warmup + (drawn.automatic || drawn.before ? calibration : 0));
-  drawn.options = (drawn.automatic ? "auto" : std::to_string(static_cast<double>(drawn.threshold) * 1e-9)) + ":warmup=" + std::to_string(warmup) + ",calibration=" + std::to_string(calibration) +
-                  ",min_calibration=2,max_drop=0.6,rule=" + (drawn.before ? "before" : "after") + ",lag=" + std::to_string(drawn.lag) + ",window=" + std::to_string(1 + shared.below(12)) +
-                  (with_counts ? ",normalize=computed" : "") + (shared.below(3) == 0 ? ",recalibrate=" + std::to_string(5 + shared.below(30)) : "");
+  drawn.options = (drawn.automatic ? "auto" : std::to_string(static_cast<double>(drawn.threshold) * 1e-9)) +
+                  ":warmup=" + std::to_string(warmup) + ",calibration=" + std::to_string(calibration) +
+                  ",min_calibration=2,max_drop=0.6,rule=" + (drawn.before ? "before" : "after") +
+                  ",lag=" + std::to_string(drawn.lag) + ",window=" + std::to_string(1 + shared.below(12)) +
+                  (with_counts ? ",normalize=computed" : "") +
+                  (shared.below(3) == 0 ? ",recalibrate=" + std::to_string(5 + shared.below(30)) : "");
   return drawn;
 }
 
@@ -100,7 +106,8 @@ TEST(DropComputeRandom, each_micro_batch_of_an_epoch_is_used_once_whatever_fails
     for (int round = 0; round < 10; ++round) {
       const auto options = drawn(shared, false);
       const uint64_t shards[] = {1 + shared.below(40), 1 + shared.below(40), 1 + shared.below(40)};
-      SCOPED_TRACE(options.options + ", " + std::to_string(options.micro_batches) + " micro-batches, shard " + std::to_string(shards[rank]));
+      SCOPED_TRACE(options.options + ", " + std::to_string(options.micro_batches) + " micro-batches, shard " +
+                   std::to_string(shards[rank]));
       Worker worker(group, options.micro_batches, {});
       ASSERT_TRUE(worker.make(options.options, shards[rank]).ok());
       uint64_t next = 0, epoch_end = shards[rank];

@@ -1,4 +1,5 @@
-// DropCompute after a failed step or a checkpoint at an awkward moment: between what was recorded and the search, between a step's end on one rank and on another.
+// DropCompute after a failed step or a checkpoint at an awkward moment: between what was recorded and the search, between a
+// step's end on one rank and on another.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,11 +12,13 @@ namespace unisono {
 namespace {
 
 using test::constant_latency;
+using test::in_group;
 using test::ms;
 using test::Worker;
-using test::in_group;
 
-int64_t sometimes_slow(uint32_t rank, uint64_t step, uint32_t micro_batch) { return (7 * step + 3 * rank + micro_batch) % 23 == 0 ? 9 * ms : ms; }
+int64_t sometimes_slow(uint32_t rank, uint64_t step, uint32_t micro_batch) {
+  return (7 * step + 3 * rank + micro_batch) % 23 == 0 ? 9 * ms : ms;
+}
 
 const std::string recording = "auto:warmup=2,calibration=10,min_calibration=10,max_drop=0.5";
 
@@ -61,7 +64,9 @@ TEST(DropComputeResume, reports_the_same_on_all_ranks_at_once_when_one_has_come)
     EXPECT_EQ(worker.drop->report().first_step, 6u);
     EXPECT_EQ(worker.drop->report().threshold, 0.0025);
   };
-  in_group(2, [&](Group& group) {
+  in_group(
+      2,
+      [&](Group& group) {
         Worker worker(group, 4, constant_latency);
         ASSERT_TRUE(worker.make("0.0025:warmup=1,window=2").ok());
         worker.run(5);
@@ -69,7 +74,8 @@ TEST(DropComputeResume, reports_the_same_on_all_ranks_at_once_when_one_has_come)
         while (group.world_size() < 3) ASSERT_TRUE(group.reform().ok());
         ASSERT_TRUE(worker.drop->resume(group).ok());
         say(worker);
-      }, {},
+      },
+      {},
       [&](Group& group) {
         Worker worker(group, 4, constant_latency);
         ASSERT_TRUE(worker.make("0.0025:warmup=1,window=2").ok());
@@ -80,7 +86,8 @@ TEST(DropComputeResume, reports_the_same_on_all_ranks_at_once_when_one_has_come)
   EXPECT_EQ(said[0], said[2]);
 }
 
-// Rank 1 fails between the all-reduce, which the others have the result of, and the step's end: in the midst of a shard, and at its end.
+// Rank 1 fails between the all-reduce, which the others have the result of, and the step's end: in the midst of a shard, and at
+// its end.
 TEST(DropComputeResume, counts_what_others_used_of_a_step_that_failed_here_as_taken_from_the_shard) {
   for (const uint64_t steps_before : {1, 2}) {
     SCOPED_TRACE(steps_before);
@@ -116,11 +123,16 @@ TEST(DropComputeResume, leaves_zeros_where_gradients_were_when_a_step_fails) {
       auto drop = DropCompute::make(group, 2, *DropOptions::parse(options));
       ASSERT_TRUE(drop.ok());
       std::vector<float> gradients(3);
-      const auto compute = [](uint64_t position, std::span<float> out) { return out[0] += 1, position == 1 ? Status(Code::unavailable, "no data") : Status(); };
+      const auto compute = [](uint64_t position, std::span<float> out) {
+        return out[0] += 1, position == 1 ? Status(Code::unavailable, "no data") : Status();
+      };
       const auto add = [](uint64_t, std::span<float> out) { return out[0] += 1, Status(); };
       EXPECT_FALSE(drop->run(gradients, {.compute = compute, .reduce = {}, .apply = {}}).ok());
       EXPECT_EQ(gradients, std::vector<float>(3)) << options;
-      EXPECT_FALSE(drop->run(gradients, {.compute = add, .reduce = [](std::span<float>) { return Status(Code::unavailable, "no network"); }, .apply = {}}).ok());
+      EXPECT_FALSE(drop->run(gradients, {.compute = add,
+                                         .reduce = [](std::span<float>) { return Status(Code::unavailable, "no network"); },
+                                         .apply = {}})
+                       .ok());
       EXPECT_EQ(gradients, std::vector<float>(3)) << options;
     });
   }

@@ -1,12 +1,13 @@
-// DropCompute::run() with real clocks, and with micro-batches that go on while others have done with the step: the rule at. And everything at random over TCP.
+// DropCompute::run() with real clocks, and with micro-batches that go on while others have done with the step: the rule at. And
+// everything at random over TCP.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
 #include <vector>
 
-#include "testing/group_of_threads.h"
 #include "base/random.h"
+#include "testing/group_of_threads.h"
 #include "unisono/drop_compute.h"
 
 namespace unisono {
@@ -14,22 +15,26 @@ namespace {
 
 using test::in_group;
 
-Result<DropCompute> make(const Group& group, uint32_t micro_batches, const std::string& options) { return DropCompute::make(group, micro_batches, *DropOptions::parse(options)); }
+Result<DropCompute> make(const Group& group, uint32_t micro_batches, const std::string& options) {
+  return DropCompute::make(group, micro_batches, *DropOptions::parse(options));
+}
 
 TEST(DropComputeRun, computes_averages_and_applies_by_any_rule) {
-  for (const std::string options : {"off", "off:rule=at", "1000:warmup=0", "1000:warmup=0,rule=at", "auto:rule=at,calibration=3,min_calibration=3"}) {
+  for (const std::string options :
+       {"off", "off:rule=at", "1000:warmup=0", "1000:warmup=0,rule=at", "auto:rule=at,calibration=3,min_calibration=3"}) {
     SCOPED_TRACE(options);
     in_group(2, [&](Group& group) {
       auto drop = make(group, 3, options);
       ASSERT_TRUE(drop.ok()) << drop.status().to_string();
       std::vector<float> gradients(4), applied;
-      const DropWork work{.compute =
-                              [&](uint64_t position, std::span<float> out) {
-                                for (float& value : out) value += static_cast<float>(position + 10 * group.rank()) / 3;
-                                return Status();
-                              },
-                          .reduce = {},
-                          .apply = [&](std::span<const float> averages, const DropStep&) { applied.assign(averages.begin(), averages.end()); }};
+      const DropWork work{
+          .compute =
+              [&](uint64_t position, std::span<float> out) {
+                for (float& value : out) value += static_cast<float>(position + 10 * group.rank()) / 3;
+                return Status();
+              },
+          .reduce = {},
+          .apply = [&](std::span<const float> averages, const DropStep&) { applied.assign(averages.begin(), averages.end()); }};
       for (int step = 0; step < 3; ++step) {
         const auto done = drop->run(gradients, work);
         ASSERT_TRUE(done.ok()) << done.status().to_string();
@@ -51,15 +56,16 @@ TEST(DropComputeRun, at_joins_with_zeros_while_a_micro_batch_goes_on_and_applies
     std::vector<float> gradients(3);
     std::vector<std::pair<uint64_t, float>> applied;
     std::vector<uint64_t> begun;
-    const DropWork work{.compute =
-                            [&](uint64_t position, std::span<float> out) {
-                              if (slow) begun.push_back(position);
-                              for (uint32_t done; slow && begun.size() == 1 && (done = others_done) < 4;) others_done.wait(done);
-                              for (float& value : out) value += 0.5f;
-                              return Status();
-                            },
-                        .reduce = {},
-                        .apply = [&](std::span<const float> averages, const DropStep& step) { applied.emplace_back(step.step, averages[0]); }};
+    const DropWork work{
+        .compute =
+            [&](uint64_t position, std::span<float> out) {
+              if (slow) begun.push_back(position);
+              for (uint32_t done; slow && begun.size() == 1 && (done = others_done) < 4;) others_done.wait(done);
+              for (float& value : out) value += 0.5f;
+              return Status();
+            },
+        .reduce = {},
+        .apply = [&](std::span<const float> averages, const DropStep& step) { applied.emplace_back(step.step, averages[0]); }};
     std::vector<float> expected;
     for (int step = 0; step < 4; ++step) {
       const auto done = drop->run(gradients, work);
@@ -99,14 +105,17 @@ TEST(DropComputeRun, an_error_while_computing_is_the_steps_error) {
     in_group(1, [&](Group& group) {
       auto drop = make(group, 2, options);
       std::vector<float> gradients(3);
-      const auto done = drop->run(gradients, {.compute = [](uint64_t, std::span<float>) { return Status(Code::unavailable, "no data"); }, .reduce = {}, .apply = {}});
+      const auto done =
+          drop->run(gradients, {.compute = [](uint64_t, std::span<float>) { return Status(Code::unavailable, "no data"); },
+                                .reduce = {},
+                                .apply = {}});
       EXPECT_EQ(done.status(), Status(Code::unavailable, "no data"));
     });
   }
 }
 
-// Check 19 of docs/design/methods/drop_compute.md. Micro-batches that work for a random while, thresholds at random, all rules, over TCP: nobody hangs, and all have the same parameters after
-// every step.
+// Check 19 of docs/design/methods/drop_compute.md. Micro-batches that work for a random while, thresholds at random, all rules,
+// over TCP: nobody hangs, and all have the same parameters after every step.
 TEST(DropComputeRun, at_random_over_tcp_all_ranks_keep_the_same_parameters) {
   constexpr uint32_t world = 8, micro_batches = 5, steps_each = 34;
   Options tcp;
@@ -114,19 +123,26 @@ TEST(DropComputeRun, at_random_over_tcp_all_ranks_keep_the_same_parameters) {
   for (const std::string rule : {"after", "before", "at"}) {
     const uint64_t seed = std::chrono::steady_clock::now().time_since_epoch().count() & 0xFFFF;
     SCOPED_TRACE(rule + ", seed " + std::to_string(seed));
-    in_group(world, [&](Group& group) {
+    in_group(
+        world,
+        [&](Group& group) {
           Random shared(seed), own(seed + 1 + group.rank());
           const double threshold = 1e-4 + 4e-4 * shared.unit();
-          auto drop = make(group, micro_batches, std::to_string(threshold) + ":warmup=2,calibration=3,min_calibration=3,rule=" + rule + (rule == "before" ? ",min_computed=0" : ""));
+          auto drop = make(group, micro_batches,
+                           std::to_string(threshold) + ":warmup=2,calibration=3,min_calibration=3,rule=" + rule +
+                               (rule == "before" ? ",min_computed=0" : ""));
           ASSERT_TRUE(drop.ok()) << drop.status().to_string();
           std::vector<float> parameters(300, 1.0f), gradients(300);
           std::vector<uint64_t> positions;
           const DropWork work{.compute =
                                   [&](uint64_t position, std::span<float> out) {
                                     positions.push_back(position);
-                                    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(own.below(own.below(10) == 0 ? 400'000 : 30'000));
+                                    const auto until =
+                                        std::chrono::steady_clock::now() +
+                                        std::chrono::nanoseconds(own.below(own.below(10) == 0 ? 400'000 : 30'000));
                                     while (std::chrono::steady_clock::now() < until) continue;
-                                    for (size_t i = 0; i < out.size(); ++i) out[i] += 1.0f / static_cast<float>(1 + (position * 7 + group.rank() + i) % 31);
+                                    for (size_t i = 0; i < out.size(); ++i)
+                                      out[i] += 1.0f / static_cast<float>(1 + (position * 7 + group.rank() + i) % 31);
                                     return Status();
                                   },
                               .reduce = {},
@@ -150,7 +166,8 @@ TEST(DropComputeRun, at_random_over_tcp_all_ranks_keep_the_same_parameters) {
             ASSERT_TRUE(group.all_reduce(std::span(mean), {.op = ReduceOp::max}).ok());
             ASSERT_EQ(mean, parameters) << "step " << step;
           }
-        }, tcp);
+        },
+        tcp);
   }
 }
 

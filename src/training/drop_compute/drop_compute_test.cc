@@ -1,5 +1,5 @@
-// DropCompute in groups of threads, with clocks that tests set: what is computed, what is averaged, and what is told. Checks have their numbers in
-// docs/design/methods/drop_compute.md, "Checked values".
+// DropCompute in groups of threads, with clocks that tests set: what is computed, what is averaged, and what is told. Checks
+// have their numbers in docs/design/methods/drop_compute.md, "Checked values".
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace unisono {
 namespace {
 
 using test::constant_latency;
+using test::in_group;
 using test::ms;
 using test::with_stalls;
 using test::Worker;
-using test::in_group;
 
 TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_search_says) {
   in_group(4, [](Group& group) {
@@ -71,7 +71,8 @@ TEST(DropCompute, names_a_rank_that_is_always_slow_within_one_window) {  // chec
     EXPECT_EQ(report.drop_most_rank, 5u);
     EXPECT_NEAR(report.per_second / report.per_second_before, 147.0 / 80, 1e-9);
     ASSERT_EQ(worker.warnings.size(), 1u);
-    EXPECT_NE(worker.warnings[0].find("persistent_straggler: rank 5 has dropped 50.0 %"), std::string::npos) << worker.warnings[0];
+    EXPECT_NE(worker.warnings[0].find("persistent_straggler: rank 5 has dropped 50.0 %"), std::string::npos)
+        << worker.warnings[0];
   });
 }
 
@@ -104,7 +105,9 @@ TEST(DropCompute, stays_off_with_one_rank_or_one_micro_batch) {  // check 11
 
 TEST(DropCompute, records_again_with_dropping_off_when_ranks_become_slower) {
   in_group(3, [](Group& group) {
-    Worker worker(group, 12, [](uint32_t rank, uint64_t step, uint32_t micro_batch) { return with_stalls(rank, step, micro_batch) * (step > 160 ? 3 : 1); });
+    Worker worker(group, 12, [](uint32_t rank, uint64_t step, uint32_t micro_batch) {
+      return with_stalls(rank, step, micro_batch) * (step > 160 ? 3 : 1);
+    });
     ASSERT_TRUE(worker.make("auto:max_drop=0.5").ok());
     worker.run(150);
     ASSERT_EQ(worker.drop->report().state, "dropping");
@@ -175,7 +178,9 @@ TEST(DropCompute, is_not_applied_where_no_rank_has_computed_anything) {
 TEST(DropCompute, uses_each_micro_batch_once_in_an_epoch_and_ends_it_on_all_ranks_at_once) {
   in_group(3, [](Group& group) {
     const uint64_t shard = 20 + 7 * group.rank();
-    Worker worker(group, 4, [](uint32_t rank, uint64_t step, uint32_t m) { return static_cast<int64_t>(1 + mix64(step * 100 + rank * 10 + m) % 3) * ms; });
+    Worker worker(group, 4, [](uint32_t rank, uint64_t step, uint32_t m) {
+      return static_cast<int64_t>(1 + mix64(step * 100 + rank * 10 + m) % 3) * ms;
+    });
     ASSERT_TRUE(worker.make("0.003:warmup=2", shard).ok());
     uint64_t cut = 0;
     for (uint64_t epoch = 0; epoch < 3; ++epoch) {
@@ -255,7 +260,9 @@ TEST(DropCompute, replays_the_counts_of_another_run_to_the_bit) {
   std::mutex mutex;
   std::vector<std::vector<uint32_t>> counts(3);
   std::vector<float> parameters;
-  const auto latency = [](uint32_t rank, uint64_t step, uint32_t m) { return static_cast<int64_t>(1 + mix64(step * 100 + rank * 10 + m) % 5) * ms; };
+  const auto latency = [](uint32_t rank, uint64_t step, uint32_t m) {
+    return static_cast<int64_t>(1 + mix64(step * 100 + rank * 10 + m) % 5) * ms;
+  };
   in_group(3, [&](Group& group) {
     Worker worker(group, 6, latency);
     ASSERT_TRUE(worker.make("0.012:warmup=1").ok());

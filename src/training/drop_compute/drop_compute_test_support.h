@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/group_of_threads.h"
 #include "base/random.h"
+#include "testing/group_of_threads.h"
 #include "training/drop_compute/dropper.h"
 
 namespace unisono::test {
@@ -20,9 +20,11 @@ class Worker {
  public:
   using Latency = std::function<int64_t(uint32_t rank, uint64_t step, uint32_t micro_batch)>;
 
-  Worker(Group& group, uint32_t micro_batches, Latency latency) : group_(&group), micro_batches_(micro_batches), latency_(std::move(latency)) {}
+  Worker(Group& group, uint32_t micro_batches, Latency latency)
+      : group_(&group), micro_batches_(micro_batches), latency_(std::move(latency)) {}
 
-  Status make(const std::string& options, uint64_t shard = 0, std::vector<uint32_t> replay = {}, const std::optional<Group>& replica = {}) {
+  Status make(const std::string& options, uint64_t shard = 0, std::vector<uint32_t> replay = {},
+              const std::optional<Group>& replica = {}) {
     auto parsed = DropOptions::parse(options);
     if (!parsed.ok()) return parsed.status();
     parsed->shard = shard, parsed->replay = std::move(replay);
@@ -39,7 +41,8 @@ class Worker {
     positions.clear();
     while (drop->next()) {
       positions.push_back(drop->position());
-      for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += gradient_of(group_->rank(), positions.back(), i) / static_cast<float>(micro_batches_);
+      for (size_t i = 0; i < gradient.size(); ++i)
+        gradient[i] += gradient_of(group_->rank(), positions.back(), i) / static_cast<float>(micro_batches_);
       now += latency_(group_->rank(), number, static_cast<uint32_t>(positions.size()));
       if (inside && positions.size() < micro_batches_) inside();
       if (drop->should_stop() && abandons) {
@@ -69,15 +72,17 @@ class Worker {
     }
     return last;
   }
-  static float gradient_of(uint32_t rank, uint64_t position, size_t i) { return 1.0f / static_cast<float>(1 + (7 * rank + 3 * position + i) % 101); }
+  static float gradient_of(uint32_t rank, uint64_t position, size_t i) {
+    return 1.0f / static_cast<float>(1 + (7 * rank + 3 * position + i) % 101);
+  }
 
   std::unique_ptr<internal::Dropper> drop;
   int64_t now = 1'000 * ms, other = ms / 2;
   uint64_t steps = 0;
   bool abandons = false;
   CallOptions averaging{.op = ReduceOp::avg};
-  std::function<void()> inside;  // called in each micro-batch but a step's last
-  std::vector<uint64_t> positions;      // of the last step
+  std::function<void()> inside;     // called in each micro-batch but a step's last
+  std::vector<uint64_t> positions;  // of the last step
   std::vector<float> parameters = std::vector<float>(50, 1.0f), averages;
   std::vector<std::string> warnings;
 
@@ -89,6 +94,8 @@ class Worker {
 
 inline int64_t constant_latency(uint32_t, uint64_t, uint32_t) { return ms; }
 // Now and then a micro-batch of one rank takes ten times as long.
-inline int64_t with_stalls(uint32_t rank, uint64_t step, uint32_t micro_batch) { return mix64(1000 * step + 20 * rank + micro_batch) % 40 == 0 ? 10 * ms : ms; }
+inline int64_t with_stalls(uint32_t rank, uint64_t step, uint32_t micro_batch) {
+  return mix64(1000 * step + 20 * rank + micro_batch) % 40 == 0 ? 10 * ms : ms;
+}
 
 }  // namespace unisono::test

@@ -52,7 +52,8 @@ bool DropController::should_stop(int64_t now) const {
   return options_.threshold_ns && !options_.forced && computed() >= rule_.min_computed && now - start_ > *options_.threshold_ns;
 }
 
-// With `at` a timer may end the step while even the last one runs. With a lag what decides after the running one has ended already.
+// With `at` a timer may end the step while even the last one runs. With a lag what decides after the running one has ended
+// already.
 bool DropController::last_runs() const {
   if (stopped_ || timer_ns()) return false;
   const uint32_t done = computed() + 1;

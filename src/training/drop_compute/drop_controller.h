@@ -1,5 +1,5 @@
-// Whether a worker goes on with its step's next micro-batch: a state machine of one worker and one step at a time, without a clock, a thread or memory
-// of its own in a step. Times are ns of any steady clock.
+// Whether a worker goes on with its step's next micro-batch: a state machine of one worker and one step at a time, without a
+// clock, a thread or memory of its own in a step. Times are ns of any steady clock.
 #pragma once
 
 #include <cstdint>

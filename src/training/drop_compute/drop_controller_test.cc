@@ -15,13 +15,18 @@ using enum DropController::Verdict;
 
 constexpr StopRule after{.rule = Rule::after}, at{.rule = Rule::at};
 
-StopRule after_with(uint32_t lag, uint32_t min_computed = 1) { return {.rule = Rule::after, .lag = lag, .min_computed = min_computed}; }
-StopRule before_with(int64_t micro_batch_ns, uint32_t min_computed = 1) { return {.rule = Rule::before, .min_computed = min_computed, .micro_batch_ns = micro_batch_ns}; }
+StopRule after_with(uint32_t lag, uint32_t min_computed = 1) {
+  return {.rule = Rule::after, .lag = lag, .min_computed = min_computed};
+}
+StopRule before_with(int64_t micro_batch_ns, uint32_t min_computed = 1) {
+  return {.rule = Rule::before, .min_computed = min_computed, .micro_batch_ns = micro_batch_ns};
+}
 
 constexpr int64_t start = 1'000'000;  // of every step: times are since then
 
 struct Step {
-  explicit Step(const StopRule& rule, const DropController::StepOptions& options) : controller(8), first(controller.begin(rule, options, start)) {}
+  explicit Step(const StopRule& rule, const DropController::StepOptions& options)
+      : controller(8), first(controller.begin(rule, options, start)) {}
   Verdict done(int64_t elapsed) { return controller.micro_batch_done(start + elapsed); }
   Verdict timer(int64_t elapsed) { return controller.timer(start + elapsed); }
   bool should_stop(int64_t elapsed) const { return controller.should_stop(start + elapsed); }
@@ -51,7 +56,8 @@ TEST(DropController, without_a_threshold_runs_all_that_is_planned) {
     EXPECT_EQ(step.done(2'000'000), stop);
     EXPECT_TRUE(step.controller.stopped());
     EXPECT_EQ(step.controller.computed(), 3u);
-    EXPECT_EQ(std::vector<int64_t>(step.controller.ends().begin(), step.controller.ends().end()), (std::vector<int64_t>{10, 1'000'000, 2'000'000}));
+    EXPECT_EQ(std::vector<int64_t>(step.controller.ends().begin(), step.controller.ends().end()),
+              (std::vector<int64_t>{10, 1'000'000, 2'000'000}));
   }
 }
 
@@ -76,8 +82,8 @@ TEST(DropController, a_lag_looks_at_earlier_ends) {
   const std::vector<int64_t> ends{10, 20, 30, 40, 50, 60};
   EXPECT_EQ(computed(after_with(1), 15, ends), 3u);
   EXPECT_EQ(computed(after_with(2), 15, ends), 4u);
-  EXPECT_EQ(computed(after_with(2), 5, ends), 3u);   // there is no earlier end to look at
-  EXPECT_EQ(computed(after_with(5), 5, ends), 6u);   // so nothing can be dropped
+  EXPECT_EQ(computed(after_with(2), 5, ends), 3u);  // there is no earlier end to look at
+  EXPECT_EQ(computed(after_with(5), 5, ends), 6u);  // so nothing can be dropped
   EXPECT_EQ(computed(after_with(50), 5, ends), 6u);
 }
 

@@ -27,7 +27,9 @@ Status set_recalibrate(uint64_t& every, std::string_view key, std::string_view v
   if (value == "never") return every = DropOptions::never, Status();
   if (value == "on_drift") return every = DropOptions::on_drift, Status();
   auto status = set_number(every, key, value);
-  return status.ok() && every > 0 ? Status() : wrong("recalibrate=" + std::string(value) + " is none of never, on_drift, or a number of steps");
+  return status.ok() && every > 0
+             ? Status()
+             : wrong("recalibrate=" + std::string(value) + " is none of never, on_drift, or a number of steps");
 }
 
 const std::vector<option_text::Option<DropOptions>>& all_options() {
@@ -55,7 +57,8 @@ Status set_threshold(DropOptions& options, std::string_view text) {
   using Threshold = DropOptions::Threshold;
   if (text == "off") return options.threshold = Threshold::off, Status();
   if (text == "auto") return options.threshold = Threshold::automatic, Status();
-  if (!set_number(options.seconds, "threshold", text).ok()) return wrong_threshold("\"" + std::string(text) + "\" is none of off, auto, or a number of seconds");
+  if (!set_number(options.seconds, "threshold", text).ok())
+    return wrong_threshold("\"" + std::string(text) + "\" is none of off, auto, or a number of seconds");
   // As in the method's published code, what is not above zero is no threshold.
   options.threshold = options.seconds <= 0 ? Threshold::off : Threshold::fixed;
   if (options.threshold == Threshold::off) options.seconds = 0;
@@ -69,7 +72,8 @@ Result<DropOptions> DropOptions::parse(std::string_view text) {
   const auto colon = std::min(text.find(':'), text.size());
   if (auto status = set_threshold(options, text.substr(0, colon)); !status.ok()) return status;
   if (colon < text.size()) {
-    if (auto status = option_text::set_options(options, text.substr(colon + 1), all_options(), "rule=after"); !status.ok()) return status;
+    if (auto status = option_text::set_options(options, text.substr(colon + 1), all_options(), "rule=after"); !status.ok())
+      return status;
   }
   if (auto status = options.check(~uint32_t{0}); !status.ok()) return status;
   return options;
@@ -79,7 +83,8 @@ std::string DropOptions::to_string() const {
   const DropOptions usual;
   option_text::Writer options;
   const auto named = [&](auto value, auto usually, const char* key, std::span<const char* const> names) {
-    if (value != usually && static_cast<size_t>(value) < names.size()) options.add(true, key, names[static_cast<size_t>(value)]);
+    if (value != usually && static_cast<size_t>(value) < names.size())
+      options.add(true, key, names[static_cast<size_t>(value)]);
   };
   named(rule, usual.rule, "rule", rule_names);
   options.add_number(lag, usual.lag, "lag");
@@ -94,30 +99,41 @@ std::string DropOptions::to_string() const {
   options.add_number(slack, usual.slack, "slack");
   options.add_number(max_drop, usual.max_drop, "max_drop");
   options.add_number(min_gain, usual.min_gain, "min_gain");
-  options.add(recalibrate != usual.recalibrate, "recalibrate", recalibrate == never ? "never" : option_text::shortest(recalibrate));
+  options.add(recalibrate != usual.recalibrate, "recalibrate",
+              recalibrate == never ? "never" : option_text::shortest(recalibrate));
   options.add_number(window, usual.window, "window");
-  const auto first = threshold == Threshold::off ? "off" : threshold == Threshold::automatic ? "auto" : option_text::shortest(seconds);
+  const auto first = threshold == Threshold::off         ? "off"
+                     : threshold == Threshold::automatic ? "auto"
+                                                         : option_text::shortest(seconds);
   return first + options.text();
 }
 
 Status DropOptions::check(uint32_t micro_batches) const {
   const auto below = [](auto value, const auto& names) { return static_cast<size_t>(value) < names.size(); };
-  if (static_cast<uint8_t>(threshold) > 2 || !below(rule, rule_names) || !below(normalize, normalize_names) || !below(tail, tail_names) || !below(objective, objective_names) || !below(search, search_names)) {
+  if (static_cast<uint8_t>(threshold) > 2 || !below(rule, rule_names) || !below(normalize, normalize_names) ||
+      !below(tail, tail_names) || !below(objective, objective_names) || !below(search, search_names)) {
     return wrong("a rule, objective or other choice that does not exist");
   }
-  if (threshold == Threshold::fixed && !(seconds > 0 && seconds <= seconds_max)) return wrong_threshold(option_text::shortest(seconds) + " seconds; it is above zero and at most " + option_text::shortest(seconds_max));
+  if (threshold == Threshold::fixed && !(seconds > 0 && seconds <= seconds_max))
+    return wrong_threshold(option_text::shortest(seconds) + " seconds; it is above zero and at most " +
+                           option_text::shortest(seconds_max));
   if (micro_batches == 0) return wrong("a step of no micro-batches");
-  if (min_computed > micro_batches) return wrong("min_computed=" + std::to_string(min_computed) + " of " + std::to_string(micro_batches) + " micro-batches");
+  if (min_computed > micro_batches)
+    return wrong("min_computed=" + std::to_string(min_computed) + " of " + std::to_string(micro_batches) + " micro-batches");
   if (rule != Rule::after && lag != 0) return wrong("lag is for the rule after");
   if (rule == Rule::at && min_computed > 1) return wrong("min_computed is not for the rule at, which may compute nothing");
   if (!(slack >= 0 && slack < 1)) return wrong("slack=" + option_text::shortest(slack) + " is not in [0, 1)");
   if (!(max_drop >= 0 && max_drop <= 1)) return wrong("max_drop=" + option_text::shortest(max_drop) + " is not in [0, 1]");
-  if (!(min_gain >= 0 && std::isfinite(min_gain))) return wrong("min_gain=" + option_text::shortest(min_gain) + " is below zero or no number");
+  if (!(min_gain >= 0 && std::isfinite(min_gain)))
+    return wrong("min_gain=" + option_text::shortest(min_gain) + " is below zero or no number");
   if (window == 0) return wrong("window=0");
   if (calibration_steps == 0 || min_calibration_steps == 0) return wrong("calibration of no steps");
-  if (min_calibration_steps > calibration_steps) return wrong("too_few_steps: calibration=" + std::to_string(calibration_steps) + " is less than min_calibration=" + std::to_string(min_calibration_steps));
+  if (min_calibration_steps > calibration_steps)
+    return wrong("too_few_steps: calibration=" + std::to_string(calibration_steps) +
+                 " is less than min_calibration=" + std::to_string(min_calibration_steps));
   for (const auto count : replay) {
-    if (count > micro_batches) return wrong("replay of " + std::to_string(count) + " of " + std::to_string(micro_batches) + " micro-batches");
+    if (count > micro_batches)
+      return wrong("replay of " + std::to_string(count) + " of " + std::to_string(micro_batches) + " micro-batches");
   }
   return {};
 }

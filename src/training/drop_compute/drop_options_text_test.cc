@@ -16,8 +16,10 @@ std::string complaint(const std::string& text) {
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(DropOptionsText, what_is_written_is_read_back) {
-  for (const std::string text : {"off", "auto", "0.25", "auto:rule=before", "auto:lag=2,min_computed=3,normalize=computed,tail=discard,warmup=1,calibration=20,min_calibration=5,objective=total,search=grid,slack=0,"
-                                                                               "max_drop=0.3,min_gain=0.05,recalibrate=never,window=10",
+  for (const std::string text : {"off", "auto", "0.25", "auto:rule=before",
+                                 "auto:lag=2,min_computed=3,normalize=computed,tail=discard,warmup=1,calibration=20,min_"
+                                 "calibration=5,objective=total,search=grid,slack=0,"
+                                 "max_drop=0.3,min_gain=0.05,recalibrate=never,window=10",
                                  "auto:rule=at,recalibrate=500"}) {
     const auto options = DropOptions::parse(text);
     ASSERT_TRUE(options.ok()) << options.status().to_string();
@@ -30,7 +32,8 @@ TEST(DropOptionsText, a_threshold_that_is_not_above_zero_is_none) {
 }
 
 TEST(DropOptionsText, names_what_is_wrong) {
-  for (const std::string text : {"", "soon", "nan", "inf", "1e9", "1s"}) EXPECT_TRUE(contains(complaint(text), "invalid_threshold")) << text << ": " << complaint(text);
+  for (const std::string text : {"", "soon", "nan", "inf", "1e9", "1s"})
+    EXPECT_TRUE(contains(complaint(text), "invalid_threshold")) << text << ": " << complaint(text);
   EXPECT_TRUE(contains(complaint("auto:rule=later"), "none of after, before, at"));
   EXPECT_TRUE(contains(complaint("auto:rules=after"), "\"rules\" is none of rule, lag"));
   EXPECT_TRUE(contains(complaint("auto:"), "no option"));

@@ -43,7 +43,8 @@ const char* state_of(DropPolicy::Phase phase) {
 
 }  // namespace
 
-DropPolicy::DropPolicy(const DropOptions& options, uint32_t ranks, uint32_t micro_batches) : options_(options), ranks_(ranks), micro_batches_(micro_batches) {
+DropPolicy::DropPolicy(const DropOptions& options, uint32_t ranks, uint32_t micro_batches)
+    : options_(options), ranks_(ranks), micro_batches_(micro_batches) {
   rule_ = {.rule = options.rule, .lag = options.lag, .min_computed = options.min_computed, .micro_batch_ns = 0};
   begin_again();
 }
@@ -76,7 +77,8 @@ const char* DropPolicy::hopeless() const {
   if (options_.threshold == Threshold::off) return "";
   if (options_.threshold == Threshold::fixed) return nullptr;
   if (ranks_ == 1) return "one worker: nobody waits for it";
-  if (options_.rule != Rule::at && (micro_batches_ <= 1 || options_.lag + 1 >= micro_batches_)) return "nothing_to_drop: a step has no micro-batch that could be left out by this rule";
+  if (options_.rule != Rule::at && (micro_batches_ <= 1 || options_.lag + 1 >= micro_batches_))
+    return "nothing_to_drop: a step has no micro-batch that could be left out by this rule";
   return nullptr;
 }
 
@@ -115,7 +117,8 @@ DropPolicy::Gather DropPolicy::step_ended() {
 bool DropPolicy::calibrates_again() const {
   if (options_.threshold != Threshold::automatic || hopeless() != nullptr) return false;
   if (retry_at_ != 0 && next_ >= retry_at_) return true;
-  return options_.recalibrate != DropOptions::never && options_.recalibrate != DropOptions::on_drift && next_ - decided_at_ >= options_.recalibrate;
+  return options_.recalibrate != DropOptions::never && options_.recalibrate != DropOptions::on_drift &&
+         next_ - decided_at_ >= options_.recalibrate;
 }
 
 void DropPolicy::describe(DropReport& report) const {
@@ -147,11 +150,14 @@ std::vector<std::string> DropPolicy::window_gathered(std::span<const std::vector
   if ((phase_ == Phase::dropping || phase_ == Phase::off) && calibrates_again()) return enter(Phase::calibrating), warnings;
   if (phase_ != Phase::dropping || last) return warnings;
   if (const auto straggler = persistent_straggler(drop_by_rank(sums))) {
-    warnings.push_back("persistent_straggler: rank " + std::to_string(straggler->worker) + " has dropped " + percent(straggler->drop) + " of its micro-batches in " + std::to_string(sums.steps) +
-                       " steps, the others " + percent(straggler->others) + " on average: give it fewer micro-batches, or its data are hardly learned from");
+    warnings.push_back("persistent_straggler: rank " + std::to_string(straggler->worker) + " has dropped " +
+                       percent(straggler->drop) + " of its micro-batches in " + std::to_string(sums.steps) +
+                       " steps, the others " + percent(straggler->others) +
+                       " on average: give it fewer micro-batches, or its data are hardly learned from");
   }
   // Ranks without data compute nothing in a step, and that is no fault of the threshold.
-  const double share = static_cast<double>(sums.planned) / (static_cast<double>(ranks_) * micro_batches_ * static_cast<double>(sums.steps));
+  const double share =
+      static_cast<double>(sums.planned) / (static_cast<double>(ranks_) * micro_batches_ * static_cast<double>(sums.steps));
   if (options_.threshold == Threshold::automatic && share > 0) judge(report_.per_second / share, warnings);
   return warnings;
 }
@@ -159,15 +165,18 @@ std::vector<std::string> DropPolicy::window_gathered(std::span<const std::vector
 // Whether what is in force does what it promised.
 void DropPolicy::judge(double per_second, std::vector<std::string>& warnings) {
   if (options_.recalibrate == DropOptions::on_drift && std::abs(report_.drop - decision_->predicted_drop) > drift) {
-    warnings.push_back("drift: " + percent(report_.drop) + " were dropped and " + percent(decision_->predicted_drop) + " predicted: nothing is dropped for " + std::to_string(options_.calibration_steps) +
+    warnings.push_back("drift: " + percent(report_.drop) + " were dropped and " + percent(decision_->predicted_drop) +
+                       " predicted: nothing is dropped for " + std::to_string(options_.calibration_steps) +
                        " steps, which are recorded");
     enter(Phase::calibrating);
   } else if (report_.drop > options_.max_drop + drift) {
     decision_->off = 1;
-    switch_off("dropped " + percent(report_.drop) + " in " + std::to_string(report_.steps) + " steps, more than max_drop (" + percent(options_.max_drop) + ") and " + percent(drift));
+    switch_off("dropped " + percent(report_.drop) + " in " + std::to_string(report_.steps) + " steps, more than max_drop (" +
+               percent(options_.max_drop) + ") and " + percent(drift));
   } else if (per_second < decision_->per_second) {
     decision_->off = 1;
-    switch_off("not quicker: " + number(per_second) + " micro-batches/s in " + std::to_string(report_.steps) + " steps, and " + number(decision_->per_second) + " when nothing was dropped");
+    switch_off("not quicker: " + number(per_second) + " micro-batches/s in " + std::to_string(report_.steps) + " steps, and " +
+               number(decision_->per_second) + " when nothing was dropped");
     retry_at_ = next_ + retry_steps;
   }
 }
@@ -220,7 +229,8 @@ void DropPolicy::adopt(const Decision& decision, const std::string& why_off) {
 
 void DropPolicy::foresee(const ComputeTrace& trace) {
   if (!decision_) return;
-  const auto value = options_.rule == Rule::at ? replayed(trace, decision_->threshold_ns, decision_->other_ns) : value_of(trace, rule_, decision_->threshold_ns, decision_->other_ns);
+  const auto value = options_.rule == Rule::at ? replayed(trace, decision_->threshold_ns, decision_->other_ns)
+                                               : value_of(trace, rule_, decision_->threshold_ns, decision_->other_ns);
   decision_->predicted_step = value.step, decision_->predicted_total = value.total, decision_->predicted_drop = value.drop;
   begin_report();
 }
@@ -266,7 +276,9 @@ bool DropPolicy::read(ByteReader& reader) {
   const bool decided = reader.read<uint8_t>() != 0;
   const auto decision = reader.read<Decision>();
   read.why_off_ = reader.read_string(reason_bytes_max);
-  if (!reader.ok() || read.ranks_ == 0 || read.phase_ > Phase::off || read.next_ == 0 || (read.phase_ == Phase::dropping && !decided) || (read.phase_ == Phase::warming_up && read.left_ == 0)) return false;
+  if (!reader.ok() || read.ranks_ == 0 || read.phase_ > Phase::off || read.next_ == 0 ||
+      (read.phase_ == Phase::dropping && !decided) || (read.phase_ == Phase::warming_up && read.left_ == 0))
+    return false;
   read.decision_ = decided ? std::optional(decision) : std::nullopt;
   read.rule_.micro_batch_ns = decided ? decision.micro_batch_ns : 0;
   read.total_ = {};

@@ -1,5 +1,6 @@
-// When to record, when to search, when to drop and when not to: a state machine that is told what all ranks did, and so is the same on all of them.
-// Between two gatherings it depends on the step's number alone, so that ranks ask for them at the same time.
+// When to record, when to search, when to drop and when not to: a state machine that is told what all ranks did, and so is the
+// same on all of them. Between two gatherings it depends on the step's number alone, so that ranks ask for them at the same
+// time.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ class DropPolicy {
     double predicted_step = 1, predicted_total = 1, predicted_drop = 0;
     double per_second = 0;  // micro-batches of all ranks in the recorded steps
     uint64_t trace_hash = 0;
-    uint64_t off = 0;       // 1: nothing is to be dropped
+    uint64_t off = 0;  // 1: nothing is to be dropped
     friend bool operator==(const Decision&, const Decision&) = default;
   };
 
@@ -56,7 +57,8 @@ class DropPolicy {
   Decision decision_of(const ComputeTrace& trace, std::string& why_off) const;
   void adopt(const Decision& decision, const std::string& why_off);
 
-  // The group has other ranks now than when this was written. The threshold stays, as it does not depend on the number of ranks; what it promises does: foresee().
+  // The group has other ranks now than when this was written. The threshold stays, as it does not depend on the number of
+  // ranks; what it promises does: foresee().
   void regrouped(uint32_t ranks);
   void foresee(const ComputeTrace& trace);
   // Nothing is dropped while it warms up again: the state is another run's.
@@ -85,11 +87,11 @@ class DropPolicy {
   StopRule rule_;
   Phase phase_ = Phase::warming_up;
   uint64_t next_ = 1;
-  uint64_t left_ = 0;             // steps of this phase; 0: it has no end
+  uint64_t left_ = 0;  // steps of this phase; 0: it has no end
   uint64_t window_from_ = 1, window_left_ = 0;
   uint64_t recorded_from_ = 1;
-  uint64_t decided_at_ = 0;       // the step before which the last trace was searched
-  uint64_t retry_at_ = 0;         // 0: never
+  uint64_t decided_at_ = 0;  // the step before which the last trace was searched
+  uint64_t retry_at_ = 0;    // 0: never
   std::optional<Decision> decision_;
   std::string why_off_;
   DropReport report_;

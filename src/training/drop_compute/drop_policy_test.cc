@@ -16,14 +16,17 @@ using Gather = DropPolicy::Gather;
 // A policy and its ranks: what each computes in a step, and what steps take.
 class Told {
  public:
-  Told(const std::string& options, uint32_t ranks, uint32_t micro_batches = 10) : policy(*DropOptions::parse(options), ranks, micro_batches), ranks_(ranks), micro_batches_(micro_batches) {}
+  Told(const std::string& options, uint32_t ranks, uint32_t micro_batches = 10)
+      : policy(*DropOptions::parse(options), ranks, micro_batches), ranks_(ranks), micro_batches_(micro_batches) {}
 
   // So many steps in which rank r computes computed[r] micro-batches. Gathers as ranks would.
   void steps(uint64_t count, const std::vector<uint64_t>& computed, int64_t wall_ns = 10 * millisecond) {
     for (uint64_t i = 0; i < count; ++i) {
       const auto from = policy.window_from();
       window_.resize(ranks_);
-      for (uint32_t rank = 0; rank < ranks_; ++rank) window_[rank].push_back({.planned = micro_batches_, .computed = computed[rank], .compute_ns = wall_ns - millisecond, .wall_ns = wall_ns});
+      for (uint32_t rank = 0; rank < ranks_; ++rank)
+        window_[rank].push_back(
+            {.planned = micro_batches_, .computed = computed[rank], .compute_ns = wall_ns - millisecond, .wall_ns = wall_ns});
       gathered = policy.step_ended();
       if (gathered != Gather::nothing) warnings = policy.window_gathered(window_);
       if (gathered == Gather::trace) adopt();
@@ -33,7 +36,12 @@ class Told {
   void adopt() { policy.adopt(decision, decision.off != 0 ? "so it was found" : ""); }
 
   DropPolicy policy;
-  DropPolicy::Decision decision{.threshold_ns = 8 * millisecond, .micro_batch_ns = millisecond, .predicted_step = 1.2, .predicted_total = 1.2, .predicted_drop = 0.1, .per_second = 1000};
+  DropPolicy::Decision decision{.threshold_ns = 8 * millisecond,
+                                .micro_batch_ns = millisecond,
+                                .predicted_step = 1.2,
+                                .predicted_total = 1.2,
+                                .predicted_drop = 0.1,
+                                .per_second = 1000};
   Gather gathered = Gather::nothing;
   std::vector<std::string> warnings;
 
@@ -97,7 +105,8 @@ TEST(DropPolicy, what_a_run_ends_with_is_told_and_nothing_follows_from_it) {
   run.steps(49, {10, 10});
   ASSERT_EQ(run.policy.phase(), Phase::dropping);
   (void)run.policy.step_ended();
-  const std::vector<std::vector<StepRecord>> one_step(2, {{.planned = 10, .computed = 1, .compute_ns = millisecond, .wall_ns = 10 * millisecond}});
+  const std::vector<std::vector<StepRecord>> one_step(
+      2, {{.planned = 10, .computed = 1, .compute_ns = millisecond, .wall_ns = 10 * millisecond}});
   EXPECT_TRUE(run.policy.window_gathered(one_step, true).empty());
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
   EXPECT_DOUBLE_EQ(run.policy.report().drop, 0.9);
@@ -181,7 +190,9 @@ TEST(DropPolicy, another_one_goes_on_from_what_it_has_written) {
 
 // A rank whose shard is through counts for nothing: neither for what was dropped, nor for who waited.
 TEST(DropPolicy, leaves_ranks_without_data_out_of_its_numbers) {
-  const std::vector<std::vector<StepRecord>> ranks{{{10, 8, 5 * millisecond, 10 * millisecond}, {10, 10, 6 * millisecond, 10 * millisecond}}, {{0, 0, 0, 10 * millisecond}, {4, 2, 2 * millisecond, 10 * millisecond}}};
+  const std::vector<std::vector<StepRecord>> ranks{
+      {{10, 8, 5 * millisecond, 10 * millisecond}, {10, 10, 6 * millisecond, 10 * millisecond}},
+      {{0, 0, 0, 10 * millisecond}, {4, 2, 2 * millisecond, 10 * millisecond}}};
   const auto sums = sums_of(ranks);
   DropReport report;
   fill(report, sums);
@@ -197,8 +208,10 @@ TEST(DropPolicy, ranks_without_data_are_no_reason_to_switch_off) {
   Told run("auto", 2);
   run.steps(49, {10, 10});
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
-  const StepRecord computes{10, 9, 14 * millisecond, 15 * millisecond}, through{0, 0, 0, 15 * millisecond};  // 600 micro-batches a second; 1200 with all ranks, 1000 before
-  (void)run.policy.window_gathered(std::vector<std::vector<StepRecord>>{std::vector<StepRecord>(100, computes), std::vector<StepRecord>(100, through)});
+  const StepRecord computes{10, 9, 14 * millisecond, 15 * millisecond},
+      through{0, 0, 0, 15 * millisecond};  // 600 micro-batches a second; 1200 with all ranks, 1000 before
+  (void)run.policy.window_gathered(
+      std::vector<std::vector<StepRecord>>{std::vector<StepRecord>(100, computes), std::vector<StepRecord>(100, through)});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
 }
 
@@ -208,7 +221,8 @@ TEST(DropPolicy, is_as_quick_with_fewer_ranks_if_each_is) {
   run.policy.regrouped(1 + 3);
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
   run.policy.regrouped(3);
-  const std::vector<StepRecord> slow(1, {10, 9, 14 * millisecond, 15 * millisecond}), slower(1, {10, 9, 18 * millisecond, 19 * millisecond});  // 600 a second and rank; 500 before
+  const std::vector<StepRecord> slow(1, {10, 9, 14 * millisecond, 15 * millisecond}),
+      slower(1, {10, 9, 18 * millisecond, 19 * millisecond});  // 600 a second and rank; 500 before
   (void)run.policy.window_gathered(std::vector{slow, slow, slow});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
   EXPECT_NEAR(run.policy.report().per_second_before, 1500, 1e-6);
@@ -266,7 +280,11 @@ TEST(DropPolicy, says_in_one_line_what_a_window_came_to) {
   Told run("auto", 2);
   run.steps(149, {9, 9}, 15 * millisecond);
   const auto text = run.policy.report().to_string();
-  EXPECT_EQ(text.rfind("steps 50 to 149, dropping, after, threshold 0.008 s: dropped 10 % (predicted 10), most by rank 0: 10 %; 1200 micro-batches/s, 1.2 times those before (predicted 1.2)", 0), 0u) << text;
+  EXPECT_EQ(text.rfind("steps 50 to 149, dropping, after, threshold 0.008 s: dropped 10 % (predicted 10), most by rank 0: 10 "
+                       "%; 1200 micro-batches/s, 1.2 times those before (predicted 1.2)",
+                       0),
+            0u)
+      << text;
   EXPECT_NE(text.find("11.11 % more steps make up for it"), std::string::npos) << text;
   Told fixed("0.008", 2);  // nothing was recorded to predict from
   fixed.steps(105, {9, 9});

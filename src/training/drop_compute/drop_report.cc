@@ -19,7 +19,9 @@ double deviation(double sum, double squared, uint64_t count) {
   return std::sqrt(std::max(0.0, (squared - sum * sum / n) / (n - 1)));
 }
 
-double share_dropped(uint64_t planned, uint64_t computed) { return planned == 0 ? 0 : static_cast<double>(planned - computed) / static_cast<double>(planned); }
+double share_dropped(uint64_t planned, uint64_t computed) {
+  return planned == 0 ? 0 : static_cast<double>(planned - computed) / static_cast<double>(planned);
+}
 
 // Four digits.
 std::string brief(double value) {
@@ -65,13 +67,15 @@ DropSums sums_of(std::span<const std::vector<StepRecord>> ranks) {
     sums.compute += last, sums.compute_squared += last * last;
     if (first < last) sums.spread += last - first;
   }
-  for (size_t rank = 0; rank < ranks.size(); ++rank) sums.planned += sums.planned_by[rank], sums.computed += sums.computed_by[rank];
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    sums.planned += sums.planned_by[rank], sums.computed += sums.computed_by[rank];
   return sums;
 }
 
 std::vector<double> drop_by_rank(const DropSums& sums) {
   std::vector<double> drop;
-  for (size_t rank = 0; rank < sums.planned_by.size(); ++rank) drop.push_back(share_dropped(sums.planned_by[rank], sums.computed_by[rank]));
+  for (size_t rank = 0; rank < sums.planned_by.size(); ++rank)
+    drop.push_back(share_dropped(sums.planned_by[rank], sums.computed_by[rank]));
   return drop;
 }
 
@@ -103,8 +107,11 @@ std::string DropReport::to_string() const {
   if (threshold > 0 && predicted_total > 0) text += " (predicted " + brief(100 * predicted_drop) + ")";
   if (threshold > 0) text += ", most by rank " + std::to_string(drop_most_rank) + ": " + brief(100 * drop_most) + " %";
   text += "; " + brief(per_second) + " micro-batches/s";
-  if (threshold > 0 && per_second_before > 0) text += ", " + brief(per_second / per_second_before) + " times those before" + (predicted_total > 0 ? " (predicted " + brief(predicted_total) + ")" : "");
-  text += "; step " + brief(step_mean) + " s, deviation " + brief(step_deviation) + "; computing " + brief(compute_mean) + " s, deviation " + brief(compute_deviation) + ", spread " + brief(arrival_spread);
+  if (threshold > 0 && per_second_before > 0)
+    text += ", " + brief(per_second / per_second_before) + " times those before" +
+            (predicted_total > 0 ? " (predicted " + brief(predicted_total) + ")" : "");
+  text += "; step " + brief(step_mean) + " s, deviation " + brief(step_deviation) + "; computing " + brief(compute_mean) +
+          " s, deviation " + brief(compute_deviation) + ", spread " + brief(arrival_spread);
   if (extra_steps > 0) text += "; " + brief(100 * extra_steps) + " % more steps make up for it";
   return text;
 }

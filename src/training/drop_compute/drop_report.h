@@ -19,9 +19,9 @@ struct StepRecord {
 // Sums over steps, that are added up window by window.
 struct DropSums {
   uint64_t steps = 0, planned = 0, computed = 0;
-  double wall = 0, wall_squared = 0;        // of steps: mean over ranks, s
-  double compute = 0, compute_squared = 0;  // of the slowest rank
-  double spread = 0;                        // last less first rank that stopped
+  double wall = 0, wall_squared = 0;              // of steps: mean over ranks, s
+  double compute = 0, compute_squared = 0;        // of the slowest rank
+  double spread = 0;                              // last less first rank that stopped
   std::vector<uint64_t> planned_by, computed_by;  // by rank
 
   void add(const DropSums& other);

@@ -14,17 +14,28 @@ using Normalize = DropOptions::Normalize;
 
 constexpr size_t pending_max = 4;  // averages that wait for a micro-batch that was left; then the step waits
 
-int64_t steady_now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+int64_t steady_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
 Dropper::Dropper(uint32_t micro_batches, const DropOptions& options, const std::optional<Group>& replica, const Now& now)
-    : options_(options), micro_batches_(micro_batches), now_(now ? now : Now(&steady_now)), replica_(replica), policy_(options, 1, micro_batches), controller_(micro_batches), shard_left_(options.shard) {}
+    : options_(options),
+      micro_batches_(micro_batches),
+      now_(now ? now : Now(&steady_now)),
+      replica_(replica),
+      policy_(options, 1, micro_batches),
+      controller_(micro_batches),
+      shard_left_(options.shard) {}
 
 Status Dropper::begin_step() {
   if (begun_) return {Code::invalid, "begin_step() without end_step() before"};
   settle();
-  if (unsure_) return {Code::invalid, "the last step has failed after its micro-batches, and other ranks may have done it: all call resume(), after Group::reform() if one is lost"};
+  if (unsure_)
+    return {Code::invalid,
+            "the last step has failed after its micro-batches, and other ranks may have done it: all call resume(), after "
+            "Group::reform() if one is lost"};
   if (loaded_) {
     if (auto status = agree_on_checkpoints(); !status.ok()) return status;
   }
@@ -34,7 +45,8 @@ Status Dropper::begin_step() {
   close_last_step(reduced_ && !gathers ? *reduced_ : now);
   if (auto status = gather(); !status.ok()) return status;
   if (window_from_ != policy_.window_from()) window_.clear(), window_from_ = policy_.window_from();
-  if (policy_.records() && recorded_from_ != policy_.recorded_from()) recorded_.clear(), recorded_from_ = policy_.recorded_from();
+  if (policy_.records() && recorded_from_ != policy_.recorded_from())
+    recorded_.clear(), recorded_from_ = policy_.recorded_from();
   begin_computing(reduced_ && !gathers ? *reduced_ : gathers ? now_() : now);
   reduced_.reset();
   return {};
@@ -75,7 +87,8 @@ void Dropper::pause() {
 DropController::StepOptions Dropper::step_options() const {
   DropController::StepOptions options;
   const auto step = policy_.next_step();
-  options.planned = options_.shard == 0 ? micro_batches_ : static_cast<uint32_t>(std::min<uint64_t>(micro_batches_, shard_left_));
+  options.planned =
+      options_.shard == 0 ? micro_batches_ : static_cast<uint32_t>(std::min<uint64_t>(micro_batches_, shard_left_));
   if (step > untimed_until_) options.threshold_ns = policy_.threshold_ns();
   if (step <= options_.replay.size()) options.forced = options_.replay[step - 1];
   return options;
@@ -98,8 +111,11 @@ bool Dropper::next() {
     return stop(), false;
   }
   if (!runs_) return decide(controller_.stopped() ? DropController::Verdict::stop : DropController::Verdict::run_next);
-  if (policy_.phase() == Phase::warming_up && !replica_ && !controller_.last_runs() && outer_->counters().begun > calls_before_) {
-    failure_ = {Code::invalid, "collective_inside_micro_batch: the group's collectives were called while a micro-batch was computed; a rank that leaves it out would leave the others waiting"};
+  if (policy_.phase() == Phase::warming_up && !replica_ && !controller_.last_runs() &&
+      outer_->counters().begun > calls_before_) {
+    failure_ = {Code::invalid,
+                "collective_inside_micro_batch: the group's collectives were called while a micro-batch was computed; a rank "
+                "that leaves it out would leave the others waiting"};
   }
   return decide(controller_.micro_batch_done(now_()));
 }
@@ -139,7 +155,9 @@ void Dropper::stop() {
 }
 
 // By how much the place in the data moves on.
-uint64_t Dropper::taken() const { return options_.tail == DropOptions::Tail::discard ? step_options().planned : controller_.computed(); }
+uint64_t Dropper::taken() const {
+  return options_.tail == DropOptions::Tail::discard ? step_options().planned : controller_.computed();
+}
 
 bool Dropper::should_stop() const { return begun_ && runs_ && !replica_ && controller_.should_stop(now_()); }
 
@@ -164,7 +182,9 @@ Result<DropStep> Dropper::end_step() {
   if (!failure_.ok()) return failure_;
   if (counts_) {
     step.applied = sums_[0] > 0;
-    if (options_.normalize == Normalize::computed && step.applied) step.scale = static_cast<float>(static_cast<double>(micro_batches_) * group_->world_size() / static_cast<double>(sums_[0]));
+    if (options_.normalize == Normalize::computed && step.applied)
+      step.scale =
+          static_cast<float>(static_cast<double>(micro_batches_) * group_->world_size() / static_cast<double>(sums_[0]));
     step.epoch_ended = sums_[2] == 0;
   }
   unsure_ = false;
@@ -229,14 +249,17 @@ Result<DropStep> Dropper::run_inline(std::span<float> gradients, const DropWork&
   return step;
 }
 
-// What is left running may take longer than the whole next step. Then that one is joined with zeros, and the averages of both wait.
+// What is left running may take longer than the whole next step. Then that one is joined with zeros, and the averages of both
+// wait.
 Result<DropStep> Dropper::run_at(std::span<float> gradients, const DropWork& work) {
   if (!background_) {
     auto made = BackgroundCompute::make(gradients.size(), now_);
     if (!made.ok()) return made.status();
     background_ = *std::move(made);
   }
-  if (gradients.size() != background_->elements()) return Status(Code::invalid, "run() with " + std::to_string(gradients.size()) + " gradients, and with " + std::to_string(background_->elements()) + " before");
+  if (gradients.size() != background_->elements())
+    return Status(Code::invalid, "run() with " + std::to_string(gradients.size()) + " gradients, and with " +
+                                     std::to_string(background_->elements()) + " before");
   if (auto status = begin_step(); !status.ok()) return status;
   const bool may_wait = pending_.size() < pending_max;
   if (background_->wait_idle_until(may_wait ? controller_.timer_ns() : std::nullopt)) {

@@ -1,5 +1,5 @@
-// What is behind DropCompute (unisono/drop_compute.h): the clock, the group, and what a rank remembers of its steps. Whether to go on is decided by
-// drop_controller.h, when to drop at all by drop_policy.h.
+// What is behind DropCompute (unisono/drop_compute.h): the clock, the group, and what a rank remembers of its steps. Whether to
+// go on is decided by drop_controller.h, when to drop at all by drop_policy.h.
 //
 // One thread calls it; with the rule `at`, run() has another one for computing (background_compute.h).
 #pragma once
@@ -24,7 +24,8 @@ class Dropper {
  public:
   using Now = std::function<int64_t()>;
   // now: for tests; else a steady clock.
-  static Result<std::unique_ptr<Dropper>> make(const Group& group, uint32_t micro_batches, const DropOptions& options, const std::optional<Group>& replica, const Now& now = {});
+  static Result<std::unique_ptr<Dropper>> make(const Group& group, uint32_t micro_batches, const DropOptions& options,
+                                               const std::optional<Group>& replica, const Now& now = {});
 
   ~Dropper() { settle(); }
 
@@ -32,7 +33,9 @@ class Dropper {
   bool next();
   uint64_t position() const { return position_ + (begun_ ? controller_.computed() : 0); }
   // By the time only the first of a replica knows it.
-  bool last() const { return replica_ && replica_->rank() != 0 ? runs_ && controller_.computed() + 1 >= micro_batches_ : controller_.last_runs(); }
+  bool last() const {
+    return replica_ && replica_->rank() != 0 ? runs_ && controller_.computed() + 1 >= micro_batches_ : controller_.last_runs();
+  }
   bool should_stop() const;
   void abandon();
   Result<DropStep> end_step();
@@ -48,8 +51,8 @@ class Dropper {
   Bytes save() const;
   Status load(ByteView bytes);
   Status resume(const Group& group, const std::optional<Group>& replica = {});
-  // The steps in [from, until) that all ranks have recorded; only_some: that all those have which have recorded any. None if there is none. All ranks
-  // call it alike.
+  // The steps in [from, until) that all ranks have recorded; only_some: that all those have which have recorded any. None if
+  // there is none. All ranks call it alike.
   Result<std::optional<ComputeTrace>> trace_of(uint64_t from, uint64_t until, bool only_some);
 
  private:
@@ -101,30 +104,30 @@ class Dropper {
   DropPolicy policy_;
   DropController controller_;
 
-  bool begun_ = false;           // between begin_step() and end_step()
-  bool runs_ = false;            // a micro-batch
-  int64_t start_ = 0;            // of the step
+  bool begun_ = false;              // between begin_step() and end_step()
+  bool runs_ = false;               // a micro-batch
+  int64_t start_ = 0;               // of the step
   std::optional<int64_t> reduced_;  // `at`: when the last all-reduce was over
   int64_t stopped_ = 0;
-  bool unsure_ = false;          // the last step has stopped here and not ended: others may have done it
-  uint64_t position_ = 0;        // of this rank's next micro-batch, before the step
+  bool unsure_ = false;    // the last step has stopped here and not ended: others may have done it
+  uint64_t position_ = 0;  // of this rank's next micro-batch, before the step
   uint64_t shard_left_ = 0;
-  bool epoch_ended_ = false;     // with the last step
-  uint64_t uncertain_ = 0;       // micro-batches of a step that has not ended well here: others may have used them
-  uint64_t untimed_until_ = 0;   // this rank has just come: its steps before are neither cut nor recorded
-  bool loaded_ = false;          // and not agreed on with the others
-  bool counts_ = false;          // travel in each step: some rank may have computed nothing, or they are needed
+  bool epoch_ended_ = false;    // with the last step
+  uint64_t uncertain_ = 0;      // micro-batches of a step that has not ended well here: others may have used them
+  uint64_t untimed_until_ = 0;  // this rank has just come: its steps before are neither cut nor recorded
+  bool loaded_ = false;         // and not agreed on with the others
+  bool counts_ = false;         // travel in each step: some rank may have computed nothing, or they are needed
   Counts sums_{};
-  Work counting_;                // in sums_
-  uint64_t calls_before_ = 0;    // that the program's group had begun when the micro-batch did
-  Status failure_;               // of this step, found in next()
+  Work counting_;              // in sums_
+  uint64_t calls_before_ = 0;  // that the program's group had begun when the micro-batch did
+  Status failure_;             // of this step, found in next()
   DropPolicy::Gather due_ = DropPolicy::Gather::nothing;
   uint64_t window_from_ = 0;
-  std::vector<StepRecord> window_;       // of this rank; the last one's wall time is not known until the next begins
-  std::vector<RecordedStep> recorded_;   // since recorded_from_
+  std::vector<StepRecord> window_;      // of this rank; the last one's wall time is not known until the next begins
+  std::vector<RecordedStep> recorded_;  // since recorded_from_
   uint64_t recorded_from_ = 0;
-  bool open_record_ = false;             // recorded_.back() lacks its wall time
-  std::vector<std::string> warnings_;    // not told yet
+  bool open_record_ = false;                       // recorded_.back() lacks its wall time
+  std::vector<std::string> warnings_;              // not told yet
   std::unique_ptr<BackgroundCompute> background_;  // `at`
   std::vector<Pending> pending_;                   // averages whose optimizer's step waits for a micro-batch that was left
 };

@@ -21,13 +21,17 @@ uint64_t text_hash(std::string_view text) { return hash_of(std::as_bytes(std::sp
 struct Dropper::Told {
   uint64_t was_there = 0;  // 1: in the former group
   uint64_t next_step = 0;
-  uint64_t counts = 0;     // 1: this rank may compute nothing in a step, or its shard ends
+  uint64_t counts = 0;       // 1: this rank may compute nothing in a step, or its shard ends
   uint64_t epoch_ended = 0;  // 1: with the step before
 };
 
-Result<std::unique_ptr<Dropper>> Dropper::make(const Group& group, uint32_t micro_batches, const DropOptions& options, const std::optional<Group>& replica, const Now& now) {
+Result<std::unique_ptr<Dropper>> Dropper::make(const Group& group, uint32_t micro_batches, const DropOptions& options,
+                                               const std::optional<Group>& replica, const Now& now) {
   if (auto status = options.check(micro_batches); !status.ok()) return status;
-  if (replica && options.rule == DropOptions::Rule::at) return Status(Code::invalid, "bad_option: the rule at lets each process stop by its own clock; a replica of several needs after or before");
+  if (replica && options.rule == DropOptions::Rule::at)
+    return Status(
+        Code::invalid,
+        "bad_option: the rule at lets each process stop by its own clock; a replica of several needs after or before");
   std::unique_ptr<Dropper> dropper(new Dropper(micro_batches, options, replica, now));
   if (auto status = dropper->meet(group, false); !status.ok()) return status;
   return dropper;
@@ -52,7 +56,10 @@ Status Dropper::meet(const Group& group, bool was_there) {
   auto own = Group(group).split(all);
   if (!own.ok()) return own.status();
   if (const auto met = own->barrier({.agreement = digest()}); !met.ok()) {
-    return met.status().code() == Code::invalid ? Status(Code::invalid, "config_mismatch: options of DropCompute or numbers of micro-batches differ: " + met.status().message()) : met.status();
+    return met.status().code() == Code::invalid
+               ? Status(Code::invalid,
+                        "config_mismatch: options of DropCompute or numbers of micro-batches differ: " + met.status().message())
+               : met.status();
   }
   const auto told = ask(*own, was_there);
   if (!told.ok()) return told.status();
@@ -99,7 +106,11 @@ void Dropper::catch_up(bool epoch_ended) {
 // Ranks that go on from different steps would tell each other of their times in different steps.
 Status Dropper::agree_on_checkpoints() {
   if (const auto met = group_->barrier({.agreement = policy_.next_step()}); !met.ok()) {
-    return met.status().code() == Code::invalid ? Status(Code::invalid, "config_mismatch: ranks have loaded checkpoints of different steps; this one's of step " + std::to_string(policy_.next_step() - 1) + ": " + met.status().message()) : met.status();
+    return met.status().code() == Code::invalid
+               ? Status(Code::invalid,
+                        "config_mismatch: ranks have loaded checkpoints of different steps; this one's of step " +
+                            std::to_string(policy_.next_step() - 1) + ": " + met.status().message())
+               : met.status();
   }
   loaded_ = false;
   return {};
@@ -107,8 +118,13 @@ Status Dropper::agree_on_checkpoints() {
 
 Result<std::vector<Dropper::Told>> Dropper::ask(Group& group, bool was_there) const {
   std::vector<Told> told(group.world_size());
-  const bool nothing_possible = options_.rule == DropOptions::Rule::at || options_.min_computed == 0 || std::find(options_.replay.begin(), options_.replay.end(), 0u) != options_.replay.end();
-  told[group.rank()] = {.was_there = was_there ? 1u : 0u, .next_step = policy_.next_step(), .counts = nothing_possible || options_.normalize == DropOptions::Normalize::computed || options_.shard > 0 ? 1u : 0u, .epoch_ended = epoch_ended_ ? 1u : 0u};
+  const bool nothing_possible = options_.rule == DropOptions::Rule::at || options_.min_computed == 0 ||
+                                std::find(options_.replay.begin(), options_.replay.end(), 0u) != options_.replay.end();
+  told[group.rank()] = {
+      .was_there = was_there ? 1u : 0u,
+      .next_step = policy_.next_step(),
+      .counts = nothing_possible || options_.normalize == DropOptions::Normalize::computed || options_.shard > 0 ? 1u : 0u,
+      .epoch_ended = epoch_ended_ ? 1u : 0u};
   const std::span numbers(reinterpret_cast<uint64_t*>(told.data()), told.size() * sizeof(Told) / sizeof(uint64_t));
   if (auto gathered = group.all_gather(numbers); !gathered.ok()) return gathered.status();
   return told;
@@ -121,7 +137,9 @@ Status Dropper::take_over(Group& group, uint32_t leader) {
   uint64_t size = writer.view().size();
   if (auto sent = group.broadcast(std::span(&size, 1), leader); !sent.ok()) return sent.status();
   std::vector<uint8_t> bytes(size);
-  if (group.rank() == leader) std::transform(writer.view().begin(), writer.view().end(), bytes.begin(), [](std::byte byte) { return static_cast<uint8_t>(byte); });
+  if (group.rank() == leader)
+    std::transform(writer.view().begin(), writer.view().end(), bytes.begin(),
+                   [](std::byte byte) { return static_cast<uint8_t>(byte); });
   if (auto sent = group.broadcast(std::span(bytes), leader); !sent.ok()) return sent.status();
   ByteReader reader(std::as_bytes(std::span(bytes)));
   if (!policy_.read(reader)) return {Code::internal, "rank " + std::to_string(leader) + " told a state that makes no sense"};
@@ -182,15 +200,20 @@ Status Dropper::gather_window(bool last) {
   const std::span numbers(reinterpret_cast<uint64_t*>(all.data()), all.size() * row);
   if (auto gathered = group_->all_gather(numbers, {}, {.codec = Codec()}); !gathered.ok()) return gathered.status();
   std::vector<std::vector<StepRecord>> ranks;
-  for (size_t rank = 0; rank < world; ++rank) ranks.emplace_back(all.begin() + static_cast<ptrdiff_t>(rank * steps), all.begin() + static_cast<ptrdiff_t>((rank + 1) * steps));
+  for (size_t rank = 0; rank < world; ++rank)
+    ranks.emplace_back(all.begin() + static_cast<ptrdiff_t>(rank * steps),
+                       all.begin() + static_cast<ptrdiff_t>((rank + 1) * steps));
   for (auto& warning : policy_.window_gathered(ranks, last)) warnings_.push_back(std::move(warning));
   return {};
 }
 
 Result<DropReport> Dropper::finish() {
-  if (begun_ || unsure_) return Status(Code::invalid, begun_ ? "finish() in the midst of a step" : "finish() after a step that has failed: resume() comes first");
+  if (begun_ || unsure_)
+    return Status(Code::invalid,
+                  begun_ ? "finish() in the midst of a step" : "finish() after a step that has failed: resume() comes first");
   close_last_step(now_());
-  if (due_ == DropPolicy::Gather::nothing && policy_.next_step() > policy_.window_from() && policy_.phase() != DropPolicy::Phase::warming_up) {
+  if (due_ == DropPolicy::Gather::nothing && policy_.next_step() > policy_.window_from() &&
+      policy_.phase() != DropPolicy::Phase::warming_up) {
     if (window_from_ != policy_.window_from()) window_.clear(), window_from_ = policy_.window_from();
     if (auto status = gather_window(true); !status.ok()) return status;
     window_.clear(), window_from_ = policy_.window_from();
@@ -212,8 +235,10 @@ Status Dropper::gather_trace() {
   const std::span words(reinterpret_cast<uint64_t*>(&decision), sizeof(decision) / sizeof(uint64_t));
   if (auto sent = group_->broadcast(words, 0, {.codec = Codec()}); !sent.ok()) return sent.status();
   if (decision != mine) {
-    warnings_.push_back("calibration_mismatch: this rank found the threshold " + std::to_string(mine.threshold_ns) + " ns and rank 0 " + std::to_string(decision.threshold_ns) + " ns in " +
-                        (decision.trace_hash == mine.trace_hash ? "the same table" : "another table") + "; that of rank 0 is used");
+    warnings_.push_back("calibration_mismatch: this rank found the threshold " + std::to_string(mine.threshold_ns) +
+                        " ns and rank 0 " + std::to_string(decision.threshold_ns) + " ns in " +
+                        (decision.trace_hash == mine.trace_hash ? "the same table" : "another table") +
+                        "; that of rank 0 is used");
     if (why_off.empty()) why_off = "rank 0 has found no threshold that pays";
   }
   policy_.adopt(decision, why_off);
@@ -234,11 +259,14 @@ Status Dropper::load(ByteView bytes) {
   if (bytes.size() < sizeof(uint64_t)) return corrupt("that is too short");
   const auto body = bytes.first(bytes.size() - sizeof(uint64_t));
   ByteReader reader(body), end(bytes.last(sizeof(uint64_t)));
-  if (reader.read<uint32_t>() != state_magic || reader.read<uint32_t>() != state_version) return corrupt("does not begin as one of this version");
+  if (reader.read<uint32_t>() != state_magic || reader.read<uint32_t>() != state_version)
+    return corrupt("does not begin as one of this version");
   if (end.read<uint64_t>() != hash_of(body)) return corrupt("was cut or damaged");
-  if (reader.read<uint64_t>() != digest()) return {Code::invalid, "config_mismatch: the checkpoint is of other options or of another number of micro-batches"};
+  if (reader.read<uint64_t>() != digest())
+    return {Code::invalid, "config_mismatch: the checkpoint is of other options or of another number of micro-batches"};
   const auto position = reader.read<uint64_t>(), shard = reader.read<uint64_t>(), shard_left = reader.read<uint64_t>();
-  if (shard != options_.shard || shard_left > shard) return {Code::invalid, "config_mismatch: the checkpoint is of a shard of another size"};
+  if (shard != options_.shard || shard_left > shard)
+    return {Code::invalid, "config_mismatch: the checkpoint is of a shard of another size"};
   auto policy = policy_;
   if (!policy.read(reader) || !reader.done()) return corrupt("makes no sense");
   policy.regrouped(group_->world_size());

@@ -10,8 +10,8 @@
 namespace unisono {
 namespace {
 
-// Of values with shares, in ascending order: with F(x) the share up to x, the sum over x of x (F(x)^N - F(x-)^N), summed by parts: the largest, less what
-// the maximum is likely to stay below it.
+// Of values with shares, in ascending order: with F(x) the share up to x, the sum over x of x (F(x)^N - F(x-)^N), summed by
+// parts: the largest, less what the maximum is likely to stay below it.
 double expected_maximum_of_ascending(const std::vector<std::pair<double, double>>& law, uint64_t workers) {
   if (law.empty()) return 0;
   double all = 0, below = 0, sum = law.back().first;
@@ -42,10 +42,12 @@ double normal_quantile(double p) {
 double expected_maximum_closed(uint64_t workers) {
   if (workers < 2) return 0;
   const double one_in = 1 / static_cast<double>(workers);
-  return -(1 - std::numbers::egamma) * normal_quantile(one_in) - std::numbers::egamma * normal_quantile(one_in / std::numbers::e);
+  return -(1 - std::numbers::egamma) * normal_quantile(one_in) -
+         std::numbers::egamma * normal_quantile(one_in / std::numbers::e);
 }
 
-// The integral of x N phi(x) Phi(x)^(N-1) by the trapezoidal rule, which for a smooth function that is nothing at both ends converges faster than any power.
+// The integral of x N phi(x) Phi(x)^(N-1) by the trapezoidal rule, which for a smooth function that is nothing at both ends
+// converges faster than any power.
 double expected_maximum(uint64_t workers) {
   if (workers < 2) return 0;
   constexpr double step = 1.0 / 64, low = -10, high = 14;

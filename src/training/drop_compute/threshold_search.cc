@@ -26,12 +26,18 @@ uint32_t least_computed(const StopRule& rule, uint32_t micro_batches) {
   return static_cast<uint32_t>(std::min<uint64_t>(micro_batches, std::max<uint64_t>(rule.min_computed, looked_at)));
 }
 
-size_t ended_by(std::span<const int64_t> ends, int64_t time) { return static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), time) - ends.begin()); }
+size_t ended_by(std::span<const int64_t> ends, int64_t time) {
+  return static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), time) - ends.begin());
+}
 
 // a × b ÷ c to the nearest.
-int64_t scaled(int64_t a, uint64_t b, uint64_t c) { return static_cast<int64_t>((2 * static_cast<Wide>(a) * b + c) / (2 * static_cast<Wide>(c))); }
+int64_t scaled(int64_t a, uint64_t b, uint64_t c) {
+  return static_cast<int64_t>((2 * static_cast<Wide>(a) * b + c) / (2 * static_cast<Wide>(c)));
+}
 
-double objective_of(const ThresholdValue& value, Objective objective) { return objective == Objective::total ? value.total : value.step; }
+double objective_of(const ThresholdValue& value, Objective objective) {
+  return objective == Objective::total ? value.total : value.step;
+}
 
 struct Choice {
   const ThresholdValue* value = nullptr;
@@ -54,13 +60,16 @@ Choice choose(const std::vector<ThresholdValue>& candidates, Objective objective
 
 std::string nothing_within(const Choice& choice, const SearchOptions& options) {
   char text[160];
-  std::snprintf(text, sizeof text, "no threshold within max_drop: all drop more than %.4g %%, the least %.4g %%", 100 * options.max_drop, 100 * choice.least_drop);
+  std::snprintf(text, sizeof text, "no threshold within max_drop: all drop more than %.4g %%, the least %.4g %%",
+                100 * options.max_drop, 100 * choice.least_drop);
   return text;
 }
 
 std::string too_little(const ThresholdValue& best, const SearchOptions& options) {
   char text[240];
-  std::snprintf(text, sizeof text, "gain below min_gain: with a threshold of %.6g s %.4f times as many micro-batches per second (%.4f as a mean over steps), and %.4f are asked for",
+  std::snprintf(text, sizeof text,
+                "gain below min_gain: with a threshold of %.6g s %.4f times as many micro-batches per second (%.4f as a mean "
+                "over steps), and %.4f are asked for",
                 static_cast<double>(best.threshold_ns) * 1e-9, best.total, best.step, 1 + options.min_gain);
   return text;
 }
@@ -97,7 +106,8 @@ uint32_t computed_by(const StopRule& rule, int64_t threshold_ns, std::span<const
   const auto all = static_cast<uint32_t>(ends.size());
   if (rule.rule == Rule::at) return static_cast<uint32_t>(ended_by(ends, threshold_ns));
   if (rule.rule == Rule::before && threshold_ns < rule.micro_batch_ns) return std::min(all, rule.min_computed);
-  const uint64_t in_time = rule.rule == Rule::before ? ended_by(ends, threshold_ns - rule.micro_batch_ns) + 1 : ended_by(ends, threshold_ns) + 1 + rule.lag;
+  const uint64_t in_time = rule.rule == Rule::before ? ended_by(ends, threshold_ns - rule.micro_batch_ns) + 1
+                                                     : ended_by(ends, threshold_ns) + 1 + rule.lag;
   return static_cast<uint32_t>(std::min<uint64_t>(all, std::max<uint64_t>(rule.min_computed, in_time)));
 }
 
@@ -123,7 +133,8 @@ std::vector<double> drop_by_worker(const ComputeTrace& trace, const StopRule& ru
   const auto all = static_cast<double>(trace.steps() * trace.micro_batches);
   for (size_t worker = 0; worker < trace.workers; ++worker) {
     uint64_t dropped = 0;
-    for (size_t step = 0; step < trace.steps(); ++step) dropped += trace.micro_batches - computed_by(rule, threshold_ns, trace.ends_of(step, worker));
+    for (size_t step = 0; step < trace.steps(); ++step)
+      dropped += trace.micro_batches - computed_by(rule, threshold_ns, trace.ends_of(step, worker));
     drops.push_back(static_cast<double>(dropped) / all);
   }
   return drops;
@@ -176,8 +187,14 @@ std::vector<ThresholdValue> grid(const ComputeTrace& trace, double other_ns) {
 }
 
 SearchOptions search_options(const DropOptions& options, const ComputeTrace& trace) {
-  SearchOptions search{.objective = options.objective, .search = options.search, .slack = options.slack, .max_drop = options.max_drop, .min_gain = options.min_gain};
-  search.rule = {.rule = options.rule, .lag = options.rule == Rule::after ? options.lag : 0, .min_computed = options.rule == Rule::at ? 0 : options.min_computed};
+  SearchOptions search{.objective = options.objective,
+                       .search = options.search,
+                       .slack = options.slack,
+                       .max_drop = options.max_drop,
+                       .min_gain = options.min_gain};
+  search.rule = {.rule = options.rule,
+                 .lag = options.rule == Rule::after ? options.lag : 0,
+                 .min_computed = options.rule == Rule::at ? 0 : options.min_computed};
   if (options.rule == Rule::before) search.rule.micro_batch_ns = trace.micro_batch_ns();
   return search;
 }
@@ -188,7 +205,8 @@ SearchOutcome search(const ComputeTrace& trace, const SearchOptions& options) {
   outcome.other_ns = trace.other_ns();
   outcome.micro_batch_ns = trace.micro_batch_ns();
   if (const uint32_t least = least_computed(options.rule, trace.micro_batches); least >= trace.micro_batches) {
-    outcome.off = "nothing_to_drop: every worker computes all " + std::to_string(trace.micro_batches) + " micro-batches, however late it is";
+    outcome.off = "nothing_to_drop: every worker computes all " + std::to_string(trace.micro_batches) +
+                  " micro-batches, however late it is";
     return outcome;
   }
   const bool exact = options.search == DropOptions::Search::exact;
@@ -202,7 +220,8 @@ SearchOutcome search(const ComputeTrace& trace, const SearchOptions& options) {
   if (choice.value) outcome.best = *choice.value, outcome.highest = choice.highest;
   if (trace.workers == 1) outcome.off = "one worker: nobody waits for another";
   else if (!choice.value) outcome.off = nothing_within(choice, options);
-  else if (!(std::min(outcome.best.step, outcome.best.total) > 1 + options.min_gain)) outcome.off = too_little(outcome.best, options);
+  else if (!(std::min(outcome.best.step, outcome.best.total) > 1 + options.min_gain))
+    outcome.off = too_little(outcome.best, options);
   return outcome;
 }
 
@@ -211,7 +230,8 @@ std::optional<PersistentStraggler> persistent_straggler(std::span<const double> 
   const auto most = std::max_element(drop_by_worker.begin(), drop_by_worker.end());
   double others = 0;
   for (auto each = drop_by_worker.begin(); each != drop_by_worker.end(); ++each) others += each == most ? 0 : *each;
-  const PersistentStraggler found{static_cast<size_t>(most - drop_by_worker.begin()), *most, others / static_cast<double>(drop_by_worker.size() - 1)};
+  const PersistentStraggler found{static_cast<size_t>(most - drop_by_worker.begin()), *most,
+                                  others / static_cast<double>(drop_by_worker.size() - 1)};
   if (found.drop > 0.25 && found.drop > 3 * found.others) return found;
   return {};
 }

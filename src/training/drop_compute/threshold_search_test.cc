@@ -33,7 +33,9 @@ ThresholdValue best_of(const std::vector<ThresholdValue>& values) {
   return best;
 }
 
-SearchOptions without_slack(const StopRule& rule, double max_drop = 1) { return {.rule = rule, .slack = 0, .max_drop = max_drop}; }
+SearchOptions without_slack(const StopRule& rule, double max_drop = 1) {
+  return {.rule = rule, .slack = 0, .max_drop = max_drop};
+}
 
 // Check 8.
 TEST(ThresholdSearch, values_of_the_documented_example) {
@@ -90,7 +92,8 @@ TEST(ThresholdSearch, thresholds_of_the_documented_example) {
 TEST(ThresholdSearch, of_constant_times_keeps_everything) {
   for (const int64_t other : {0, 1, 700}) {
     const auto trace = trace_of(std::vector(5, std::vector(4, std::vector<int64_t>(6, 3))), 1, other);
-    for (const auto& rule : {StopRule{}, StopRule{.rule = Rule::before, .micro_batch_ns = 3}, StopRule{.rule = Rule::at}, StopRule{.lag = 2}}) {
+    for (const auto& rule :
+         {StopRule{}, StopRule{.rule = Rule::before, .micro_batch_ns = 3}, StopRule{.rule = Rule::at}, StopRule{.lag = 2}}) {
       const auto outcome = search(trace, without_slack(rule));
       EXPECT_EQ(outcome.best.drop, 0);
       EXPECT_EQ(outcome.best.step, 1);
@@ -107,7 +110,8 @@ TEST(ThresholdSearch, of_constant_times_keeps_everything) {
 TEST(ThresholdSearch, rounding_chooses_nothing) {
   for (size_t micro_batches = 2; micro_batches < 60; ++micro_batches) {
     const auto trace = trace_of({std::vector(3, std::vector<int64_t>(micro_batches, 7))}, 1, 0);
-    for (const auto rule : {Rule::after, Rule::before, Rule::at}) EXPECT_EQ(search(trace, without_slack({.rule = rule, .micro_batch_ns = 7})).best.drop, 0) << micro_batches;
+    for (const auto rule : {Rule::after, Rule::before, Rule::at})
+      EXPECT_EQ(search(trace, without_slack({.rule = rule, .micro_batch_ns = 7})).best.drop, 0) << micro_batches;
   }
 }
 
@@ -195,7 +199,9 @@ TEST(ThresholdSearch, at_is_replayed_with_what_is_left_of_the_running_one) {
 }
 
 TEST(ThresholdSearch, at_is_chosen_among_replays_by_what_they_gain_in_all) {
-  const auto outcome = search(example(), {.rule = {.rule = Rule::at}, .objective = DropOptions::Objective::step_mean, .slack = 0, .max_drop = 1, .min_gain = 0});
+  const auto outcome = search(
+      example(),
+      {.rule = {.rule = Rule::at}, .objective = DropOptions::Objective::step_mean, .slack = 0, .max_drop = 1, .min_gain = 0});
   ASSERT_EQ(outcome.replays.size(), 101u);
   EXPECT_EQ(outcome.replays.front().threshold_ns, 2'400'000'000);
   EXPECT_EQ(outcome.replays[1].threshold_ns, 2'415'000'000);
@@ -210,18 +216,22 @@ TEST(ThresholdSearch, at_is_chosen_among_replays_by_what_they_gain_in_all) {
 }
 
 TEST(ThresholdSearch, takes_the_largest_threshold_that_slack_allows) {
-  const auto chosen = [](double slack, double max_drop) { return search(example(), {.slack = slack, .max_drop = max_drop, .min_gain = -1}).best.threshold_ns; };
+  const auto chosen = [](double slack, double max_drop) {
+    return search(example(), {.slack = slack, .max_drop = max_drop, .min_gain = -1}).best.threshold_ns;
+  };
   EXPECT_EQ(chosen(0, 1), 2 * second);
   EXPECT_EQ(chosen(0.19, 1), 2 * second);
-  EXPECT_EQ(chosen(0.2, 1), 6 * second);      // 1 >= 5/4 · 0.8, and the largest of all is as good as 3 s
-  EXPECT_EQ(chosen(0, 1. / 6), 2 * second);   // at most: the limit itself is allowed
+  EXPECT_EQ(chosen(0.2, 1), 6 * second);     // 1 >= 5/4 · 0.8, and the largest of all is as good as 3 s
+  EXPECT_EQ(chosen(0, 1. / 6), 2 * second);  // at most: the limit itself is allowed
   EXPECT_EQ(chosen(0, 0.1666), 6 * second);
 }
 
 TEST(ThresholdSearch, makes_the_most_of_the_objective_that_is_asked_for) {
   // Of the short step nothing is gained by waiting, of the long one by not waiting; a mean over steps weighs them alike.
   const auto trace = trace_of({{{1, 1, 1}, {1, 1, 9}}, {{40, 10, 10}, {30, 30, 30}}}, second, second);
-  const auto by = [&](DropOptions::Objective objective) { return search(trace, {.objective = objective, .slack = 0, .max_drop = 1, .min_gain = -1}).best; };
+  const auto by = [&](DropOptions::Objective objective) {
+    return search(trace, {.objective = objective, .slack = 0, .max_drop = 1, .min_gain = -1}).best;
+  };
   const auto mean = by(DropOptions::Objective::step_mean), total = by(DropOptions::Objective::total);
   EXPECT_NE(mean.threshold_ns, total.threshold_ns);
   for (const auto& each : sweep(trace, {}, second)) {
@@ -231,7 +241,9 @@ TEST(ThresholdSearch, makes_the_most_of_the_objective_that_is_asked_for) {
 }
 
 TEST(ThresholdSearch, is_off_when_there_is_nothing_to_drop) {
-  const auto off = [](const ComputeTrace& trace, const StopRule& rule) { return search(trace, without_slack(rule)).off.find("nothing_to_drop") == 0; };
+  const auto off = [](const ComputeTrace& trace, const StopRule& rule) {
+    return search(trace, without_slack(rule)).off.find("nothing_to_drop") == 0;
+  };
   const auto single = trace_of({{{1}, {9}}, {{1}, {9}}}, second, second);
   EXPECT_TRUE(off(single, {}));
   EXPECT_TRUE(off(single, {.rule = Rule::before}));
@@ -298,14 +310,16 @@ TEST(ThresholdSearch, options_of_a_rule_are_those_that_it_has) {
   EXPECT_EQ(after.search, DropOptions::Search::grid);
   EXPECT_EQ(std::tuple(after.slack, after.max_drop, after.min_gain), std::tuple(0.1, 0.2, 0.3));
   options.rule = Rule::before;
-  EXPECT_EQ(search_options(options, example()).rule, (StopRule{.rule = Rule::before, .min_computed = 3, .micro_batch_ns = 1'333'333'333}));
+  EXPECT_EQ(search_options(options, example()).rule,
+            (StopRule{.rule = Rule::before, .min_computed = 3, .micro_batch_ns = 1'333'333'333}));
   options.rule = Rule::at;
   EXPECT_EQ(search_options(options, example()).rule, (StopRule{.rule = Rule::at, .min_computed = 0}));
 }
 
 TEST(ThresholdSearch, times_that_no_float_can_carry_are_thresholds) {
   const int64_t large = (int64_t{1} << 53) - 1;
-  ComputeTrace trace{.workers = 2, .micro_batches = 2, .ends = {large - 2, large, large / 2, large - 1}, .walls = {large + 4, large + 4}};
+  ComputeTrace trace{
+      .workers = 2, .micro_batches = 2, .ends = {large - 2, large, large / 2, large - 1}, .walls = {large + 4, large + 4}};
   std::vector<int64_t> thresholds;
   for (const auto& value : sweep(trace, {}, trace.other_ns())) thresholds.push_back(value.threshold_ns);
   EXPECT_EQ(thresholds, (std::vector<int64_t>{1, large / 2, large - 2, large - 1, large}));

@@ -1,5 +1,5 @@
-// All thresholds that make a difference, in one pass over the sorted times: between two of them no worker computes more and no step ends earlier, so that
-// the best of all thresholds is among these.
+// All thresholds that make a difference, in one pass over the sorted times: between two of them no worker computes more and no
+// step ends earlier, so that the best of all thresholds is among these.
 #include <algorithm>
 #include <vector>
 
@@ -24,16 +24,19 @@ std::vector<Event> events_of(const ComputeTrace& trace) {
   events.reserve(trace.ends.size());
   const size_t per_step = size_t{trace.workers} * trace.micro_batches;
   for (size_t index = 0; index < trace.ends.size(); ++index) {
-    events.push_back({std::max<int64_t>(trace.ends[index], 1), static_cast<uint32_t>(index), static_cast<uint32_t>(index / per_step)});
+    events.push_back(
+        {std::max<int64_t>(trace.ends[index], 1), static_cast<uint32_t>(index), static_cast<uint32_t>(index / per_step)});
   }
   std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.time < b.time; });
   return events;
 }
 
-// Rule `at`. A step that is through before the threshold lasts as long as without one and is worth 1; all others last as long as the threshold.
+// Rule `at`. A step that is through before the threshold lasts as long as without one and is worth 1; all others last as long
+// as the threshold.
 class AtSweep {
  public:
-  AtSweep(const ComputeTrace& trace, double other_ns) : other_ns_(other_ns), per_step_(uint64_t{trace.workers} * trace.micro_batches), sums_(sums_of(trace)) {
+  AtSweep(const ComputeTrace& trace, double other_ns)
+      : other_ns_(other_ns), per_step_(uint64_t{trace.workers} * trace.micro_batches), sums_(sums_of(trace)) {
     for (size_t step = 0; step < trace.steps(); ++step) {
       compute_ns_.push_back(trace.compute_ns(step));
       sums_.whole_ns += static_cast<Wide>(compute_ns_.back());
@@ -56,7 +59,8 @@ class AtSweep {
     }
     sums_.cut_ns = through_ns_ + static_cast<Wide>(threshold_ns) * (last_ends_.size() - through_);
     auto value = sums_.value(threshold_ns, other_ns_);
-    const double open = (static_cast<double>(open_computed_ns_) + other_ns_ * static_cast<double>(open_computed_)) / (static_cast<double>(threshold_ns) + other_ns_);
+    const double open = (static_cast<double>(open_computed_ns_) + other_ns_ * static_cast<double>(open_computed_)) /
+                        (static_cast<double>(threshold_ns) + other_ns_);
     value.step = (open + static_cast<double>(through_ * per_step_)) / static_cast<double>(sums_.micro_batches);
     return value;
   }
@@ -64,23 +68,26 @@ class AtSweep {
  private:
   double other_ns_;
   uint64_t per_step_;
-  std::vector<int64_t> compute_ns_;   // T_i
-  std::vector<int64_t> last_ends_;    // the same, ascending; the first `through_` of them are not after the threshold
+  std::vector<int64_t> compute_ns_;  // T_i
+  std::vector<int64_t> last_ends_;   // the same, ascending; the first `through_` of them are not after the threshold
   size_t through_ = 0;
   Wide through_ns_ = 0;
-  uint64_t open_computed_ = 0;        // of the other steps: micro-batches that are computed,
-  Wide open_computed_ns_ = 0;         // and the sum of their steps' T_i
+  uint64_t open_computed_ = 0;  // of the other steps: micro-batches that are computed,
+  Wide open_computed_ns_ = 0;   // and the sum of their steps' T_i
   StepSums sums_;
 };
 
-// Rule `after`. What a worker computes grows by one when the micro-batch that is looked at is in time, and its step may last longer then.
+// Rule `after`. What a worker computes grows by one when the micro-batch that is looked at is in time, and its step may last
+// longer then.
 class AfterSweep {
  public:
-  AfterSweep(const ComputeTrace& trace, const StopRule& rule, double other_ns) : trace_(trace), other_ns_(other_ns), ahead_(uint64_t{rule.lag} + 1), sums_(sums_of(trace)) {
+  AfterSweep(const ComputeTrace& trace, const StopRule& rule, double other_ns)
+      : trace_(trace), other_ns_(other_ns), ahead_(uint64_t{rule.lag} + 1), sums_(sums_of(trace)) {
     least_ = std::min<uint64_t>(trace.micro_batches, std::max<uint64_t>(rule.min_computed, ahead_));
     for (size_t i = 0; i < trace.steps(); ++i) {
       Step step{.computed = least_ * trace.workers};
-      for (size_t worker = 0; worker < trace.workers; ++worker) step.cut_ns = std::max(step.cut_ns, trace.ends_of(i, worker)[least_ - 1]);
+      for (size_t worker = 0; worker < trace.workers; ++worker)
+        step.cut_ns = std::max(step.cut_ns, trace.ends_of(i, worker)[least_ - 1]);
       const int64_t whole_ns = trace.compute_ns(i);
       step.whole = static_cast<double>(whole_ns) + other_ns;
       step.quicker = in_quicker_units(step.whole, static_cast<double>(step.cut_ns) + other_ns);

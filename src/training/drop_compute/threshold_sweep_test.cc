@@ -1,4 +1,5 @@
-// The sweep against what the definitions say, written down again here without anything of the sweep's: check 10 of docs/design/methods/drop_compute.md.
+// The sweep against what the definitions say, written down again here without anything of the sweep's: check 10 of
+// docs/design/methods/drop_compute.md.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -69,7 +70,15 @@ Latencies random_latencies(Random& random) {
 }
 
 std::vector<StopRule> rules_of(const ComputeTrace& trace) {
-  return {{}, {.lag = 1}, {.lag = 2}, {.min_computed = 0}, {.min_computed = 3}, {.lag = 1, .min_computed = 4}, {.rule = Rule::before, .micro_batch_ns = trace.micro_batch_ns()}, {.rule = Rule::before, .min_computed = 2, .micro_batch_ns = trace.micro_batch_ns()}, {.rule = Rule::at}};
+  return {{},
+          {.lag = 1},
+          {.lag = 2},
+          {.min_computed = 0},
+          {.min_computed = 3},
+          {.lag = 1, .min_computed = 4},
+          {.rule = Rule::before, .micro_batch_ns = trace.micro_batch_ns()},
+          {.rule = Rule::before, .min_computed = 2, .micro_batch_ns = trace.micro_batch_ns()},
+          {.rule = Rule::at}};
 }
 
 // All of the times, and 1 ns if that is below them; of `before`, lhat later.
@@ -101,7 +110,8 @@ void expect_sweep_is_plain(const Latencies& latencies, const StopRule& rule, dou
     highest_total = std::max(highest_total, value.total);
   }
   EXPECT_EQ(thresholds, thresholds_of(trace, rule));
-  EXPECT_TRUE(std::is_sorted(values.begin(), values.end(), [](const auto& a, const auto& b) { return a.threshold_ns < b.threshold_ns; }));
+  EXPECT_TRUE(std::is_sorted(values.begin(), values.end(),
+                             [](const auto& a, const auto& b) { return a.threshold_ns < b.threshold_ns; }));
   const int64_t low = *thresholds.begin(), high = *thresholds.rbegin();
   for (int64_t i = 0; i < 200; ++i) {
     const auto plain = plain_value(latencies, rule, static_cast<double>(low + (high - low) * i / 199), other);
@@ -119,7 +129,9 @@ TEST(ThresholdSweep, is_what_the_definition_says_at_every_threshold) {
     const double other = 500 + 1500 * random.unit();
     for (const auto& rule : rules_of(trace_of(latencies, unit, 0))) {
       expect_sweep_is_plain(latencies, rule, other);
-      if (HasFatalFailure()) FAIL() << "trace " << i << ", rule " << static_cast<int>(rule.rule) << ", lag " << rule.lag << ", min_computed " << rule.min_computed;
+      if (HasFatalFailure())
+        FAIL() << "trace " << i << ", rule " << static_cast<int>(rule.rule) << ", lag " << rule.lag << ", min_computed "
+               << rule.min_computed;
     }
   }
 }
@@ -159,7 +171,8 @@ ComputeTrace measured_trace(Random& random) {
     step.resize(latencies[0].size());
     for (auto& worker : step) {
       worker.resize(latencies[0][0].size());
-      for (auto& latency : worker) latency = random.chance(0.3) ? 20'000'000 : static_cast<int64_t>(20'000'000 + random.below(30'000'000));
+      for (auto& latency : worker)
+        latency = random.chance(0.3) ? 20'000'000 : static_cast<int64_t>(20'000'000 + random.below(30'000'000));
     }
   }
   auto trace = trace_of(latencies, 1, 7'654'321);
@@ -182,7 +195,8 @@ TEST(ThresholdSweep, is_the_same_to_the_bit_in_whatever_order_steps_and_workers_
         const int64_t threshold = trace.ends[random.below(trace.ends.size())];
         ASSERT_EQ(value_of(other, rule, threshold, other.other_ns()), value_of(trace, rule, threshold, trace.other_ns()));
         if (rule.rule == Rule::at) continue;
-        const auto here = search(other, {.rule = rule, .max_drop = 0.3}), there = search(trace, {.rule = rule, .max_drop = 0.3});
+        const auto here = search(other, {.rule = rule, .max_drop = 0.3}),
+                   there = search(trace, {.rule = rule, .max_drop = 0.3});
         ASSERT_EQ(here.best, there.best);
         ASSERT_EQ(here.off, there.off);
       }

@@ -1,5 +1,6 @@
-// What local steps ask of a run that averages: one averaging step at a time, and a clock. ElasticAverager is the real one; tests have one that adds up within the process.
-// Values that were given to begin() belong to the averaging step until end() returns something other than late.
+// What local steps ask of a run that averages: one averaging step at a time, and a clock. ElasticAverager is the real one;
+// tests have one that adds up within the process. Values that were given to begin() belong to the averaging step until end()
+// returns something other than late.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,8 @@ class Averager {
   // blobs: what joiners are given together with the result of this averaging step.
   virtual Status begin(std::span<const std::span<float>> values, double weight, StateBlobs blobs) = 0;
   virtual bool done() const = 0;
-  // Waits; the values are the mean then, where the report says that something was committed, to the same bits at all peers that have it. 0: as long as it takes.
+  // Waits; the values are the mean then, where the report says that something was committed, to the same bits at all peers that
+  // have it. 0: as long as it takes.
   virtual Result<AveragingReport> end(Milliseconds timeout) = 0;
   virtual void abandon() = 0;
   virtual Nanos now() const = 0;
@@ -30,10 +32,10 @@ class Averager {
 
 // How a process begins.
 struct MoshpitStart {
-  bool late = false;      // the run had done averaging steps before it came
-  bool loaded = false;    // and values, or blobs, were got from there
-  int64_t averaging = -1;     // the donors' last one
-  uint32_t peers = 1;     // that are there
+  bool late = false;       // the run had done averaging steps before it came
+  bool loaded = false;     // and values, or blobs, were got from there
+  int64_t averaging = -1;  // the donors' last one
+  uint32_t peers = 1;      // that are there
   std::vector<float> values = {};
   StateBlobs blobs = {};
 };

@@ -1,4 +1,5 @@
-// Averaging steps among peers of one process, for tests: who has begun when the averaging step is closed takes part, and the mean is taken in double. Virtual time.
+// Averaging steps among peers of one process, for tests: who has begun when the averaging step is closed takes part, and the
+// mean is taken in double. Virtual time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,10 +26,10 @@ struct SharedAveragingSteps {
   std::map<uint32_t, Entry> entries;  // by peer
   uint64_t next_averaging = 0;
   Nanos now = 0;
-  Nanos averaging_time = 0;               // that end() waits, if the averaging step goes on still
-  std::function<void()> meanwhile;    // what others do, while end() waits
-  Status refusal;                     // of begin()
-  Status failure;                     // of end()
+  Nanos averaging_time = 0;         // that end() waits, if the averaging step goes on still
+  std::function<void()> meanwhile;  // what others do, while end() waits
+  Status refusal;                   // of begin()
+  Status failure;                   // of end()
 
   // All that have begun take part, but `cut`, who keep what they have and learn that nothing came.
   void close(uint32_t peers, const std::vector<uint32_t>& cut = {}) {
@@ -37,7 +38,7 @@ struct SharedAveragingSteps {
       if (entry.closed) continue;
       entry.closed = true;
       entry.report = {};
-      entry.report.averaging = next_averaging, entry.report.peers = peers;
+      entry.report.step = next_averaging, entry.report.peers = peers;
       entry.report.rounds.resize(1);
       if (std::ranges::find(cut, peer) == cut.end()) in.push_back(&entry);
     }
@@ -70,15 +71,19 @@ class SharedAverager final : public internal::Averager {
   Status begin(std::span<const std::span<float>> values, double weight, internal::StateBlobs blobs) override {
     EXPECT_FALSE(averaging_steps_.entries.contains(peer_)) << "two averaging steps at once";
     if (!averaging_steps_.refusal.ok()) return averaging_steps_.refusal;
-    averaging_steps_.entries[peer_] = {.values = {values.begin(), values.end()}, .weight = weight, .blobs = std::move(blobs), .closed = false, .report = {}};
+    averaging_steps_.entries[peer_] = {
+        .values = {values.begin(), values.end()}, .weight = weight, .blobs = std::move(blobs), .closed = false, .report = {}};
     return {};
   }
   bool done() const override { return averaging_steps_.entries.at(peer_).closed; }
   Result<AveragingReport> end(Milliseconds timeout) override {
     auto& entry = averaging_steps_.entries.at(peer_);
     if (!entry.closed && timeout.count() > 0) return Status(Code::late, "goes on");
-    if (const auto meanwhile = averaging_steps_.meanwhile; !entry.closed && meanwhile) meanwhile();  // a copy: it may take itself away
-    if (!entry.closed) averaging_steps_.now += averaging_steps_.averaging_time, averaging_steps_.close(static_cast<uint32_t>(averaging_steps_.entries.size()));
+    if (const auto meanwhile = averaging_steps_.meanwhile; !entry.closed && meanwhile)
+      meanwhile();  // a copy: it may take itself away
+    if (!entry.closed)
+      averaging_steps_.now += averaging_steps_.averaging_time,
+          averaging_steps_.close(static_cast<uint32_t>(averaging_steps_.entries.size()));
     const auto report = entry.report;
     averaging_steps_.entries.erase(peer_);
     if (!averaging_steps_.failure.ok()) return averaging_steps_.failure;

@@ -22,7 +22,9 @@ class ElasticAverager final : public Averager {
   // Nobody has touched the values since begin(), so they become the mean to the bit.
   Result<AveragingReport> end(Milliseconds timeout) override { return work_.wait(timeout); }
   void abandon() override { work_.cancel(); }
-  Nanos now() const override { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+  Nanos now() const override {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
 
  private:
   Elastic& run_;
@@ -37,9 +39,13 @@ MoshpitStart start_in(const Elastic& run) {
   const auto& state = run.state();
   const auto status = run.status();
   const auto there = [](const ElasticPeer& peer) { return peer.self || peer.status == "alive" || peer.status == "suspect"; };
-  MoshpitStart start{.late = state.step >= 0, .loaded = state.loaded, .averaging = state.step, .peers = static_cast<uint32_t>(std::ranges::count_if(status.peers, there))};
+  MoshpitStart start{.late = state.step >= 0,
+                     .loaded = state.loaded,
+                     .averaging = state.step,
+                     .peers = static_cast<uint32_t>(std::ranges::count_if(status.peers, there))};
   // Who could load nothing of a run that is under way must not mix what it begins with into it.
-  start.late |= std::ranges::any_of(status.peers, [](const ElasticPeer& peer) { return !peer.self && peer.finished_step >= 0; });
+  start.late |=
+      std::ranges::any_of(status.peers, [](const ElasticPeer& peer) { return !peer.self && peer.finished_step >= 0; });
   if (state.loaded) start.values = state.values, start.blobs = state.blobs;
   return start;
 }

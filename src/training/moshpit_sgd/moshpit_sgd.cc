@@ -26,7 +26,8 @@ MoshpitSgd::MoshpitSgd(MoshpitSgd&&) noexcept = default;
 MoshpitSgd& MoshpitSgd::operator=(MoshpitSgd&&) noexcept = default;
 MoshpitSgd::~MoshpitSgd() = default;
 
-Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<const std::span<float>> parameters, const MoshpitSgdOptions& options) {
+Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<const std::span<float>> parameters,
+                                    const MoshpitSgdOptions& options) {
   return guarded("making it", [&]() -> Result<MoshpitSgd> {
     const auto start = internal::start_in(run);
     auto made = internal::MoshpitStepper::make(internal::make_elastic_averager(run), start, parameters, options);
@@ -38,16 +39,22 @@ Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<const std::span<floa
     return MoshpitSgd(std::move(*made));
   });
 }
-Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<float> parameters, const MoshpitSgdOptions& options) { return make(run, std::span(&parameters, 1), options); }
+Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<float> parameters, const MoshpitSgdOptions& options) {
+  return make(run, std::span(&parameters, 1), options);
+}
 
 Result<MoshpitStep> MoshpitSgd::after_step(std::span<const std::span<float>> parameters, uint64_t samples) {
   return guarded("after a step", [&] { return stepper_->after_step(parameters, samples); });
 }
-Result<MoshpitStep> MoshpitSgd::after_step(std::span<float> parameters, uint64_t samples) { return after_step(std::span(&parameters, 1), samples); }
+Result<MoshpitStep> MoshpitSgd::after_step(std::span<float> parameters, uint64_t samples) {
+  return after_step(std::span(&parameters, 1), samples);
+}
 Result<MoshpitStep> MoshpitSgd::drain(std::span<const std::span<float>> parameters, Milliseconds timeout) {
   return guarded("ending an averaging step", [&] { return stepper_->drain(parameters, timeout); });
 }
-Result<MoshpitStep> MoshpitSgd::drain(std::span<float> parameters, Milliseconds timeout) { return drain(std::span(&parameters, 1), timeout); }
+Result<MoshpitStep> MoshpitSgd::drain(std::span<float> parameters, Milliseconds timeout) {
+  return drain(std::span(&parameters, 1), timeout);
+}
 Result<MoshpitStep> MoshpitSgd::finish(std::span<const std::span<float>> parameters) {
   return guarded("in the last averaging step", [&] { return stepper_->finish(parameters); });
 }

@@ -33,7 +33,9 @@ class MoshpitSgdOfOne : public testing::Test {
 const MoshpitSgdOptions nesterov_options{.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients};
 
 TEST(MoshpitSgdOptions, are_written_as_they_are_read) {
-  for (const char* text : {"", "local_steps=4", "samples=1000", "average=pseudo_gradients", "average=pseudo_gradients,outer=sgd,rate=0.5", "average=pseudo_gradients,rate=0.4,momentum=0.8,overlap=off"}) {
+  for (const char* text :
+       {"", "local_steps=4", "samples=1000", "average=pseudo_gradients", "average=pseudo_gradients,outer=sgd,rate=0.5",
+        "average=pseudo_gradients,rate=0.4,momentum=0.8,overlap=off"}) {
     const auto options = MoshpitSgdOptions::parse(text);
     ASSERT_TRUE(options.ok()) << options.status().to_string();
     EXPECT_EQ(options->to_string(), text);
@@ -41,9 +43,18 @@ TEST(MoshpitSgdOptions, are_written_as_they_are_read) {
 }
 
 TEST(MoshpitSgdOptions, what_makes_no_sense_is_named) {
-  const std::pair<const char*, const char*> cases[] = {{"local_steps=0", "local_steps"}, {"local_steps=-1", "local_steps"}, {"rate=0.5", "pseudo_gradients"}, {"average=pseudo_gradients,rate=0", "rate=0"}, {"average=pseudo_gradients,rate=nan", "rate"},
-                                                       {"average=pseudo_gradients,momentum=1", "momentum=1"}, {"average=pseudo_gradients,momentum=-0.5", "momentum"}, {"average=pseudo_gradients,outer=sgd,momentum=0.9", "without momentum"},
-                                                       {"average=gradients", "none of parameters, pseudo_gradients"}, {"outer=adam", "none of sgd, nesterov"}, {"tau=8", "none of local_steps"}, {"overlap", "no option"}};
+  const std::pair<const char*, const char*> cases[] = {{"local_steps=0", "local_steps"},
+                                                       {"local_steps=-1", "local_steps"},
+                                                       {"rate=0.5", "pseudo_gradients"},
+                                                       {"average=pseudo_gradients,rate=0", "rate=0"},
+                                                       {"average=pseudo_gradients,rate=nan", "rate"},
+                                                       {"average=pseudo_gradients,momentum=1", "momentum=1"},
+                                                       {"average=pseudo_gradients,momentum=-0.5", "momentum"},
+                                                       {"average=pseudo_gradients,outer=sgd,momentum=0.9", "without momentum"},
+                                                       {"average=gradients", "none of parameters, pseudo_gradients"},
+                                                       {"outer=adam", "none of sgd, nesterov"},
+                                                       {"tau=8", "none of local_steps"},
+                                                       {"overlap", "no option"}};
   for (const auto& [text, part] : cases) {
     const auto options = MoshpitSgdOptions::parse(text);
     ASSERT_FALSE(options.ok()) << text;
@@ -54,7 +65,8 @@ TEST(MoshpitSgdOptions, what_makes_no_sense_is_named) {
 }
 
 TEST_F(MoshpitSgdOfOne, values_of_another_run_are_refused) {
-  auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(averaging_steps_, 0), {.loaded = true, .values = {1, 2}}, views_, {});
+  auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(averaging_steps_, 0), {.loaded = true, .values = {1, 2}},
+                                   views_, {});
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), Code::invalid);
   EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
@@ -179,7 +191,8 @@ TEST_F(MoshpitSgdOfOne, what_was_saved_goes_on_to_the_bit) {
 TEST_F(MoshpitSgdOfOne, what_was_saved_and_is_cut_changed_or_of_something_else_is_refused) {
   const auto saved = make(nesterov_options)->save();
   const auto sgd = make(nesterov_options);
-  for (size_t bytes = 0; bytes < saved.size(); ++bytes) EXPECT_EQ(sgd->load(std::span(saved).first(bytes)).code(), Code::corrupt) << bytes;
+  for (size_t bytes = 0; bytes < saved.size(); ++bytes)
+    EXPECT_EQ(sgd->load(std::span(saved).first(bytes)).code(), Code::corrupt) << bytes;
   for (size_t at = 0; at < saved.size(); ++at) {
     auto changed = saved;
     changed[at] ^= std::byte{0x10};

@@ -59,18 +59,25 @@ std::string MoshpitSgdOptions::to_string() const {
 Status MoshpitSgdOptions::check() const {
   if (local_steps == 0 && target_samples == 0) return wrong("local_steps=0: an averaging step follows one step at least");
   if (average > Average::pseudo_gradients || outer > Outer::nesterov) return wrong("average and outer are not what there is");
-  if (std::isnan(outer_rate) || std::isinf(outer_rate) || outer_rate == 0 || (outer_rate < 0 && outer_rate != -1)) return wrong("rate=" + shortest(outer_rate) + " is no rate");
-  if (!(outer_momentum < 1) || (outer_momentum < 0 && outer_momentum != -1)) return wrong("momentum=" + shortest(outer_momentum) + " is not from 0 to below 1");
+  if (std::isnan(outer_rate) || std::isinf(outer_rate) || outer_rate == 0 || (outer_rate < 0 && outer_rate != -1))
+    return wrong("rate=" + shortest(outer_rate) + " is no rate");
+  if (!(outer_momentum < 1) || (outer_momentum < 0 && outer_momentum != -1))
+    return wrong("momentum=" + shortest(outer_momentum) + " is not from 0 to below 1");
   if (outer == Outer::sgd && outer_momentum > 0) return wrong("outer=sgd is without momentum; outer=nesterov has it");
-  if (average == Average::parameters && (outer_rate != -1 || outer_momentum != -1)) return wrong("rate and momentum are of average=pseudo_gradients");
+  if (average == Average::parameters && (outer_rate != -1 || outer_momentum != -1))
+    return wrong("rate and momentum are of average=pseudo_gradients");
   return {};
 }
 
 std::string MoshpitSgdReport::to_string() const {
   using Count = unsigned long long;
   char line[400];
-  std::snprintf(line, sizeof line, "%llu steps of %llu samples; %llu averaging steps, %llu exact, %llu alone, with %u peers; spread %.3g; useful %.1f %% of %.1f s, %llu steps during averaging steps", static_cast<Count>(steps),
-                static_cast<Count>(samples), static_cast<Count>(averaging_steps), static_cast<Count>(exact), static_cast<Count>(alone), peers, spread, 100 * useful_share(), total_s, static_cast<Count>(overlapped_steps));
+  std::snprintf(line, sizeof line,
+                "%llu steps of %llu samples; %llu averaging steps, %llu exact, %llu alone, with %u peers; spread %.3g; useful "
+                "%.1f %% of %.1f s, %llu steps during averaging steps",
+                static_cast<Count>(steps), static_cast<Count>(samples), static_cast<Count>(averaging_steps),
+                static_cast<Count>(exact), static_cast<Count>(alone), peers, spread, 100 * useful_share(), total_s,
+                static_cast<Count>(overlapped_steps));
   std::string text = line;
   if (without_weight > 0) text += "; " + std::to_string(without_weight) + " averaging steps without weight";
   if (not_finite > 0) text += "; values not finite in " + std::to_string(not_finite);

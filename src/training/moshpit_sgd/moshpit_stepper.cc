@@ -14,8 +14,7 @@ namespace {
 
 constexpr uint32_t blob_magic = 0x4D534744;  // "DGSM"
 constexpr uint32_t blob_version = 1;
-constexpr uint32_t last_averaging_steps_max = 3;      // of finish()
-
+constexpr uint32_t last_averaging_steps_max = 3;  // of finish()
 
 // Calls with (offset in all, tensor).
 template <typename Call>
@@ -30,7 +29,8 @@ AveragingMeaning meaning_of(const AveragingReport& report) {
   AveragingMeaning meaning;
   bool first = true;
   for (const auto& round : report.rounds) {
-    if (std::exchange(first, first && round.group < 2) && round.group >= 2) meaning.spread = std::sqrt(std::max(0.0, round.variance));
+    if (std::exchange(first, first && round.group < 2) && round.group >= 2)
+      meaning.spread = std::sqrt(std::max(0.0, round.variance));
     meaning.mixed |= round.committed > 0;
     meaning.settled |= round.committed > 0 && round.kept_local + round.voided + round.undecided + round.lost == 0;
   }
@@ -51,7 +51,8 @@ class MoshpitStepper::Stopwatch {
   const Nanos began_, waited_before_;
 };
 
-Result<std::unique_ptr<MoshpitStepper>> MoshpitStepper::make(std::unique_ptr<Averager> averager, const MoshpitStart& start, Parameters parameters, const MoshpitSgdOptions& options) {
+Result<std::unique_ptr<MoshpitStepper>> MoshpitStepper::make(std::unique_ptr<Averager> averager, const MoshpitStart& start,
+                                                             Parameters parameters, const MoshpitSgdOptions& options) {
   if (auto checked = options.check(); !checked.ok()) return checked;
   std::vector<size_t> sizes;
   for (const auto& tensor : parameters) sizes.push_back(tensor.size());
@@ -60,9 +61,16 @@ Result<std::unique_ptr<MoshpitStepper>> MoshpitStepper::make(std::unique_ptr<Ave
   return stepper;
 }
 
-MoshpitStepper::MoshpitStepper(std::unique_ptr<Averager> averager, const MoshpitStart& start, std::vector<size_t> sizes, const MoshpitSgdOptions& options)
-    : options_(options), averager_(std::move(averager)), sizes_(std::move(sizes)), outer_(options, std::accumulate(sizes_.begin(), sizes_.end(), size_t{0})),
-      base_(std::accumulate(sizes_.begin(), sizes_.end(), size_t{0})), origin_(base_.size()), late_(start.late), made_at_(averager_->now()) {
+MoshpitStepper::MoshpitStepper(std::unique_ptr<Averager> averager, const MoshpitStart& start, std::vector<size_t> sizes,
+                               const MoshpitSgdOptions& options)
+    : options_(options),
+      averager_(std::move(averager)),
+      sizes_(std::move(sizes)),
+      outer_(options, std::accumulate(sizes_.begin(), sizes_.end(), size_t{0})),
+      base_(std::accumulate(sizes_.begin(), sizes_.end(), size_t{0})),
+      origin_(base_.size()),
+      late_(start.late),
+      made_at_(averager_->now()) {
   size_t offset = 0;
   for (const auto size : sizes_) base_views_.push_back(std::span(base_).subspan(offset, size)), offset += size;
   report_.peers = std::max(1u, start.peers);
@@ -70,7 +78,8 @@ MoshpitStepper::MoshpitStepper(std::unique_ptr<Averager> averager, const Moshpit
 
 Status MoshpitStepper::begin_at(const MoshpitStart& start, Parameters parameters) {
   if (!start.values.empty() && start.values.size() != base_.size()) {
-    return {Code::invalid, "bad_option: the run's tensors have " + std::to_string(start.values.size()) + " elements, and the parameters " + std::to_string(base_.size())};
+    return {Code::invalid, "bad_option: the run's tensors have " + std::to_string(start.values.size()) +
+                               " elements, and the parameters " + std::to_string(base_.size())};
   }
   for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) {
     const auto base = std::span(base_).subspan(offset, tensor.size());
@@ -79,18 +88,26 @@ Status MoshpitStepper::begin_at(const MoshpitStart& start, Parameters parameters
   });
   outer_.begin(base_);
   if (start.values.empty()) return {};
-  // Donors write their blob before an averaging step, so with the values of that averaging step it says where the base was one averaging step earlier. A blob that cannot be read is one that is missing.
-  const auto found = std::ranges::find(start.blobs, std::string_view(blob_name), [](const auto& blob) { return std::string_view(blob.first); });
+  // Donors write their blob before an averaging step, so with the values of that averaging step it says where the base was one
+  // averaging step earlier. A blob that cannot be read is one that is missing.
+  const auto found = std::ranges::find(start.blobs, std::string_view(blob_name),
+                                       [](const auto& blob) { return std::string_view(blob.first); });
   const bool read_blob = found != start.blobs.end() && read(found->second, false).ok();
   if (start.averaging >= 0) outer_.accept(base_, read_blob && last_averaging_ < start.averaging);
   last_averaging_ = start.averaging;
-  for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) { std::ranges::copy(std::span(base_).subspan(offset, tensor.size()), tensor.begin()); });
+  for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) {
+    std::ranges::copy(std::span(base_).subspan(offset, tensor.size()), tensor.begin());
+  });
   return {};
 }
 
 Status MoshpitStepper::check(Parameters parameters) const {
-  const auto same = parameters.size() == sizes_.size() && std::equal(sizes_.begin(), sizes_.end(), parameters.begin(), [](size_t size, const auto& tensor) { return size == tensor.size(); });
-  return same ? Status() : Status(Code::invalid, "parameters have another number of tensors, or elements, than those that this was made with");
+  const auto same =
+      parameters.size() == sizes_.size() && std::equal(sizes_.begin(), sizes_.end(), parameters.begin(),
+                                                       [](size_t size, const auto& tensor) { return size == tensor.size(); });
+  return same ? Status()
+              : Status(Code::invalid,
+                       "parameters have another number of tensors, or elements, than those that this was made with");
 }
 
 bool MoshpitStepper::is_due() const {
@@ -99,14 +116,17 @@ bool MoshpitStepper::is_due() const {
 }
 
 Status MoshpitStepper::begin_averaging(Parameters parameters, MoshpitStep& step) {
-  for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) { std::ranges::copy(tensor, origin_.begin() + static_cast<ptrdiff_t>(offset)); });
+  for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) {
+    std::ranges::copy(tensor, origin_.begin() + static_cast<ptrdiff_t>(offset));
+  });
   outer_.propose(origin_, base_);
   // Values that are not finite would be everybody's after the averaging step: the mean of the others is the cure.
   const bool finite = std::ranges::all_of(base_, [](float value) { return std::isfinite(value); });
   Flight flight{.began = averager_->now(), .samples = late_ || !finite ? 0 : ungiven_samples_, .weightless = late_ || !finite};
   auto blobs = give_ ? give_() : StateBlobs();
   blobs.emplace_back(blob_name, written(false));
-  if (auto begun = averager_->begin(base_views_, static_cast<double>(flight.samples), std::move(blobs)); !begun.ok()) return begun;
+  if (auto begun = averager_->begin(base_views_, static_cast<double>(flight.samples), std::move(blobs)); !begun.ok())
+    return begun;
   report_.not_finite += !finite;
   // What a late peer computed before it had the others' values, and what became not finite, is nobody's.
   ungiven_samples_ = 0;
@@ -147,7 +167,8 @@ Status MoshpitStepper::end_averaging(Parameters parameters, Milliseconds timeout
 
 void MoshpitStepper::bring_in(Parameters parameters, const AveragingReport& averaging, const AveragingMeaning& meaning) {
   const auto number = static_cast<int64_t>(averaging.step);
-  // Who has missed averaging steps, as one that was stopped and comes back, knows of a base from long ago: the way from there is not what one averaging step moved.
+  // Who has missed averaging steps, as one that was stopped and comes back, knows of a base from long ago: the way from there
+  // is not what one averaging step moved.
   outer_.accept(base_, number == last_averaging_ + 1);
   last_averaging_ = number;
   if (meaning.settled) late_ = false;
@@ -197,7 +218,8 @@ Result<MoshpitStep> MoshpitStepper::drain(Parameters parameters, Milliseconds ti
 Result<MoshpitStep> MoshpitStepper::finish(Parameters parameters) {
   auto step = drain(parameters, Milliseconds{0});
   double waited_s = 0;
-  // Others that end, too, may be one averaging step behind, and give their last steps in the next one. When nobody gives anything any more, all have the same.
+  // Others that end, too, may be one averaging step behind, and give their last steps in the next one. When nobody gives
+  // anything any more, all have the same.
   for (uint32_t last = 0; step.ok() && last < last_averaging_steps_max; ++last) {
     waited_s += step->waited_s;
     if (auto begun = begin_averaging(parameters, *step); !begun.ok()) return begun;
@@ -240,12 +262,17 @@ Status MoshpitStepper::read(std::span<const std::byte> bytes, bool whole) {
   uint64_t hash = 0;
   const auto content = bytes.first(bytes.size() - std::min(bytes.size(), sizeof hash));
   if (bytes.size() >= sizeof hash) std::memcpy(&hash, bytes.data() + content.size(), sizeof hash);
-  if (content.empty() || hash != hash_of(content)) return {Code::corrupt, "the saved state of a Moshpit SGD, of " + std::to_string(bytes.size()) + " bytes, is cut or changed"};
+  if (content.empty() || hash != hash_of(content))
+    return {Code::corrupt,
+            "the saved state of a Moshpit SGD, of " + std::to_string(bytes.size()) + " bytes, is cut or changed"};
   ByteReader reader(content);
-  const bool known = reader.read<uint32_t>() == blob_magic && reader.read<uint32_t>() == blob_version && reader.read<uint8_t>() == static_cast<uint8_t>(whole);
+  const bool known = reader.read<uint32_t>() == blob_magic && reader.read<uint32_t>() == blob_version &&
+                     reader.read<uint8_t>() == static_cast<uint8_t>(whole);
   const auto last_averaging = reader.read<int64_t>();
   const auto steps = reader.read<uint64_t>(), ungiven = reader.read<uint64_t>();
-  if (!known || !reader.ok() || !outer_.read(reader, whole)) return {Code::invalid, "the saved state of a Moshpit SGD is of another number of parameters, another outer optimizer, or another version"};
+  if (!known || !reader.ok() || !outer_.read(reader, whole))
+    return {Code::invalid,
+            "the saved state of a Moshpit SGD is of another number of parameters, another outer optimizer, or another version"};
   last_averaging_ = last_averaging;
   steps_before_ = steps - report_.steps;
   ungiven_samples_ = ungiven;

@@ -1,7 +1,10 @@
-// One peer of a Moshpit SGD: counts steps, begins averaging steps, brings their results in. Behind unisono/moshpit_sgd.h. It has no clock and no thread: times are its averager's.
+// One peer of a Moshpit SGD: counts steps, begins averaging steps, brings their results in. Behind unisono/moshpit_sgd.h. It
+// has no clock and no thread: times are its averager's.
 //
-// An averaging step is of what the peer proposes (outer_optimizer.h), a copy. What it brings becomes the reference, and parameters become reference + (parameters - those proposed from): steps
-// that were taken meanwhile stay. Weights are samples since the last averaging step that had this peer's values; an averaging step to which nobody else gave anything gives them back.
+// An averaging step is of what the peer proposes (outer_optimizer.h), a copy. What it brings becomes the reference, and
+// parameters become reference + (parameters - those proposed from): steps that were taken meanwhile stay. Weights are samples
+// since the last averaging step that had this peer's values; an averaging step to which nobody else gave anything gives them
+// back.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +26,8 @@ class MoshpitStepper {
   static constexpr const char* blob_name = "unisono.moshpit_sgd";
 
   // parameters become start.values, if there are any.
-  static Result<std::unique_ptr<MoshpitStepper>> make(std::unique_ptr<Averager> averager, const MoshpitStart& start, Parameters parameters, const MoshpitSgdOptions& options);
+  static Result<std::unique_ptr<MoshpitStepper>> make(std::unique_ptr<Averager> averager, const MoshpitStart& start,
+                                                      Parameters parameters, const MoshpitSgdOptions& options);
 
   Result<MoshpitStep> after_step(Parameters parameters, uint64_t samples);
   Result<MoshpitStep> drain(Parameters parameters, Milliseconds timeout);
@@ -38,13 +42,14 @@ class MoshpitStepper {
  private:
   struct Flight {
     Nanos began = 0;
-    uint64_t samples = 0;   // that it weighs
+    uint64_t samples = 0;  // that it weighs
     bool weightless = false;
   };
   // Where the time of one call goes: what is not waited is handled.
   class Stopwatch;
 
-  MoshpitStepper(std::unique_ptr<Averager> averager, const MoshpitStart& start, std::vector<size_t> sizes, const MoshpitSgdOptions& options);
+  MoshpitStepper(std::unique_ptr<Averager> averager, const MoshpitStart& start, std::vector<size_t> sizes,
+                 const MoshpitSgdOptions& options);
   Status begin_at(const MoshpitStart& start, Parameters parameters);
   Status check(Parameters parameters) const;
   bool is_due() const;
@@ -58,14 +63,14 @@ class MoshpitStepper {
   std::unique_ptr<Averager> averager_;
   const std::vector<size_t> sizes_;
   OuterOptimizer outer_;
-  std::vector<float> base_;         // what is averaged; the averaging step's while there is one
-  std::vector<float> origin_;       // the parameters that it was proposed from
+  std::vector<float> base_;    // what is averaged; the averaging step's while there is one
+  std::vector<float> origin_;  // the parameters that it was proposed from
   std::vector<std::span<float>> base_views_;
   std::optional<Flight> flight_;
   MoshpitSgd::GiveState give_;
-  bool late_;                       // gives nothing, until all of what it has came from others
-  int64_t last_averaging_ = -1;         // that moved the reference
-  uint64_t steps_before_ = 0;       // of the donor
+  bool late_;                                     // gives nothing, until all of what it has came from others
+  int64_t last_averaging_ = -1;                   // that moved the reference
+  uint64_t steps_before_ = 0;                     // of the donor
   uint64_t fresh_steps_ = 0, fresh_samples_ = 0;  // since the last averaging step ended
   uint64_t ungiven_samples_ = 0;
   Nanos made_at_ = 0, waited_ = 0, handled_ = 0, swept_ = 0;

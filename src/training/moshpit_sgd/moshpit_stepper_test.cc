@@ -34,7 +34,9 @@ class Training {
   }
   Peer& add(const MoshpitStart& start) {
     auto& peer = *peers_.emplace_back(std::make_unique<Peer>());
-    auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(averaging_steps, static_cast<uint32_t>(peers_.size() - 1)), start, peer.parameters(), options_);
+    auto made =
+        MoshpitStepper::make(std::make_unique<SharedAverager>(averaging_steps, static_cast<uint32_t>(peers_.size() - 1)), start,
+                             peer.parameters(), options_);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     if (made.ok()) peer.stepper = std::move(*made);
     return peer;
@@ -91,7 +93,8 @@ TEST(MoshpitSgd, a_averaging_after_every_step_is_exact_data_parallel_training) {
     double gradient[3] = {0, 0, 0};
     for (size_t p = 0; p < 3; ++p) {
       const auto target = static_cast<double>(p), weight = static_cast<double>(samples[p]) / 10;
-      gradient[0] += weight * (x[0] - target), gradient[1] += weight * (x[1] - 2 * target), gradient[2] += weight * (x[2] + target);
+      gradient[0] += weight * (x[0] - target), gradient[1] += weight * (x[1] - 2 * target),
+          gradient[2] += weight * (x[2] + target);
       ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
       ASSERT_EQ(training[p].first, training[0].first);
     }
@@ -245,7 +248,9 @@ TEST(MoshpitSgd, a_averaging_begins_when_the_peers_together_have_enough_samples)
 }
 
 TEST(MoshpitSgd, pseudo_gradients_with_sgd_of_rate_one_are_averages_of_parameters_to_the_bit) {
-  Training plain(3, every(2)), outer(3, {.local_steps = 2, .average = MoshpitSgdOptions::Average::pseudo_gradients, .outer = MoshpitSgdOptions::Outer::sgd});
+  Training plain(3, every(2)), outer(3, {.local_steps = 2,
+                                         .average = MoshpitSgdOptions::Average::pseudo_gradients,
+                                         .outer = MoshpitSgdOptions::Outer::sgd});
   for (int k = 0; k < 12; ++k) {
     for (auto* training : {&plain, &outer}) {
       for (size_t p = 0; p < 3; ++p) training->step(p);
@@ -326,7 +331,8 @@ TEST(MoshpitSgd, a_joiner_whose_blob_is_damaged_begins_without_it) {
     auto damaged = blob;
     if (trial % 2 == 0) damaged[random.below(damaged.size())] ^= std::byte{1};
     else damaged.resize(random.below(damaged.size()));
-    const auto& joiner = training.add({.late = true, .loaded = true, .averaging = 3, .values = {1, 2, 3}, .blobs = {{MoshpitStepper::blob_name, damaged}}});
+    const auto& joiner = training.add(
+        {.late = true, .loaded = true, .averaging = 3, .values = {1, 2, 3}, .blobs = {{MoshpitStepper::blob_name, damaged}}});
     ASSERT_EQ(joiner.first, (std::vector<float>{1, 2}));
     ASSERT_EQ(joiner.stepper->steps(), 0u);
   }

@@ -23,7 +23,9 @@ float momentum_of(const MoshpitSgdOptions& options) {
   return static_cast<float>(options.outer == Outer::sgd ? 0 : options.outer_momentum >= 0 ? options.outer_momentum : 0.9);
 }
 
-std::string_view bytes_of(const std::vector<float>& values) { return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}; }
+std::string_view bytes_of(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
 
 // False if there are not as many.
 bool read_values(ByteReader& reader, std::vector<float>& values, size_t elements) {
@@ -36,7 +38,8 @@ bool read_values(ByteReader& reader, std::vector<float>& values, size_t elements
 
 }  // namespace
 
-OuterOptimizer::OuterOptimizer(const MoshpitSgdOptions& options, size_t elements) : rate_(rate_of(options)), momentum_(momentum_of(options)), elements_(elements) {
+OuterOptimizer::OuterOptimizer(const MoshpitSgdOptions& options, size_t elements)
+    : rate_(rate_of(options)), momentum_(momentum_of(options)), elements_(elements) {
   if (!plain()) reference_.resize(elements);
   if (momentum_ != 0) before_.resize(elements);
 }
@@ -77,7 +80,8 @@ void OuterOptimizer::write(ByteWriter& writer, bool whole) const {
 bool OuterOptimizer::read(ByteReader& reader, bool whole) {
   const bool same = reader.read<float>() == rate_ && reader.read<float>() == momentum_ && reader.read<uint64_t>() == elements_;
   std::vector<float> reference, before;
-  if (!same || !read_values(reader, reference, whole ? reference_.size() : 0) || !read_values(reader, before, before_.size())) return false;
+  if (!same || !read_values(reader, reference, whole ? reference_.size() : 0) || !read_values(reader, before, before_.size()))
+    return false;
   if (whole) reference_ = std::move(reference);
   before_ = std::move(before);
   return true;

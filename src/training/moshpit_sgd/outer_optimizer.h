@@ -1,10 +1,13 @@
-// The outer optimizer of local SGD, in a form that survives averages that are not exact. Pure; fp32; all vectors have as many elements.
+// The outer optimizer of local SGD, in a form that survives averages that are not exact. Pure; fp32; all vectors have as many
+// elements.
 //
-// With reference t, values x and mean pseudo-gradient g = mean(t - x), sgd does t -= rate g, and nesterov m = momentum m + g, t -= rate (g + momentum m). Written here without g
-// and m: a peer proposes the base b = t + rate (x - t), peers average their bases, and the reference is t' = b + momentum (b - b_before): where bases were before says what m
-// is (Sutskever et al. 2013 change variables alike). Thus what is averaged holds the reference, too: peers whose references have come apart agree again, to the bit, in all
-// that they keep after two exact averaging steps. Averaging g alone would need them to know together when to average references instead, and not all know of one averaging step alike
-// whether it was exact. (Heavy-ball momentum depends on references instead of bases, so it would not come to agree in any number of averaging steps.)
+// With reference t, values x and mean pseudo-gradient g = mean(t - x), sgd does t -= rate g, and nesterov m = momentum m + g, t
+// -= rate (g + momentum m). Written here without g and m: a peer proposes the base b = t + rate (x - t), peers average their
+// bases, and the reference is t' = b + momentum (b - b_before): where bases were before says what m is (Sutskever et al. 2013
+// change variables alike). Thus what is averaged holds the reference, too: peers whose references have come apart agree again,
+// to the bit, in all that they keep after two exact averaging steps. Averaging g alone would need them to know together when to
+// average references instead, and not all know of one averaging step alike whether it was exact. (Heavy-ball momentum depends
+// on references instead of bases, so it would not come to agree in any number of averaging steps.)
 #pragma once
 
 #include <cstddef>
@@ -24,7 +27,8 @@ class OuterOptimizer {
   // At rest there.
   void begin(std::span<const float> reference);
   void propose(std::span<const float> values, std::span<float> base) const;
-  // base: the mean of what was proposed; becomes the reference from now on. momentum false: of a peer that does not know where the others' base was before.
+  // base: the mean of what was proposed; becomes the reference from now on. momentum false: of a peer that does not know where
+  // the others' base was before.
   void accept(std::span<float> base, bool momentum);
 
   // whole: to go on with. Else what a joiner needs who accepts the next mean: less.

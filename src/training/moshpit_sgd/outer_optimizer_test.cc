@@ -11,11 +11,15 @@ namespace {
 using internal::OuterOptimizer;
 
 MoshpitSgdOptions nesterov(double rate = 0.7, double momentum = 0.9) {
-  return {.average = MoshpitSgdOptions::Average::pseudo_gradients, .outer = MoshpitSgdOptions::Outer::nesterov, .outer_rate = rate, .outer_momentum = momentum};
+  return {.average = MoshpitSgdOptions::Average::pseudo_gradients,
+          .outer = MoshpitSgdOptions::Outer::nesterov,
+          .outer_rate = rate,
+          .outer_momentum = momentum};
 }
 
 // One averaging step among these peers, whose values are x: the mean of what they propose, accepted by all of them.
-std::vector<std::vector<float>> averaging(std::vector<OuterOptimizer>& peers, const std::vector<std::vector<float>>& x, size_t cut = SIZE_MAX) {
+std::vector<std::vector<float>> averaging(std::vector<OuterOptimizer>& peers, const std::vector<std::vector<float>>& x,
+                                          size_t cut = SIZE_MAX) {
   std::vector<std::vector<float>> bases(peers.size(), std::vector<float>(x[0].size()));
   for (size_t p = 0; p < peers.size(); ++p) peers[p].propose(x[p], bases[p]);
   std::vector<float> mean(x[0].size());
@@ -49,7 +53,8 @@ TEST(OuterOptimizer, nesterov_is_that_of_a_scalar_reference) {
       std::vector<std::vector<float>> x(3, at);
       double gradient[2] = {0, 0};
       for (size_t p = 0; p < 3; ++p) {
-        for (size_t i = 0; i < 2; ++i) x[p][i] += drift(p, k, i), gradient[i] += (reference[i] - (reference[i] + static_cast<double>(drift(p, k, i)))) / 3;
+        for (size_t i = 0; i < 2; ++i)
+          x[p][i] += drift(p, k, i), gradient[i] += (reference[i] - (reference[i] + static_cast<double>(drift(p, k, i)))) / 3;
       }
       at = averaging(peers, x)[0];
       for (size_t i = 0; i < 2; ++i) {

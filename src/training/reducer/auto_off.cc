@@ -34,7 +34,8 @@ std::optional<AutoOff::Question> AutoOff::took(uint64_t step, Sending sent, doub
     ++compressed_;
     note(compressed_us_, us);
     // For the first time after the whole steps that training began with, if there were enough; later from time to time.
-    if (compressed_ == window && whole_us_.size() == window) return Question{median_after(whole_us_, options_.untimed), median_after(compressed_us_, options_.untimed)};
+    if (compressed_ == window && whole_us_.size() == window)
+      return Question{median_after(whole_us_, options_.untimed), median_after(compressed_us_, options_.untimed)};
     if (compressed_ >= options_.period && compressed_us_.size() == window) retesting_ = true, whole_us_.clear();
     return {};
   }
@@ -52,7 +53,8 @@ void AutoOff::decide(const Question& averaged) {
   off_ = averaged.compressed_us > (1 - options_.gain) * averaged.whole_us;
   if (!off_) return;
   char text[160];
-  std::snprintf(text, sizeof text, "a step took %.3f ms compressed and %.3f ms whole, and less than %.0f %% is gained", averaged.compressed_us / 1000, averaged.whole_us / 1000, 100 * options_.gain);
+  std::snprintf(text, sizeof text, "a step took %.3f ms compressed and %.3f ms whole, and less than %.0f %% is gained",
+                averaged.compressed_us / 1000, averaged.whole_us / 1000, 100 * options_.gain);
   reason_ = text;
 }
 

@@ -1,6 +1,7 @@
 // Whether compression goes on, by how long steps take: a state machine that is told times, and the same on all ranks.
 //
-// Whole steps before the first compressed one are timed, and then compressed ones; after many more, some whole ones again. Off, it stays off.
+// Whole steps before the first compressed one are timed, and then compressed ones; after many more, some whole ones again. Off,
+// it stays off.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +15,19 @@ namespace unisono {
 
 struct AutoOffOptions {
   bool enabled = true;
-  uint64_t start_step = 0;    // whole until then
-  uint32_t window = 20;       // steps that are timed, of each kind
-  uint32_t untimed = 5;       // of those the first
-  uint64_t period = 2000;     // compressed steps until whole ones are timed again
-  double gain = 0.03;         // share of the time that must be saved
+  uint64_t start_step = 0;  // whole until then
+  uint32_t window = 20;     // steps that are timed, of each kind
+  uint32_t untimed = 5;     // of those the first
+  uint64_t period = 2000;   // compressed steps until whole ones are timed again
+  double gain = 0.03;       // share of the time that must be saved
 };
 
 class AutoOff {
  public:
   // Steps' times need no memory later on.
-  explicit AutoOff(const AutoOffOptions& options) : options_(options) { whole_us_.reserve(options.window + 1), compressed_us_.reserve(options.window + 1); }
+  explicit AutoOff(const AutoOffOptions& options) : options_(options) {
+    whole_us_.reserve(options.window + 1), compressed_us_.reserve(options.window + 1);
+  }
 
   // How the next step is sent. whole: the first of some, which leaves nothing over.
   Sending next(uint64_t step) const;
@@ -45,8 +48,8 @@ class AutoOff {
 
   const AutoOffOptions options_;
   bool off_ = false;
-  bool retesting_ = false;     // whole steps are timed at present
-  uint64_t compressed_ = 0;    // steps since the last decision
+  bool retesting_ = false;   // whole steps are timed at present
+  uint64_t compressed_ = 0;  // steps since the last decision
   std::vector<double> whole_us_, compressed_us_;
   std::string reason_;
 };

@@ -1,5 +1,5 @@
-// Compression that is switched off in a run, by how long its steps take, on all ranks of a group alike. What a step takes is decided here by work
-// that is done in it, many times as much as the step itself.
+// Compression that is switched off in a run, by how long its steps take, on all ranks of a group alike. What a step takes is
+// decided here by work that is done in it, many times as much as the step itself.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,11 +12,11 @@
 namespace unisono {
 namespace {
 
+using test::in_group;
 using test::Ledger;
 using test::normals;
 using test::ReducerRank;
 using test::Values;
-using test::in_group;
 
 constexpr uint64_t start = 25, window = 20;
 // By these, compression pays everywhere: links are slow, and memory is quick.
@@ -33,8 +33,10 @@ struct Seen {
 // One rank's steps, those of one kind with a lot of work beside.
 class TimedRun {
  public:
-  TimedRun(Group& group, bool whole_is_slow, Ledger& ledger) : rank_(group), beside_(group), whole_is_slow_(whole_is_slow), ledger_(ledger) {
-    auto made = internal::Reducer::make(group, test::model, *Compression::parse("arc:min_elements=0,start=" + std::to_string(start)), promising);
+  TimedRun(Group& group, bool whole_is_slow, Ledger& ledger)
+      : rank_(group), beside_(group), whole_is_slow_(whole_is_slow), ledger_(ledger) {
+    auto made = internal::Reducer::make(group, test::model,
+                                        *Compression::parse("arc:min_elements=0,start=" + std::to_string(start)), promising);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     reducer_ = std::move(*made);
     EXPECT_TRUE(beside_.make(test::arc()).ok());
@@ -44,7 +46,8 @@ class TimedRun {
     ledger_.give(rank_);
     if ((number < start) == whole_is_slow_) work();
     std::vector<Gradient> bucket;
-    for (size_t i = 0; i < test::model.size(); ++i) bucket.push_back({.name = test::model[i].name, .values = rank_.values[i].data()});
+    for (size_t i = 0; i < test::model.size(); ++i)
+      bucket.push_back({.name = test::model[i].name, .values = rank_.values[i].data()});
     EXPECT_TRUE(reducer_->reduce(bucket).ok());
     const auto report = reducer_->finish();
     ASSERT_TRUE(report.ok()) << report.status().to_string();
@@ -60,7 +63,8 @@ class TimedRun {
     auto checkpoint = decode_checkpoint(reducer_->save());
     ASSERT_TRUE(checkpoint.ok());
     std::vector<Values> left;
-    for (size_t i = 0; i < test::model.size(); ++i) left.push_back(checkpoint->store[test::model[i].name].residual), left.back().resize(rank_.values[i].size());
+    for (size_t i = 0; i < test::model.size(); ++i)
+      left.push_back(checkpoint->store[test::model[i].name].residual), left.back().resize(rank_.values[i].size());
     ledger_.keep(left);
   }
 
@@ -122,7 +126,8 @@ TEST(AutoOffInGroup, sends_whole_what_would_not_pay_by_what_is_measured_and_says
     in_group(2, [&](Group& group) {
       auto rates = pays ? promising : hopeless;
       rates.ranks = 2;
-      const auto reducer = std::move(*internal::Reducer::make(group, test::model, *Compression::parse("arc:start=0,min_elements=0"), rates));
+      const auto reducer =
+          std::move(*internal::Reducer::make(group, test::model, *Compression::parse("arc:start=0,min_elements=0"), rates));
       ReducerRank rank(group);
       rank.fill(0);
       for (const size_t i : {0, 4}) {

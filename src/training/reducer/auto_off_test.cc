@@ -8,11 +8,13 @@ namespace unisono {
 namespace {
 
 // Steps, until it asks; whole ones take so long, compressed ones so long.
-std::optional<AutoOff::Question> run(AutoOff& auto_off, uint64_t& step, uint64_t until, double whole_us, double compressed_us, std::vector<Sending>* sent = nullptr) {
+std::optional<AutoOff::Question> run(AutoOff& auto_off, uint64_t& step, uint64_t until, double whole_us, double compressed_us,
+                                     std::vector<Sending>* sent = nullptr) {
   for (; step < until;) {
     const auto sending = auto_off.next(step);
     if (sent != nullptr) sent->push_back(sending);
-    if (auto question = auto_off.took(step++, sending, sending == Sending::compressed ? compressed_us : whole_us)) return question;
+    if (auto question = auto_off.took(step++, sending, sending == Sending::compressed ? compressed_us : whole_us))
+      return question;
   }
   return {};
 }
@@ -77,7 +79,10 @@ TEST(AutoOff, that_is_not_wanted_never_asks) {
 TEST(TimeModel, gives_the_documented_times) {
   const RowRule rule{.ratio_ppm = 100'000};
   const Decision group[] = {decide(rule, std::vector<uint64_t>{4096, 4096})};
-  const auto at = [&](double bytes_per_s) { return predict({.ranks = 8, .latency_s = 25e-6, .link_bytes_per_s = bytes_per_s, .memory_bytes_per_s = 30e9}, rule, group, true, 4); };
+  const auto at = [&](double bytes_per_s) {
+    return predict({.ranks = 8, .latency_s = 25e-6, .link_bytes_per_s = bytes_per_s, .memory_bytes_per_s = 30e9}, rule, group,
+                   true, 4);
+  };
   const auto slow = at(1.25e9), fast = at(12.5e9);
   EXPECT_NEAR(slow.dense_s, 94.302e-3, 1e-4 * slow.dense_s);
   EXPECT_NEAR(slow.compressed_s - slow.local_s, 10.196e-3, 1e-4 * 10.196e-3);

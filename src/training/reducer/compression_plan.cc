@@ -9,17 +9,28 @@
 namespace unisono {
 
 RowRule row_rule(const Compression& compression, double ratio) {
-  return {.ratio_ppm = *parts_per_million(ratio), .rounding = compression.round_down ? Rounding::down : Rounding::up, .rank = compression.rank, .max_payload_ppm = *parts_per_million(compression.max_payload), .min_elements = compression.min_elements};
+  return {.ratio_ppm = *parts_per_million(ratio),
+          .rounding = compression.round_down ? Rounding::down : Rounding::up,
+          .rank = compression.rank,
+          .max_payload_ppm = *parts_per_million(compression.max_payload),
+          .min_elements = compression.min_elements};
 }
 
 ArcOptions arc_options(const Compression& compression, double ratio) {
-  return {.rule = row_rule(compression, ratio), .seed = compression.seed, .refresh_every = compression.refresh_every, .random = compression.method == Compression::Method::random_k};
+  return {.rule = row_rule(compression, ratio),
+          .seed = compression.seed,
+          .refresh_every = compression.refresh_every,
+          .random = compression.method == Compression::Method::random_k};
 }
 
 FeedbackOptions feedback_options(const Compression& compression) {
   using enum Compression::Feedback;
-  const auto kind = compression.feedback == none ? Feedback::none : compression.feedback == ef14 ? Feedback::ef14 : Feedback::ef21m;
-  return {.kind = kind, .eta = compression.feedback == ef21 ? 1 : compression.eta, .lossy = !compression.values.is_plain() && compression.absorb_codec_error};
+  const auto kind = compression.feedback == none   ? Feedback::none
+                    : compression.feedback == ef14 ? Feedback::ef14
+                                                   : Feedback::ef21m;
+  return {.kind = kind,
+          .eta = compression.feedback == ef21 ? 1 : compression.eta,
+          .lossy = !compression.values.is_plain() && compression.absorb_codec_error};
 }
 
 double ratio_at(const Compression& compression, uint64_t step) {
@@ -51,31 +62,48 @@ Result<CompressionPlan> CompressionPlan::make(std::span<const Parameter> paramet
   uint64_t widest = 0, moved = 0, largest = 0;
   for (const auto& parameter : parameters) {
     if (parameter.name.empty()) return Status(Code::invalid, "bad_option: a parameter without a name");
-    if (!names.insert(parameter.name).second) return Status(Code::invalid, "bad_option: two parameters are called " + parameter.name);
+    if (!names.insert(parameter.name).second)
+      return Status(Code::invalid, "bad_option: two parameters are called " + parameter.name);
     auto decision = decide(row_rule(compression, compression.ratio), parameter.shape);
     const uint64_t elements = decision.matrix.elements();
-    if (compression.method == Compression::Method::dense && elements > 0) decision = {.treatment = Treatment::dense, .matrix = decision.matrix, .kept = 0, .reason = "nothing is to be compressed"};
+    if (compression.method == Compression::Method::dense && elements > 0)
+      decision = {.treatment = Treatment::dense, .matrix = decision.matrix, .kept = 0, .reason = "nothing is to be compressed"};
     const bool compressed = decision.treatment == Treatment::compressed;
     const bool sketched = compressed && compression.method == Compression::Method::arc_top_k;
-    const uint64_t payload = decision.value_elements() + (sketched ? decision.sketch_elements(row_rule(compression, compression.ratio)) : 0);
-    plan.parameters.push_back({.name = parameter.name, .rows = decision.matrix.rows, .columns = decision.matrix.columns, .compressed = compressed, .kept_rows = decision.kept, .payload = payload, .reason = decision.reason});
+    const uint64_t payload =
+        decision.value_elements() + (sketched ? decision.sketch_elements(row_rule(compression, compression.ratio)) : 0);
+    plan.parameters.push_back({.name = parameter.name,
+                               .rows = decision.matrix.rows,
+                               .columns = decision.matrix.columns,
+                               .compressed = compressed,
+                               .kept_rows = decision.kept,
+                               .payload = payload,
+                               .reason = decision.reason});
     plan.elements += elements;
     plan.payload += payload;
     plan.buffer_bytes += sizeof(float) * (payload + (feedback.lossy ? decision.value_elements() : 0));
-    if (compressed && feedback.kind == Feedback::ef14) moved += sizeof(float) * elements, largest = std::max(largest, sizeof(float) * elements);
+    if (compressed && feedback.kind == Feedback::ef14)
+      moved += sizeof(float) * elements, largest = std::max(largest, sizeof(float) * elements);
     if (sketched) widest = std::max(widest, decision.matrix.columns);
-    if (compression.method != Compression::Method::dense) plan.state_bytes += sizeof(float) * elements * kept_per_element(feedback, compressed);
+    if (compression.method != Compression::Method::dense)
+      plan.state_bytes += sizeof(float) * elements * kept_per_element(feedback, compressed);
   }
-  plan.buffer_bytes += sizeof(float) * widest * (2 * compression.rank + 1) + std::min(moved, open_buckets * std::max(usual_bucket, largest));
+  plan.buffer_bytes +=
+      sizeof(float) * widest * (2 * compression.rank + 1) + std::min(moved, open_buckets * std::max(usual_bucket, largest));
   return plan;
 }
 
 std::string CompressionPlan::to_string() const {
-  const auto compressed = std::count_if(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter.compressed; });
+  const auto compressed =
+      std::count_if(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter.compressed; });
   char text[240];
-  std::snprintf(text, sizeof text, "%zu of %zu parameters compressed: %llu of %llu values per step (%.3f); %.4g MB kept from step to step, %.4g MB to work in", static_cast<size_t>(compressed), parameters.size(),
-                static_cast<unsigned long long>(payload), static_cast<unsigned long long>(elements), elements == 0 ? 0.0 : static_cast<double>(payload) / static_cast<double>(elements), static_cast<double>(state_bytes) / 1e6,
-                static_cast<double>(buffer_bytes) / 1e6);
+  std::snprintf(text, sizeof text,
+                "%zu of %zu parameters compressed: %llu of %llu values per step (%.3f); %.4g MB kept from step to step, %.4g "
+                "MB to work in",
+                static_cast<size_t>(compressed), parameters.size(), static_cast<unsigned long long>(payload),
+                static_cast<unsigned long long>(elements),
+                elements == 0 ? 0.0 : static_cast<double>(payload) / static_cast<double>(elements),
+                static_cast<double>(state_bytes) / 1e6, static_cast<double>(buffer_bytes) / 1e6);
   return text;
 }
 

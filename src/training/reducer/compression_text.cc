@@ -17,7 +17,8 @@ using option_text::wrong;
 
 constexpr std::array method_names{"dense", "arc", "random-k"};
 constexpr std::array feedback_names{"none", "ef14", "ef21", "ef21m"};
-constexpr std::array schedule_names{"auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
+constexpr std::array schedule_names{"auto",         "ring",     "two_step", "halving_doubling",
+                                    "hierarchical", "one_shot", "direct",   "tree"};
 
 Status set_codec(Codec& codec, std::string_view key, std::string_view value) {
   auto parsed = Codec::parse(value);
@@ -33,7 +34,8 @@ Status set_schedule(std::vector<Compression::RatioFrom>& schedule, std::string_v
     const size_t end = std::min(text.find('/', begin), text.size());
     const auto part = text.substr(begin, end - begin);
     const auto at = part.find('@');
-    if (at == part.npos) return wrong("schedule=" + std::string(text) + ": parts look like 0.5@2000, a ratio and the step from which it holds");
+    if (at == part.npos)
+      return wrong("schedule=" + std::string(text) + ": parts look like 0.5@2000, a ratio and the step from which it holds");
     auto& entry = schedule.emplace_back();
     if (auto status = set_number(entry.ratio, "schedule", part.substr(0, at)); !status.ok()) return status;
     if (auto status = set_number(entry.step, "schedule", part.substr(at + 1)); !status.ok()) return status;
@@ -47,7 +49,10 @@ const std::vector<option_text::Option<Compression>>& all_options() {
   static const std::vector<option_text::Option<Compression>> options{
       {"ratio", [](auto& c, auto k, auto v) { return set_number(c.ratio, k, v); }},
       {"rank", [](auto& c, auto k, auto v) { return set_number(c.rank, k, v); }},
-      {"round", [](auto& c, auto k, auto v) { return set_choice(c.round_down, k, v, std::array{"up", "down"}); }},
+      {"round",
+       [](auto& c, auto k, auto v) {
+         return set_choice(c.round_down, k, v, std::array{"up", "down"});
+       }},
       {"seed", [](auto& c, auto k, auto v) { return set_number(c.seed, k, v); }},
       {"feedback", [](auto& c, auto k, auto v) { return set_choice(c.feedback, k, v, feedback_names); }},
       {"eta", [](auto& c, auto k, auto v) { return set_number(c.eta, k, v); }},
@@ -61,7 +66,10 @@ const std::vector<option_text::Option<Compression>>& all_options() {
       {"sketch", [](auto& c, auto k, auto v) { return set_codec(c.sketch, k, v); }},
       {"refresh", [](auto& c, auto k, auto v) { return set_number(c.refresh_every, k, v); }},
       {"absorb", [=](auto& c, auto k, auto v) { return set_choice(c.absorb_codec_error, k, v, off_on); }},
-      {"nonfinite", [](auto& c, auto k, auto v) { return set_choice(c.on_nonfinite, k, v, std::array{"skip", "poison"}); }},
+      {"nonfinite",
+       [](auto& c, auto k, auto v) {
+         return set_choice(c.on_nonfinite, k, v, std::array{"skip", "poison"});
+       }},
       {"adaptive", [=](auto& c, auto k, auto v) { return set_choice(c.adaptive_optimizer, k, v, off_on); }},
   };
   return options;
@@ -74,7 +82,8 @@ Result<Compression> Compression::parse(std::string_view text) {
   const auto colon = std::min(text.find(':'), text.size());
   if (auto status = set_choice(c.method, "method", text.substr(0, colon), method_names); !status.ok()) return status;
   if (colon < text.size()) {
-    if (auto status = option_text::set_options(c, text.substr(colon + 1), all_options(), "ratio=0.2"); !status.ok()) return status;
+    if (auto status = option_text::set_options(c, text.substr(colon + 1), all_options(), "ratio=0.2"); !status.ok())
+      return status;
   }
   if (auto status = c.check(); !status.ok()) return status;
   return c;
@@ -113,14 +122,18 @@ std::string Compression::to_string() const {
 }
 
 Status Compression::check() const {
-  if (static_cast<size_t>(method) >= method_names.size() || static_cast<size_t>(feedback) >= feedback_names.size() || static_cast<uint8_t>(on_nonfinite) > 1 || static_cast<size_t>(values_schedule) >= schedule_names.size()) return wrong("a method, feedback or outcome that does not exist");
+  if (static_cast<size_t>(method) >= method_names.size() || static_cast<size_t>(feedback) >= feedback_names.size() ||
+      static_cast<uint8_t>(on_nonfinite) > 1 || static_cast<size_t>(values_schedule) >= schedule_names.size())
+    return wrong("a method, feedback or outcome that does not exist");
   if (auto parts = parts_per_million(ratio); !parts.ok()) return parts.status();
   if (rank == 0) return wrong("a sketch of rank 0");
   if (!(eta > 0 && eta <= 1)) return wrong("eta = " + shortest(eta) + " is not in (0, 1]");
-  if (auto parts = parts_per_million(max_payload); !parts.ok()) return wrong("max_payload = " + shortest(max_payload) + " is not in (0, 1]");
+  if (auto parts = parts_per_million(max_payload); !parts.ok())
+    return wrong("max_payload = " + shortest(max_payload) + " is not in (0, 1]");
   uint64_t from = 0;
   for (size_t i = 0; i < schedule.size(); ++i) {
-    if (i > 0 && schedule[i].step <= from) return wrong("the schedule's steps do not ascend: " + shortest(schedule[i].step) + " after " + shortest(from));
+    if (i > 0 && schedule[i].step <= from)
+      return wrong("the schedule's steps do not ascend: " + shortest(schedule[i].step) + " after " + shortest(from));
     from = schedule[i].step;
     if (auto parts = parts_per_million(schedule[i].ratio); !parts.ok()) return parts.status();
   }

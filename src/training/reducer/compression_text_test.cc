@@ -8,7 +8,10 @@ namespace unisono {
 namespace {
 
 TEST(CompressionText, is_read_back_as_it_was_written) {
-  for (const char* text : {"dense", "arc", "random-k:ratio=0.1", "arc:ratio=0.25,rank=8,round=down,seed=7,feedback=ef21m,eta=0.5,start=0,schedule=0.5@2000/0.2@3000,max_payload=0.5,min_elements=0,auto_off=off,values=int8,values_schedule=two_step,sketch=bf16,refresh=32,absorb=off,nonfinite=poison,adaptive=on"}) {
+  for (const char* text : {"dense", "arc", "random-k:ratio=0.1",
+                           "arc:ratio=0.25,rank=8,round=down,seed=7,feedback=ef21m,eta=0.5,start=0,schedule=0.5@2000/"
+                           "0.2@3000,max_payload=0.5,min_elements=0,auto_off=off,values=int8,values_schedule=two_step,sketch="
+                           "bf16,refresh=32,absorb=off,nonfinite=poison,adaptive=on"}) {
     const auto read = Compression::parse(text);
     ASSERT_TRUE(read.ok()) << read.status().to_string();
     EXPECT_EQ(read->to_string(), text);

@@ -11,7 +11,8 @@
 namespace unisono {
 namespace {
 
-constexpr size_t near_bytes = 1u << 20;  // what is left over of larger groups goes past the caches: it is wanted again in the next step
+constexpr size_t near_bytes =
+    1u << 20;  // what is left over of larger groups goes past the caches: it is wanted again in the next step
 
 // False: there is no memory for it, and what was kept is as it was. (Where something was kept, there is.)
 bool keep(std::vector<float>& kept, std::span<const float> values) try {
@@ -48,8 +49,16 @@ void Spares::give(std::vector<float> memory) {
   found->second.free.push_back(std::move(memory));
 }
 
-ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states, Spares* spares)
-    : options_(options), compressor_(std::move(compressor)), states_(std::move(states)), spares_(spares != nullptr ? *spares : own_spares_), next_(states_.size()), gradients_(states_.size()), outputs_(states_.size()), cleared_(states_.size()) {}
+ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor,
+                             std::vector<FeedbackState*> states, Spares* spares)
+    : options_(options),
+      compressor_(std::move(compressor)),
+      states_(std::move(states)),
+      spares_(spares != nullptr ? *spares : own_spares_),
+      next_(states_.size()),
+      gradients_(states_.size()),
+      outputs_(states_.size()),
+      cleared_(states_.size()) {}
 
 ErrorFeedback::~ErrorFeedback() {
   settle();
@@ -62,15 +71,20 @@ size_t ErrorFeedback::buffer_bytes() const {
   return compressor_->buffer_bytes() + own_spares_.bytes() + sizeof(float) * numbers;
 }
 
-Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store, Spares* spares) {
+Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions& options,
+                                                           std::unique_ptr<Compressor> compressor,
+                                                           std::vector<std::string> names, FeedbackStore& store,
+                                                           Spares* spares) {
   UNISONO_CHECK(names.size() == compressor->decisions().size());
-  if (!(options.eta > 0 && options.eta <= 1)) return Status(Code::invalid, "bad_option: eta = " + std::to_string(options.eta) + " is not in (0, 1]");
+  if (!(options.eta > 0 && options.eta <= 1))
+    return Status(Code::invalid, "bad_option: eta = " + std::to_string(options.eta) + " is not in (0, 1]");
   std::vector<FeedbackState*> states;
   for (size_t i = 0; i < names.size(); ++i) {
     const auto elements = compressor->decisions()[i].matrix.elements();
     auto& state = store.try_emplace(names[i], FeedbackState{.elements = elements}).first->second;
     if (state.elements != elements) {
-      return Status(Code::invalid, "state_shape_mismatch: " + names[i] + " has " + std::to_string(elements) + " elements, and what was kept of it " + std::to_string(state.elements));
+      return Status(Code::invalid, "state_shape_mismatch: " + names[i] + " has " + std::to_string(elements) +
+                                       " elements, and what was kept of it " + std::to_string(state.elements));
     }
     states.push_back(&state);
   }
@@ -102,18 +116,22 @@ void ErrorFeedback::reserve() {
   }
 }
 
-// A running mean takes the gradient's place until it is known whether the step counts. (Residuals are added where the sketch is made.)
+// A running mean takes the gradient's place until it is known whether the step counts. (Residuals are added where the sketch is
+// made.)
 void ErrorFeedback::add_up() {
   if (options_.kind != Feedback::ef21m) return;
   for (size_t i = 0; i < states_.size(); ++i) {
     const auto& momentum = states_[i]->momentum;
-    for (size_t k = 0; k < momentum.size(); ++k) gradients_[i][k] = (1 - options_.eta) * momentum[k] + options_.eta * gradients_[i][k];
+    for (size_t k = 0; k < momentum.size(); ++k)
+      gradients_[i][k] = (1 - options_.eta) * momentum[k] + options_.eta * gradients_[i][k];
   }
 }
 
-// Tensors that are neighbours in memory are averaged where they are, if nothing of them is kept: an all-reduce that fails leaves nothing behind.
+// Tensors that are neighbours in memory are averaged where they are, if nothing of them is kept: an all-reduce that fails
+// leaves nothing behind.
 std::span<float> ErrorFeedback::pack_whole() {
-  with_residual_ = sending_ != Sending::plain && std::any_of(states_.begin(), states_.end(), [](const auto* state) { return !state->residual.empty(); });
+  with_residual_ = sending_ != Sending::plain &&
+                   std::any_of(states_.begin(), states_.end(), [](const auto* state) { return !state->residual.empty(); });
   const float* next = nullptr;
   bool neighbours = true;
   size_t all = 0;
@@ -140,7 +158,7 @@ std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gra
   sending_ = sending == Sending::compressed && !started() ? Sending::whole : sending;
   if (is_whole() || options_.lossy) settle();
   if (!is_whole()) copies_ = std::vector<float>(), whole_ = {};  // as much as all gradients, for a step that is rare
-  unsettled_ = false;  // whatever becomes of this step, the last one is over
+  unsettled_ = false;                                            // whatever becomes of this step, the last one is over
   added_ = committed_ = finished_ = false;
   if (sending_ == Sending::plain) return pack_whole();
   reserve();
@@ -149,12 +167,18 @@ std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gra
   for (size_t i = 0; i < states_.size(); ++i) all += sizeof(float) * elements(i);
   for (size_t i = 0; i < states_.size(); ++i) {
     const auto& kept = options_.kind == Feedback::ef21m ? states_[i]->known : states_[i]->residual;
-    inputs_.push_back({.values = gradients_[i], .moved = moves(i) ? next_[i].data() : nullptr, .far = all > near_bytes, .residual = kept.empty() ? nullptr : kept.data(), .difference = options_.kind == Feedback::ef21m, .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data()});
+    inputs_.push_back({.values = gradients_[i],
+                       .moved = moves(i) ? next_[i].data() : nullptr,
+                       .far = all > near_bytes,
+                       .residual = kept.empty() ? nullptr : kept.data(),
+                       .difference = options_.kind == Feedback::ef21m,
+                       .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data()});
   }
   added_ = true;
   if (!is_whole()) return compressor_->begin(step, inputs_);
   for (size_t i = 0; i < states_.size(); ++i) {
-    for (size_t k = 0; inputs_[i].residual != nullptr && !inputs_[i].difference && k < elements(i); ++k) gradients_[i][k] += inputs_[i].residual[k];
+    for (size_t k = 0; inputs_[i].residual != nullptr && !inputs_[i].difference && k < elements(i); ++k)
+      gradients_[i][k] += inputs_[i].residual[k];
   }
   return pack_whole();
 }
@@ -345,7 +369,8 @@ void ErrorFeedback::settle() {
   }
   if (unsettled_ && options_.lossy) {
     each_piece([&](size_t i, size_t offset, std::span<float> piece) {
-      std::copy_n(lost_.data() + (piece.data() - packed_.data()), piece.size(), states_[i]->residual.begin() + static_cast<std::ptrdiff_t>(offset));
+      std::copy_n(lost_.data() + (piece.data() - packed_.data()), piece.size(),
+                  states_[i]->residual.begin() + static_cast<std::ptrdiff_t>(offset));
     });
   }
   unsettled_ = false;

@@ -1,12 +1,13 @@
 // What compression leaves out of a step is kept on the rank that had it, and takes part in a later one.
 //
-// EF14 adds what was left out to the next gradient. EF21 and EF21M send how a gradient, or its running mean, differs from what the others
-// hold of it. Sources: Seide et al., "1-bit stochastic gradient descent" (Interspeech 2014); Richtarik, Sokolov, Fatkhullin, "EF21"
-// (arXiv:2106.05203); Fatkhullin, Tyurin, Richtarik, "Momentum provably improves error feedback!" (arXiv:2305.15155).
+// EF14 adds what was left out to the next gradient. EF21 and EF21M send how a gradient, or its running mean, differs from what
+// the others hold of it. Sources: Seide et al., "1-bit stochastic gradient descent" (Interspeech 2014); Richtarik, Sokolov,
+// Fatkhullin, "EF21" (arXiv:2106.05203); Fatkhullin, Tyurin, Richtarik, "Momentum provably improves error feedback!"
+// (arXiv:2305.15155).
 //
-// The caller runs the all-reduces, as compressors/compressor.h says. Nothing is lost by an outcome: until finish() says ok, what is kept is
-// what was kept before, and what had been added up is kept by abandon(). Even after it step_skipped() takes it back, and delivered() does the
-// opposite.
+// The caller runs the all-reduces, as compressors/compressor.h says. Nothing is lost by an outcome: until finish() says ok,
+// what is kept is what was kept before, and what had been added up is kept by abandon(). Even after it step_skipped() takes it
+// back, and delivered() does the opposite.
 #pragma once
 
 #include <map>
@@ -25,7 +26,8 @@ enum class Feedback : uint8_t { none, ef14, ef21m };
 enum class Sending : uint8_t {
   compressed,
   whole,  // nothing is compressed in this step, and nothing is left over after it
-  plain,  // as without compression: the gradients are averaged as they are, finite or not, and nothing that is kept has to do with it
+  plain,  // as without compression: the gradients are averaged as they are, finite or not, and nothing that is kept has to do
+          // with it
 };
 
 struct FeedbackOptions {
@@ -46,8 +48,8 @@ struct FeedbackState {
 // By the name of the tensor, whatever group it is in: groups may be made anew at any time.
 using FeedbackStore = std::map<std::string, FeedbackState>;
 
-// Memory that residuals are made in: what a tensor had left over makes room when its next one is there, and serves another tensor as large.
-// Threads may use it at once.
+// Memory that residuals are made in: what a tensor had left over makes room when its next one is there, and serves another
+// tensor as large. Threads may use it at once.
 class Spares {
  public:
   std::vector<float> take(size_t count);
@@ -68,14 +70,16 @@ class Spares {
 // One group of tensors, from step to step.
 class ErrorFeedback {
  public:
-  // The store outlives this object, and says what is kept after settle(). names: of the compressor's tensors, in its order. invalid: eta
-  // outside (0, 1] (bad_option), or a tensor that is known with another number of elements (state_shape_mismatch). spares: shared with other
-  // groups, and outlives them; null: this one has its own.
-  static Result<std::unique_ptr<ErrorFeedback>> make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store, Spares* spares = nullptr);
+  // The store outlives this object, and says what is kept after settle(). names: of the compressor's tensors, in its order.
+  // invalid: eta outside (0, 1] (bad_option), or a tensor that is known with another number of elements (state_shape_mismatch).
+  // spares: shared with other groups, and outlives them; null: this one has its own.
+  static Result<std::unique_ptr<ErrorFeedback>> make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor,
+                                                     std::vector<std::string> names, FeedbackStore& store,
+                                                     Spares* spares = nullptr);
   ~ErrorFeedback();
 
-  // Takes this rank's gradients, which belong to the step until it is over. What is to be averaged first; empty: nothing. This and all up to finish()
-  // may throw std::bad_alloc: then abandon() is to follow, which does not.
+  // Takes this rank's gradients, which belong to the step until it is over. What is to be averaged first; empty: nothing. This
+  // and all up to finish() may throw std::bad_alloc: then abandon() is to follow, which does not.
   std::span<float> begin(uint64_t step, std::span<float* const> gradients, Sending sending = Sending::compressed);
   // After that was averaged. corrupt (nonfinite): the step is over on all ranks, and as if it had not been.
   Status choose();
@@ -87,13 +91,15 @@ class ErrorFeedback {
   // The averages are where the gradients were. Errors: as choose().
   Status finish();
 
-  // The step is over without a result, or nobody uses it because it failed elsewhere, and what had been added up is kept. (Of one that was sent whole while nothing was left over from before,
-  // nothing is: as without compression. Nor of a tensor of which nothing was kept before, if there is no memory for it.)
+  // The step is over without a result, or nobody uses it because it failed elsewhere, and what had been added up is kept. (Of
+  // one that was sent whole while nothing was left over from before, nothing is: as without compression. Nor of a tensor of
+  // which nothing was kept before, if there is no memory for it.)
   void abandon();
-  // After finish() and before anything else: the averages are not used by any rank. EF14: what had been added up is kept, as if nothing had
-  // been sent, to the bit; of a step that was sent whole each rank keeps the mean of it.
+  // After finish() and before anything else: the averages are not used by any rank. EF14: what had been added up is kept, as if
+  // nothing had been sent, to the bit; of a step that was sent whole each rank keeps the mean of it.
   void step_skipped();
-  // After either: other ranks have all averages, which took all that this one had to send, and they use them. What was sent is not kept.
+  // After either: other ranks have all averages, which took all that this one had to send, and they use them. What was sent is
+  // not kept.
   void delivered();
   // The last step will not be taken back: what the store says is what is kept.
   void settle();
@@ -106,19 +112,24 @@ class ErrorFeedback {
   const Compressor& compressor() const { return *compressor_; }
   // From begin() to finish(): the gradient of the i-th tensor with what was left over from before.
   const float* compensated(size_t i) const { return moves(i) ? next_[i].data() : gradients_[i]; }
-  // Sums of squares over all tensors: of what EF14 had kept before the present step, from begin() on, and of the averages that the last one gave.
+  // Sums of squares over all tensors: of what EF14 had kept before the present step, from begin() on, and of the averages that
+  // the last one gave.
   double kept_energy() const { return compressor_->residual_energy(); }
   double output_energy() const { return output_energy_; }
   // Allocated to work in, with the compressor's memory, without shared spares.
   size_t buffer_bytes() const;
 
  private:
-  ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states, Spares* spares);
+  ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states,
+                Spares* spares);
   const Decision& decision(size_t i) const { return compressor_->decisions()[i]; }
   size_t elements(size_t i) const { return decision(i).matrix.elements(); }
   bool compressed(size_t i) const { return decision(i).treatment == Treatment::compressed; }
-  // Sent as the difference from what others hold of it: EF21M, and of dense tensors where values are encoded, for there is no other residual.
-  bool tracked(size_t i) const { return options_.kind == Feedback::ef21m && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense)); }
+  // Sent as the difference from what others hold of it: EF21M, and of dense tensors where values are encoded, for there is no
+  // other residual.
+  bool tracked(size_t i) const {
+    return options_.kind == Feedback::ef21m && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense));
+  }
   // What is compressed of it lies in memory that will be its residual.
   bool moves(size_t i) const { return options_.kind == Feedback::ef14 && !is_whole() && compressed(i); }
   bool started() const;
@@ -140,15 +151,16 @@ class ErrorFeedback {
   std::vector<float*> gradients_;
   std::vector<float*> outputs_;  // where averages go that are not exchanged for what was sent
   std::vector<CompressorInput> inputs_;
-  std::span<float> packed_;      // what is averaged last, of the compressor
-  std::vector<float> lost_;      // of it, one by one
-  std::vector<float> copies_;    // of a whole step: all tensors, one after the other, unless they are so anyway
+  std::span<float> packed_;    // what is averaged last, of the compressor
+  std::vector<float> lost_;    // of it, one by one
+  std::vector<float> copies_;  // of a whole step: all tensors, one after the other, unless they are so anyway
   std::span<float> whole_;
   Sending sending_ = Sending::compressed;
-  bool added_ = false, committed_ = false;  // the residuals are in the gradients; rows that were sent are known, and what encoding lost of them
-  bool finished_ = false;        // the averages are where the gradients were
+  bool added_ = false,
+       committed_ = false;  // the residuals are in the gradients; rows that were sent are known, and what encoding lost of them
+  bool finished_ = false;   // the averages are where the gradients were
   bool in_place_ = false, with_residual_ = false;
-  bool unsettled_ = false;       // EF14 has kept also the rows that were sent
+  bool unsettled_ = false;                     // EF14 has kept also the rows that were sent
   std::vector<std::vector<uint8_t>> cleared_;  // then: which these are, by tensor and row
   double output_energy_ = 0;
 };

@@ -216,7 +216,9 @@ TEST(ErrorFeedback, nothing_is_lost_whatever_becomes_of_a_step) {
       for (const float left : ranks.state(r).residual) EXPECT_EQ(left, 0);
     }
   };
-  for (const auto outcome : {used, used, abandoned, used, behind, behind, used, skipped, behind, skipped, used, abandoned, abandoned, behind, used}) check(outcome, false);
+  for (const auto outcome :
+       {used, used, abandoned, used, behind, behind, used, skipped, behind, skipped, used, abandoned, abandoned, behind, used})
+    check(outcome, false);
   for (const auto outcome : {used, abandoned, skipped, behind}) {
     check(used, false);
     check(outcome, true);
@@ -246,7 +248,10 @@ TEST(ErrorFeedback, ef21m_that_was_sent_whole_holds_what_was_sent) {
 // Part of 28: groups may be made anew.
 TEST(ErrorFeedback, finds_what_was_kept_by_name) {
   FeedbackStore store;
-  const auto group = [&](std::vector<GroupTensor> tensors, std::vector<std::string> names) { return ErrorFeedback::make(ef14, *make_arc_top_k(arc_options(500'000, 2, 1), 0, std::move(tensors)), std::move(names), store); };
+  const auto group = [&](std::vector<GroupTensor> tensors, std::vector<std::string> names) {
+    return ErrorFeedback::make(ef14, *make_arc_top_k(arc_options(500'000, 2, 1), 0, std::move(tensors)), std::move(names),
+                               store);
+  };
   auto first = group({{.number = 0, .shape = {4, 2}}, {.number = 1, .shape = {6, 1}}}, {"a", "b"});
   ASSERT_TRUE(first.ok());
   Values a(8, 1), b{1, 2, 3, 4, 5, 6};
@@ -264,7 +269,9 @@ TEST(ErrorFeedback, finds_what_was_kept_by_name) {
   EXPECT_EQ(b, (Values{1, 2, 3, 0, 0, 0}));
   const auto other = group({{.number = 1, .shape = {5, 1}}}, {"b"});
   ASSERT_FALSE(other.ok());
-  EXPECT_NE(other.status().message().find("state_shape_mismatch: b has 5 elements, and what was kept of it 6"), std::string::npos) << other.status().message();
+  EXPECT_NE(other.status().message().find("state_shape_mismatch: b has 5 elements, and what was kept of it 6"),
+            std::string::npos)
+      << other.status().message();
 }
 
 TEST(ErrorFeedback, refuses_an_eta_that_is_no_weight) {

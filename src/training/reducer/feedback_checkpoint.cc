@@ -46,15 +46,27 @@ bool read(ByteReader& reader, std::string& name, FeedbackState& state) {
 
 uint64_t digest(const ArcOptions& arc, const FeedbackOptions& feedback) {
   ByteWriter writer;
-  writer.write(arc.rule.ratio_ppm).write(static_cast<uint8_t>(arc.rule.rounding)).write(arc.rule.rank).write(arc.rule.max_payload_ppm).write(arc.rule.min_elements);
-  writer.write(arc.seed).write(arc.refresh_every).write(static_cast<uint8_t>(arc.random)).write(static_cast<uint8_t>(arc.exact));
+  writer.write(arc.rule.ratio_ppm)
+      .write(static_cast<uint8_t>(arc.rule.rounding))
+      .write(arc.rule.rank)
+      .write(arc.rule.max_payload_ppm)
+      .write(arc.rule.min_elements);
+  writer.write(arc.seed)
+      .write(arc.refresh_every)
+      .write(static_cast<uint8_t>(arc.random))
+      .write(static_cast<uint8_t>(arc.exact));
   writer.write(static_cast<uint8_t>(feedback.kind)).write(feedback.kind == Feedback::ef21m ? feedback.eta : 0.0f);
   return hash_of(writer.view());
 }
 
 Bytes encode(const FeedbackCheckpoint& checkpoint) {
   ByteWriter writer;
-  writer.write(magic).write(version).write(checkpoint.world).write(checkpoint.rank).write(checkpoint.options).write(checkpoint.step);
+  writer.write(magic)
+      .write(version)
+      .write(checkpoint.world)
+      .write(checkpoint.rank)
+      .write(checkpoint.options)
+      .write(checkpoint.step);
   writer.write(static_cast<uint64_t>(checkpoint.store.size()));
   for (const auto& [name, state] : checkpoint.store) write(writer, name, state);
   writer.write(hash_of(writer.view()));
@@ -66,7 +78,8 @@ Result<FeedbackCheckpoint> decode_checkpoint(ByteView bytes) {
   const auto body = bytes.first(bytes.size() - sizeof(uint64_t));
   ByteReader reader(body), end(bytes.last(sizeof(uint64_t)));
   if (reader.read<std::array<char, 4>>() != magic) return corrupt("does not begin as one");
-  if (const auto found = reader.read<uint32_t>(); found != version) return corrupt("of version " + std::to_string(found) + "; this is version " + std::to_string(version));
+  if (const auto found = reader.read<uint32_t>(); found != version)
+    return corrupt("of version " + std::to_string(found) + "; this is version " + std::to_string(version));
   if (end.read<uint64_t>() != hash_of(body)) return corrupt("was cut or damaged");
   FeedbackCheckpoint checkpoint;
   checkpoint.world = reader.read<uint32_t>();
@@ -86,11 +99,13 @@ Result<FeedbackCheckpoint> decode_checkpoint(ByteView bytes) {
 
 Status check(const FeedbackCheckpoint& checkpoint, uint32_t world, uint32_t rank, uint64_t options) {
   const auto differs = [](const char* code, const std::string& what, uint32_t then, uint32_t now) {
-    return Status(Code::invalid, std::string(code) + ": what error feedback kept was written by " + what + " " + std::to_string(then) + ", and this is " + what + " " + std::to_string(now));
+    return Status(Code::invalid, std::string(code) + ": what error feedback kept was written by " + what + " " +
+                                     std::to_string(then) + ", and this is " + what + " " + std::to_string(now));
   };
   if (checkpoint.world != world) return differs("roster_changed", "a world of", checkpoint.world, world);
   if (checkpoint.rank != rank) return differs("roster_changed", "rank", checkpoint.rank, rank);
-  if (checkpoint.options != options) return {Code::invalid, "config_mismatch: what error feedback kept was written with other options of compression"};
+  if (checkpoint.options != options)
+    return {Code::invalid, "config_mismatch: what error feedback kept was written with other options of compression"};
   return {};
 }
 

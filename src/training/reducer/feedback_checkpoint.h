@@ -1,4 +1,5 @@
-// What error feedback keeps on one rank, as bytes: for checkpoints. Loaded again, training goes on as if it had not stopped, to the bit.
+// What error feedback keeps on one rank, as bytes: for checkpoints. Loaded again, training goes on as if it had not stopped, to
+// the bit.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ Bytes encode(const FeedbackCheckpoint& checkpoint);
 // corrupt: cut, changed, or nothing of the kind. Allocates no more than there are bytes.
 Result<FeedbackCheckpoint> decode_checkpoint(ByteView bytes);
 
-// Whether a rank may go on from there. invalid: it was another rank (its residuals are not this one's), the world had another size
-// (roster_changed), or options differ (config_mismatch). Who wants to start from nothing instead leaves the store empty.
+// Whether a rank may go on from there. invalid: it was another rank (its residuals are not this one's), the world had another
+// size (roster_changed), or options differ (config_mismatch). Who wants to start from nothing instead leaves the store empty.
 Status check(const FeedbackCheckpoint& checkpoint, uint32_t world, uint32_t rank, uint64_t options);
 
 }  // namespace unisono

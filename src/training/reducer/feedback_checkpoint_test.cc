@@ -53,7 +53,8 @@ TEST(FeedbackCheckpoint, keeps_every_bit) {
 
 TEST(FeedbackCheckpoint, that_was_cut_or_changed_is_refused) {
   const auto bytes = encode(example());
-  for (size_t size = 0; size < bytes.size(); ++size) EXPECT_EQ(decode_checkpoint(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_EQ(decode_checkpoint(ByteView(bytes).first(size)).status().code(), Code::corrupt) << size;
   for (size_t at = 0; at < bytes.size(); ++at) {
     auto changed = bytes;
     changed[at] ^= std::byte{1};
@@ -106,8 +107,10 @@ TEST(FeedbackCheckpoint, that_was_made_up_is_refused_by_name) {
 TEST(FeedbackCheckpoint, of_another_world_rank_or_configuration_is_refused_by_name) {
   const auto checkpoint = example();
   EXPECT_TRUE(check(checkpoint, 4, 2, 77).ok());
-  EXPECT_EQ(check(checkpoint, 5, 2, 77).message(), "roster_changed: what error feedback kept was written by a world of 4, and this is a world of 5");
-  EXPECT_EQ(check(checkpoint, 4, 1, 77).message(), "roster_changed: what error feedback kept was written by rank 2, and this is rank 1");
+  EXPECT_EQ(check(checkpoint, 5, 2, 77).message(),
+            "roster_changed: what error feedback kept was written by a world of 4, and this is a world of 5");
+  EXPECT_EQ(check(checkpoint, 4, 1, 77).message(),
+            "roster_changed: what error feedback kept was written by rank 2, and this is rank 1");
   EXPECT_NE(check(checkpoint, 4, 2, 78).message().find("config_mismatch"), std::string::npos);
 }
 

@@ -8,7 +8,8 @@ GradientReducer::GradientReducer(GradientReducer&&) noexcept = default;
 GradientReducer& GradientReducer::operator=(GradientReducer&&) noexcept = default;
 GradientReducer::~GradientReducer() = default;
 
-Result<GradientReducer> GradientReducer::make(const Group& group, std::span<const Parameter> parameters, const Compression& compression) {
+Result<GradientReducer> GradientReducer::make(const Group& group, std::span<const Parameter> parameters,
+                                              const Compression& compression) {
   auto reducer = internal::Reducer::make(group, parameters, compression);
   if (!reducer.ok()) return reducer.status();
   return GradientReducer(*std::move(reducer));

@@ -1,5 +1,5 @@
-// More of the checks of ARC-Top-K that need an engine: bits whatever the schedule and the processor, bytes, generators of random
-// numbers, checkpoints of another world. By their numbers in docs/design/methods/arc_top_k.md, "Checked values".
+// More of the checks of ARC-Top-K that need an engine: bits whatever the schedule and the processor, bytes, generators of
+// random numbers, checkpoints of another world. By their numbers in docs/design/methods/arc_top_k.md, "Checked values".
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,9 +8,9 @@
 #include <numeric>
 #include <random>
 
-#include "testing/group_of_threads.h"
 #include "kernels/dispatch.h"
 #include "kernels/sketch.h"
+#include "testing/group_of_threads.h"
 #include "training/reducer/gradient_reducer_test_support.h"
 #include "training/reducer/reduction_pipeline.h"
 
@@ -18,11 +18,11 @@ namespace unisono {
 namespace {
 
 using test::arc;
+using test::in_group;
 using test::model;
 using test::normals;
 using test::ReducerRank;
 using test::Values;
-using test::in_group;
 
 std::vector<uint32_t> everybody(uint32_t world) {
   std::vector<uint32_t> all(world);
@@ -33,7 +33,9 @@ std::vector<uint32_t> everybody(uint32_t world) {
 // How many rows of a tensor are not all zeros.
 uint64_t rows_of(const Values& values, uint64_t columns) {
   uint64_t rows = 0;
-  for (size_t at = 0; at < values.size(); at += columns) rows += std::any_of(values.begin() + static_cast<std::ptrdiff_t>(at), values.begin() + static_cast<std::ptrdiff_t>(at + columns), [](float v) { return v != 0; });
+  for (size_t at = 0; at < values.size(); at += columns)
+    rows += std::any_of(values.begin() + static_cast<std::ptrdiff_t>(at),
+                        values.begin() + static_cast<std::ptrdiff_t>(at + columns), [](float v) { return v != 0; });
   return rows;
 }
 
@@ -54,7 +56,8 @@ TEST(GradientReducerChecks, all_ranks_choose_the_same_rows_whatever_schedule_bri
           EXPECT_EQ(rows_of(rank.values[0], 50), 8u) << schedule;
           EXPECT_EQ(rows_of(rank.values[4], 32), 13u) << schedule;
           all.arrive_and_wait();
-          EXPECT_EQ(rank.values, ranks[0]->values) << schedule << ", step " << step << ", rank " << group.rank() << " of " << world;
+          EXPECT_EQ(rank.values, ranks[0]->values)
+              << schedule << ", step " << step << ", rank " << group.rank() << " of " << world;
           all.arrive_and_wait();
         }
       });
@@ -73,7 +76,10 @@ TEST(GradientReducerChecks, schedules_that_all_reduce_does_not_have_are_named_an
       const auto report = rank.step();
       ASSERT_FALSE(report.ok());
       EXPECT_EQ(report.status().code(), Code::unsupported) << report.status().to_string();
-      EXPECT_NE(report.status().message().find("no such schedule; there are one_shot, two_step, halving_doubling, ring, hierarchical"), std::string::npos) << report.status().to_string();
+      EXPECT_NE(report.status().message().find(
+                    "no such schedule; there are one_shot, two_step, halving_doubling, ring, hierarchical"),
+                std::string::npos)
+          << report.status().to_string();
       EXPECT_EQ(test::kept_by(rank)["e"].residual, gradient);
     });
   }
@@ -85,7 +91,8 @@ TEST(GradientReducerChecks, all_ranks_choose_the_first_rows_of_zeros) {
     in_group(world, [&](Group& group) {
       FeedbackStore store;
       Bucket bucket;
-      bucket.feedback = *ErrorFeedback::make({}, *make_arc_top_k(test::arc_options(200'000, 4, 3), 0, {{.number = 0, .shape = {31, 20}}}), {"w"}, store);
+      bucket.feedback = *ErrorFeedback::make(
+          {}, *make_arc_top_k(test::arc_options(200'000, 4, 3), 0, {{.number = 0, .shape = {31, 20}}}), {"w"}, store);
       ReductionPipeline pipeline(*group.split(everybody(world)), {});
       for (uint64_t step = 0; step < 5; ++step) {
         Values zeros(31 * 20);
@@ -107,7 +114,9 @@ class MixedRanks {
   MixedRanks() {
     for (const char* target : kernels::targets()) targets_.push_back(target);
     targets_.push_back(nullptr);
-    for (size_t r = 0; r < targets_.size(); ++r) compressors_.push_back(*make_arc_top_k(test::arc_options(150'000, 4, seed), 0, {{.number = 5, .shape = {rows, columns}}}));
+    for (size_t r = 0; r < targets_.size(); ++r)
+      compressors_.push_back(
+          *make_arc_top_k(test::arc_options(150'000, 4, seed), 0, {{.number = 5, .shape = {rows, columns}}}));
   }
   ~MixedRanks() { kernels::force_target(""); }
   size_t size() const { return targets_.size(); }
@@ -154,7 +163,13 @@ class MixedRanks {
     for (size_t c = 0; c < columns; ++c) {
       for (size_t j = 0; j < 4; ++j) directions[j * columns + c] = numbers[c * 4 + j];
     }
-    kernels::sketch_reference({.values = values.data(), .rows = rows, .columns = columns, .directions = directions.data(), .rank = 4, .scale = 0.5f, .sketch = made.data()});
+    kernels::sketch_reference({.values = values.data(),
+                               .rows = rows,
+                               .columns = columns,
+                               .directions = directions.data(),
+                               .rank = 4,
+                               .scale = 0.5f,
+                               .sketch = made.data()});
     return made;
   }
 
@@ -187,10 +202,13 @@ TEST(GradientReducerChecks, sends_as_many_bytes_as_a_ring_of_sketch_and_rows_tak
   in_group(world, [&](Group& group) {
     FeedbackStore store;
     Bucket bucket;
-    bucket.feedback = *ErrorFeedback::make({}, *make_arc_top_k(test::arc_options(100'000, 4, 0), 0, {{.number = 0, .shape = {4096, 4096}}}, 2 * world), {"w"}, store);
+    bucket.feedback = *ErrorFeedback::make(
+        {}, *make_arc_top_k(test::arc_options(100'000, 4, 0), 0, {{.number = 0, .shape = {4096, 4096}}}, 2 * world), {"w"},
+        store);
     bucket.notes.assign(2 * world, 0);
     Values gradient(4096 * 4096);
-    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>((i * 2654435761u + group.rank()) % 1000) - 500;
+    for (size_t i = 0; i < gradient.size(); ++i)
+      gradient[i] = static_cast<float>((i * 2654435761u + group.rank()) % 1000) - 500;
     bucket.gradients = {gradient.data()};
     ReductionPipeline::Calls calls;
     calls.sketch.order = calls.values.order = Order::any;
@@ -261,7 +279,8 @@ TEST(GradientReducerChecks, refuses_what_another_number_of_ranks_has_saved_and_g
     const auto before = rank.reducer->save();
     const auto status = rank.reducer->load(saved[group.rank()]);
     EXPECT_EQ(status.code(), Code::invalid);
-    for (const char* part : {"roster_changed", "world of 3", "world of 2"}) EXPECT_NE(status.message().find(part), std::string::npos) << status.to_string();
+    for (const char* part : {"roster_changed", "world of 3", "world of 2"})
+      EXPECT_NE(status.message().find(part), std::string::npos) << status.to_string();
     EXPECT_EQ(rank.reducer->save(), before);
     EXPECT_EQ(rank.reducer->step(), 3u);
     // As one that has not tried; and one that has nothing to load begins with nothing.

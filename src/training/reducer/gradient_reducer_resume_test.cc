@@ -1,4 +1,5 @@
-// The gradient reducer in groups that are re-formed: what survivors have left over, what joiners find, and who has done which step.
+// The gradient reducer in groups that are re-formed: what survivors have left over, what joiners find, and who has done which
+// step.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -11,11 +12,11 @@ namespace unisono {
 namespace {
 
 using test::arc;
+using test::in_group;
 using test::kept_by;
 using test::Ledger;
 using test::model;
 using test::ReducerRank;
-using test::in_group;
 
 double norm(const FeedbackStore& store) {
   double all = 0;
@@ -41,7 +42,8 @@ Result<Resumed> resume(Group& group, ReducerRank& rank) {
   return rank.reducer->resume(group);
 }
 
-// The last rank goes after four steps. The others have begun the fifth one, and one of them has not even asked what became of it.
+// The last rank goes after four steps. The others have begun the fifth one, and one of them has not even asked what became of
+// it.
 void lose_a_rank(uint32_t world, const std::string& options) {
   SCOPED_TRACE(options);
   Ledger ledger;

@@ -16,18 +16,20 @@ namespace unisono {
 namespace {
 
 using test::arc;
+using test::in_group;
 using test::kept_by;
 using test::Ledger;
 using test::model;
 using test::normals;
 using test::ReducerRank;
 using test::Values;
-using test::in_group;
 
-// 16, between ranks: plain values, 16 bits, and few bits. Each rank delivers what it got, so N times the average is in the books.
+// 16, between ranks: plain values, 16 bits, and few bits. Each rank delivers what it got, so N times the average is in the
+// books.
 TEST(GradientReducer, loses_nothing_whatever_values_travel_as) {
-  for (const char* options : {"ratio=0.2", "ratio=0.2,values=bf16,values_schedule=two_step", "values=f16,values_schedule=two_step", "ratio=0.1,values=int8,values_schedule=two_step", "ratio=0.3,values=int4,values_schedule=two_step",
-                              "ratio=0.2,rank=1,sketch=bf16", "refresh=16"}) {
+  for (const char* options : {"ratio=0.2", "ratio=0.2,values=bf16,values_schedule=two_step",
+                              "values=f16,values_schedule=two_step", "ratio=0.1,values=int8,values_schedule=two_step",
+                              "ratio=0.3,values=int4,values_schedule=two_step", "ratio=0.2,rank=1,sketch=bf16", "refresh=16"}) {
     for (const uint32_t world : {2u, 3u, 4u}) {
       Ledger ledger;
       in_group(world, [&](Group& group) {
@@ -49,7 +51,8 @@ TEST(GradientReducer, loses_nothing_whatever_values_travel_as) {
   }
 }
 
-// 10, with what the library chooses, and part of 20: the same bits on all ranks, two all-reduces per group, and as many values as the rule says.
+// 10, with what the library chooses, and part of 20: the same bits on all ranks, two all-reduces per group, and as many values
+// as the rule says.
 TEST(GradientReducer, gives_all_ranks_the_same_bits_in_two_all_reduces_per_bucket) {
   for (const uint32_t world : {2u, 3u, 5u, 8u}) {
     std::vector<std::vector<Values>> got(world);
@@ -269,12 +272,13 @@ TEST(GradientReducer, says_that_buckets_differ_and_keeps_the_gradients) {
   ledger.expect_balanced();
 }
 
-// 28: what a flipped bit of the sketch would do: ranks that have chosen different rows. Here rows by lot and another seed. (Sketches of other seeds
-// lead to the same rows: all ranks choose by the same average.)
+// 28: what a flipped bit of the sketch would do: ranks that have chosen different rows. Here rows by lot and another seed.
+// (Sketches of other seeds lead to the same rows: all ranks choose by the same average.)
 TEST(ReductionPipeline, says_that_ranks_have_chosen_different_rows_and_delivers_nothing) {
   in_group(3, [](Group& group) {
     FeedbackStore store;
-    auto compressor = make_arc_top_k({.rule = {.min_elements = 0}, .seed = group.rank() == 2 ? 9u : 8u, .random = true}, 0, {{.number = 0, .shape = {60, 20}}});
+    auto compressor = make_arc_top_k({.rule = {.min_elements = 0}, .seed = group.rank() == 2 ? 9u : 8u, .random = true}, 0,
+                                     {{.number = 0, .shape = {60, 20}}});
     Bucket bucket;
     bucket.feedback = *ErrorFeedback::make({}, *std::move(compressor), {"w"}, store);
     auto gradient = normals(3, 0, group.rank(), 1200);
@@ -297,29 +301,33 @@ TEST(GradientReducer, names_the_rank_that_does_not_come_and_keeps_the_gradients)
   Options hurried;
   hurried.timeout = Milliseconds(300);
   std::barrier both(2);
-  in_group(2, [&](Group& group) {
-    ReducerRank rank(group);
-    ASSERT_TRUE(rank.make(arc()).ok());
-    ASSERT_TRUE(rank.step(0).ok());
-    if (group.rank() == 0) {
-      rank.fill(1);
-      const auto before = rank.values[4];
-      const auto residual = kept_by(rank)["e"].residual;
-      const auto report = rank.step();
-      ASSERT_FALSE(report.ok());
-      EXPECT_EQ(report.status().code(), Code::late);
-      EXPECT_NE(report.status().message().find("rank 1"), std::string::npos) << report.status().to_string();
-      const auto after = kept_by(rank)["e"].residual;
-      for (size_t k = 0; k < after.size(); ++k) ASSERT_EQ(after[k], before[k] + residual[k]);
-    }
-    both.arrive_and_wait();
-  }, hurried);
+  in_group(
+      2,
+      [&](Group& group) {
+        ReducerRank rank(group);
+        ASSERT_TRUE(rank.make(arc()).ok());
+        ASSERT_TRUE(rank.step(0).ok());
+        if (group.rank() == 0) {
+          rank.fill(1);
+          const auto before = rank.values[4];
+          const auto residual = kept_by(rank)["e"].residual;
+          const auto report = rank.step();
+          ASSERT_FALSE(report.ok());
+          EXPECT_EQ(report.status().code(), Code::late);
+          EXPECT_NE(report.status().message().find("rank 1"), std::string::npos) << report.status().to_string();
+          const auto after = kept_by(rank)["e"].residual;
+          for (size_t k = 0; k < after.size(); ++k) ASSERT_EQ(after[k], before[k] + residual[k]);
+        }
+        both.arrive_and_wait();
+      },
+      hurried);
 }
 
 // 0.99 of the values in two all-reduces instead of one cannot pay, whatever the links were measured to do.
 TEST(GradientReducer, sends_whole_what_would_not_pay_and_says_so) {
   in_group(2, [](Group& group) {
-    auto reducer = GradientReducer::make(group, std::vector<Parameter>{{"w", {100, 50}}}, *Compression::parse("arc:start=0,min_elements=0,rank=1,ratio=0.97,max_payload=1"));
+    auto reducer = GradientReducer::make(group, std::vector<Parameter>{{"w", {100, 50}}},
+                                         *Compression::parse("arc:start=0,min_elements=0,rank=1,ratio=0.97,max_payload=1"));
     ASSERT_TRUE(reducer.ok());
     Values values(5000, static_cast<float>(group.rank()));
     const Gradient bucket[] = {{.name = "w", .values = values.data()}};
@@ -355,10 +363,13 @@ TEST(GradientReducer, refuses_names_that_it_does_not_know_or_that_come_twice) {
 // 19, between ranks: with the warning.
 TEST(GradientReducer, warns_of_what_is_left_over_without_bound) {
   in_group(2, [](Group& group) {
-    auto made = GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 1}}}, *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,max_payload=1,rank=1"));
+    auto made =
+        GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 1}}},
+                              *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,max_payload=1,rank=1"));
     ASSERT_TRUE(made.ok());
     // Its sketch and rows are not less than the tensor: compressed only if that is allowed.
-    made = GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 4}}}, *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,rank=1"));
+    made = GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 4}}},
+                                 *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,rank=1"));
     ASSERT_TRUE(made.ok());
     size_t warnings = 0;
     for (uint64_t step = 0; step < 1000; ++step) {

@@ -18,7 +18,9 @@ namespace unisono::test {
 
 inline const std::vector<Parameter> model{{"a", {40, 50}}, {"b", {33}}, {"c", {31, 5, 13}}, {"d", {0, 5}}, {"e", {64, 32}}};
 
-inline Compression arc(const std::string& options = "") { return *Compression::parse("arc:start=0,auto_off=off,min_elements=0" + (options.empty() ? "" : "," + options)); }
+inline Compression arc(const std::string& options = "") {
+  return *Compression::parse("arc:start=0,auto_off=off,min_elements=0" + (options.empty() ? "" : "," + options));
+}
 
 // One rank's gradients of the model, made anew for each step.
 class ReducerRank {
@@ -64,7 +66,9 @@ inline FeedbackStore kept_by(ReducerRank& rank) {
 class Ledger {
  public:
   Ledger() {
-    for (const auto& parameter : model) given_.emplace_back(matrix_of(parameter.shape).elements()), delivered_.emplace_back(given_.back().size()), left_.emplace_back(given_.back().size());
+    for (const auto& parameter : model)
+      given_.emplace_back(matrix_of(parameter.shape).elements()), delivered_.emplace_back(given_.back().size()),
+          left_.emplace_back(given_.back().size());
   }
   void give(const ReducerRank& rank) { give(rank.values); }
   void give(const std::vector<Values>& gradients) { add(given_, gradients, 1); }

@@ -23,14 +23,17 @@ constexpr uint64_t decision_id = 0xFFFFF;  // beyond the buckets of a round
 // Short enough to need no memory itself.
 Status no_memory() { return {Code::unavailable, "out of memory"}; }
 
-int64_t us_since(Clock::time_point start) { return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(); }
+int64_t us_since(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count();
+}
 
 }  // namespace
 
 // The next one of the step: as in the last one, or made anew.
 Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
   const auto number = static_cast<uint32_t>(present_.size());
-  if (const auto found = buckets_.find(number); found != buckets_.end() && found->second.tensors == tensors) return &found->second;
+  if (const auto found = buckets_.find(number); found != buckets_.end() && found->second.tensors == tensors)
+    return &found->second;
   // Others may have had these tensors: what they kept is settled before it is looked for by name.
   buckets_.erase(buckets_.lower_bound(number), buckets_.end());
   std::vector<GroupTensor> members;
@@ -45,7 +48,8 @@ Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
   const uint32_t notes = compression_.sketch.is_plain() ? notes_per_rank * world_ : 0;
   auto compressor = make_arc_top_k(arc, number, std::move(members), notes);
   if (!compressor.ok()) return compressor.status();
-  auto feedback = ErrorFeedback::make(feedback_options(compression_), *std::move(compressor), std::move(names), store_, &spares_);
+  auto feedback =
+      ErrorFeedback::make(feedback_options(compression_), *std::move(compressor), std::move(names), store_, &spares_);
   if (!feedback.ok()) return feedback.status();
   Bucket bucket;
   bucket.number = number;
@@ -53,7 +57,10 @@ Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
   bucket.digest = digest;
   bucket.feedback = *std::move(feedback);
   const auto decisions = bucket.feedback->compressor().decisions();
-  if (weighs()) bucket.off = !predict(rates_, arc.rule, decisions, compression_.method == Method::arc_top_k, bytes_per_value(compression_.values)).pays();
+  if (weighs())
+    bucket.off =
+        !predict(rates_, arc.rule, decisions, compression_.method == Method::arc_top_k, bytes_per_value(compression_.values))
+             .pays();
   return &(buckets_[number] = std::move(bucket));
 }
 
@@ -73,7 +80,8 @@ void Reducer::add_notes(Bucket& bucket) {
   bucket.notes.assign(size_t{notes_per_rank} * world_, 0.0f);
   if (step_ % growth_period != 0) return;
   double all = 0;
-  for (size_t i = 0; i < bucket.gradients.size(); ++i) all += energy({bucket.gradients[i], bucket.feedback->compressor().decisions()[i].matrix.elements()});
+  for (size_t i = 0; i < bucket.gradients.size(); ++i)
+    all += energy({bucket.gradients[i], bucket.feedback->compressor().decisions()[i].matrix.elements()});
   bucket.notes[2 * rank_ + 1] = static_cast<float>(all);
 }
 
@@ -93,14 +101,17 @@ Status Reducer::give(std::span<const Gradient> bucket) {
     const auto found = numbers_.find(gradient.name);
     const std::string name(gradient.name);
     if (found == numbers_.end()) return {Code::invalid, "bad_option: there is no parameter " + name};
-    if (seen_[found->second] || std::count(tensors.begin(), tensors.end(), found->second) > 0) return {Code::invalid, "bad_option: the gradient of " + name + " comes twice in a step"};
-    if (gradient.values == nullptr && matrix_of(parameters_[found->second].shape).elements() > 0) return {Code::invalid, "bad_option: the gradient of " + name + " is nowhere"};
+    if (seen_[found->second] || std::count(tensors.begin(), tensors.end(), found->second) > 0)
+      return {Code::invalid, "bad_option: the gradient of " + name + " comes twice in a step"};
+    if (gradient.values == nullptr && matrix_of(parameters_[found->second].shape).elements() > 0)
+      return {Code::invalid, "bad_option: the gradient of " + name + " is nowhere"};
     tensors.push_back(found->second);
     values.push_back(gradient.values);
   }
   if (pipeline_ == nullptr) return deliver_alone(tensors, values), Status();
   if (tensors.empty()) return {};
-  if (present_.size() >= decision_id / 2) return {Code::invalid, "bad_option: more than " + std::to_string(decision_id / 2) + " buckets in a step"};
+  if (present_.size() >= decision_id / 2)
+    return {Code::invalid, "bad_option: more than " + std::to_string(decision_id / 2) + " buckets in a step"};
   if (!std::exchange(begun_, true)) begin_step();
   auto found = bucket_of(std::move(tensors));
   if (!found.ok()) return found.status();
@@ -136,24 +147,31 @@ CompressionReport Reducer::report_of(const std::vector<Bucket*>& buckets) {
     }
     off += bucket->off;
     out += bucket->feedback->output_energy();
-    if (const double share = bucket->feedback->compressor().captured(); compresses && bucket->finite && share >= 0) captured += share, ++known;
+    if (const double share = bucket->feedback->compressor().captured(); compresses && bucket->finite && share >= 0)
+      captured += share, ++known;
   }
   report.output_norm = std::sqrt(out);
   if (known > 0) report.captured = captured / static_cast<double>(known);
   auto norms = noted_norms(buckets, world_);
-  for (const double norm : norms.kept) report.residual_norm_mean += norm / world_, report.residual_norm_max = std::max(report.residual_norm_max, norm);
+  for (const double norm : norms.kept)
+    report.residual_norm_mean += norm / world_, report.residual_norm_max = std::max(report.residual_norm_max, norm);
   if (!norms.kept.empty()) kept_norms_ = std::move(norms.kept);
   for (const auto& [name, state] : store_) report.state_bytes += state.bytes();
   report.buffer_bytes = spares_.bytes();
   for (const auto& [number, bucket] : buckets_) report.buffer_bytes += bucket.feedback->buffer_bytes();
   if (auto_off_.off()) report.off = auto_off_.reason();
-  else if (off > 0) report.off = std::to_string(off) + " of " + std::to_string(buckets.size()) + " buckets are sent whole: by what links and memory are measured to do, compression would take more than 0.97 of the time";
+  else if (off > 0)
+    report.off = std::to_string(off) + " of " + std::to_string(buckets.size()) +
+                 " buckets are sent whole: by what links and memory are measured to do, compression would take more than 0.97 "
+                 "of the time";
   warnings_.look(report, compression_, norms.longest_gradient);
   return report;
 }
 
 // What is always known.
-CompressionReport Reducer::brief_report() const { return {.step = step_, .ratio = ratio_at(compression_, step_), .rank = compression_.rank, .off = {}}; }
+CompressionReport Reducer::brief_report() const {
+  return {.step = step_, .ratio = ratio_at(compression_, step_), .rank = compression_.rank, .off = {}};
+}
 
 Result<CompressionReport> Reducer::finish() {
   const bool refused = std::exchange(refused_, false);
@@ -209,7 +227,8 @@ void Reducer::take_back(const std::vector<Bucket*>& buckets, bool failed) {
     if (!failed && bucket->finite) bucket->feedback->step_skipped();
     else if (bucket->finite) bucket->feedback->abandon();
     else if (!failed && compression_.on_nonfinite == Compression::OnNonfinite::poison) {
-      for (size_t i = 0; i < bucket->gradients.size(); ++i) std::fill_n(bucket->gradients[i], bucket->feedback->compressor().decisions()[i].matrix.elements(), NAN);
+      for (size_t i = 0; i < bucket->gradients.size(); ++i)
+        std::fill_n(bucket->gradients[i], bucket->feedback->compressor().decisions()[i].matrix.elements(), NAN);
     }
   }
 }
@@ -218,7 +237,8 @@ Status Reducer::end_step(CompressionReport& report) try {
   const auto us = static_cast<double>(last_end_ ? us_since(*last_end_) : report.total_us);
   if (const auto question = auto_off_.took(step_, sending_, us)) {
     float medians[] = {static_cast<float>(question->whole_us), static_cast<float>(question->compressed_us)};
-    const auto averaged = pipeline_->group().all_reduce(std::span<float>(medians), {.op = ReduceOp::avg, .id = round_ << 20 | decision_id, .codec = Codec{}});
+    const auto averaged = pipeline_->group().all_reduce(
+        std::span<float>(medians), {.op = ReduceOp::avg, .id = round_ << 20 | decision_id, .codec = Codec{}});
     if (!averaged.ok()) return averaged.status();
     auto_off_.decide({.whole_us = medians[0], .compressed_us = medians[1]});
     if (auto_off_.off()) report.off = auto_off_.reason(), forget_ = true, flush_ = sending_ == Sending::compressed;
@@ -257,7 +277,9 @@ void Reducer::step_skipped() {
 }
 
 // Whatever the step: what a checkpoint is compared by.
-uint64_t Reducer::options_digest() const { return digest(arc_options(compression_, compression_.ratio), feedback_options(compression_)); }
+uint64_t Reducer::options_digest() const {
+  return digest(arc_options(compression_, compression_.ratio), feedback_options(compression_));
+}
 
 // Nobody to average with: what is left over from a larger group joins the gradients.
 void Reducer::deliver_alone(const std::vector<uint32_t>& tensors, const std::vector<float*>& values) {
@@ -292,7 +314,9 @@ Status Reducer::load(ByteView bytes) {
   for (const auto& [name, state] : checkpoint->store) {
     const auto found = numbers_.find(name);
     const uint64_t elements = found == numbers_.end() ? 0 : matrix_of(parameters_[found->second].shape).elements();
-    if (state.elements != elements) return {Code::invalid, "state_shape_mismatch: " + name + " has " + std::to_string(elements) + " elements, and what was kept of it " + std::to_string(state.elements)};
+    if (state.elements != elements)
+      return {Code::invalid, "state_shape_mismatch: " + name + " has " + std::to_string(elements) +
+                                 " elements, and what was kept of it " + std::to_string(state.elements)};
   }
   last_.clear(), failed_.clear();
   buckets_.clear();

@@ -1,6 +1,7 @@
 // What is behind GradientReducer (unisono/training.h): which bucket is sent how, what a step's end means, and how ranks meet.
 //
-// A thread of its own makes the all-reduces (reduction_pipeline.h). Here, all is done by the thread that calls, and only one may.
+// A thread of its own makes the all-reduces (reduction_pipeline.h). Here, all is done by the thread that calls, and only one
+// may.
 #pragma once
 
 #include <chrono>
@@ -26,7 +27,8 @@ class Reducer {
  public:
   ~Reducer() { pipeline_.reset(); }  // waits for what is in flight, in the memory of buckets
   // rates: for tests, taken for measured.
-  static Result<std::unique_ptr<Reducer>> make(const Group& group, std::span<const Parameter> parameters, const Compression& compression, const std::optional<MachineRates>& rates = {});
+  static Result<std::unique_ptr<Reducer>> make(const Group& group, std::span<const Parameter> parameters,
+                                               const Compression& compression, const std::optional<MachineRates>& rates = {});
 
   Status reduce(std::span<const Gradient> bucket);
   Result<CompressionReport> finish();
@@ -65,34 +67,34 @@ class Reducer {
   void add_to_total(const CompressionReport& report);
 
   const Compression compression_;
-  std::vector<Parameter> parameters_;           // sorted by name: a tensor's number is its place
+  std::vector<Parameter> parameters_;  // sorted by name: a tensor's number is its place
   std::map<std::string, uint32_t, std::less<>> numbers_;
-  const uint64_t name_;                         // drawn by lot: ranks know each other again by it
+  const uint64_t name_;  // drawn by lot: ranks know each other again by it
   // The group that it works in, until resume().
   uint32_t world_ = 1, rank_ = 0;
   std::vector<Member> members_;
-  std::vector<double> names_;                    // by rank
+  std::vector<double> names_;  // by rank
   MachineRates rates_;
   std::optional<MachineRates> given_rates_;
   Resumed resumed_;
   std::unique_ptr<ReductionPipeline> pipeline_;  // null: one rank
   FeedbackStore store_;
   Spares spares_;
-  std::map<uint32_t, Bucket> buckets_;           // by place in the step
-  double bucket_ratio_ = 0;                      // that they were made for
-  std::vector<Bucket*> present_;                 // of this step
-  bool begun_ = false;                           // it is
-  bool refused_ = false;                         // there was no memory for one of its buckets
-  std::vector<Bucket*> last_;                    // of the last one, until the next begins
-  std::vector<Bucket*> failed_;                  // of one that failed on this rank, until the next begins
-  std::optional<uint64_t> used_;                 // the last step whose averages some rank uses
-  int64_t holds_ = -1;                           // the steps that this rank's parameters have in them, as far as they are its own; -1: it has just come
-  std::vector<double> kept_norms_;               // of what ranks had kept, when they last told
-  std::vector<bool> seen_;                       // by tensor, in this step
+  std::map<uint32_t, Bucket> buckets_;  // by place in the step
+  double bucket_ratio_ = 0;             // that they were made for
+  std::vector<Bucket*> present_;        // of this step
+  bool begun_ = false;                  // it is
+  bool refused_ = false;                // there was no memory for one of its buckets
+  std::vector<Bucket*> last_;           // of the last one, until the next begins
+  std::vector<Bucket*> failed_;         // of one that failed on this rank, until the next begins
+  std::optional<uint64_t> used_;        // the last step whose averages some rank uses
+  int64_t holds_ = -1;  // the steps that this rank's parameters have in them, as far as they are its own; -1: it has just come
+  std::vector<double> kept_norms_;  // of what ranks had kept, when they last told
+  std::vector<bool> seen_;          // by tensor, in this step
   AutoOff auto_off_;
-  Sending sending_ = Sending::compressed;        // of this step
+  Sending sending_ = Sending::compressed;  // of this step
   bool flush_ = false, forget_ = false;
-  bool settling_ = false;                        // the first step after resume()
+  bool settling_ = false;  // the first step after resume()
   uint64_t step_ = 0, round_ = 0;
   std::chrono::steady_clock::time_point started_;
   std::optional<std::chrono::steady_clock::time_point> last_end_;

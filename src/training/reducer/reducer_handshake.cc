@@ -20,8 +20,16 @@ uint64_t text_hash(std::string_view text) { return hash_of(std::as_bytes(std::sp
 double memory_rate() {
   constexpr size_t rows = 1024, columns = 2048;
   constexpr uint32_t rank = 4;
-  std::vector<float> values(rows * columns, 1.0f), residual(rows * columns, 1.0f), directions(rank * kernels::direction_stride(columns), 1.0f), sketch(rows * rank);
-  const kernels::SketchTask task{.values = values.data(), .residual = residual.data(), .rows = rows, .columns = columns, .directions = directions.data(), .stride = kernels::direction_stride(columns), .rank = rank, .sketch = sketch.data()};
+  std::vector<float> values(rows * columns, 1.0f), residual(rows * columns, 1.0f),
+      directions(rank * kernels::direction_stride(columns), 1.0f), sketch(rows * rank);
+  const kernels::SketchTask task{.values = values.data(),
+                                 .residual = residual.data(),
+                                 .rows = rows,
+                                 .columns = columns,
+                                 .directions = directions.data(),
+                                 .stride = kernels::direction_stride(columns),
+                                 .rank = rank,
+                                 .sketch = sketch.data()};
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 3; ++i) {
     const auto start = Clock::now();
@@ -46,11 +54,16 @@ struct Reducer::Told {
 };
 
 Reducer::Reducer(std::vector<Parameter> parameters, const Compression& compression)
-    : compression_(compression), parameters_(std::move(parameters)), name_(std::random_device()()), seen_(parameters_.size()), auto_off_({.enabled = weighs(), .start_step = compression.start_step}) {
+    : compression_(compression),
+      parameters_(std::move(parameters)),
+      name_(std::random_device()()),
+      seen_(parameters_.size()),
+      auto_off_({.enabled = weighs(), .start_step = compression.start_step}) {
   for (uint32_t i = 0; i < parameters_.size(); ++i) numbers_.emplace(parameters_[i].name, i);
 }
 
-Result<std::unique_ptr<Reducer>> Reducer::make(const Group& group, std::span<const Parameter> parameters, const Compression& compression, const std::optional<MachineRates>& rates) {
+Result<std::unique_ptr<Reducer>> Reducer::make(const Group& group, std::span<const Parameter> parameters,
+                                               const Compression& compression, const std::optional<MachineRates>& rates) {
   if (auto plan = CompressionPlan::make(parameters, compression); !plan.ok()) return plan.status();
   std::vector<Parameter> sorted(parameters.begin(), parameters.end());
   std::sort(sorted.begin(), sorted.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
@@ -79,11 +92,15 @@ Status Reducer::meet(const Group& group, bool was_there) {
   if (!told.ok()) return told.status();
   go_on_from(*told, *own);
   const auto speeds = group.link_speeds();
-  const bool several_hosts = std::any_of(members_.begin(), members_.end(), [&](const Member& member) { return member.host != members_[0].host; });
+  const bool several_hosts =
+      std::any_of(members_.begin(), members_.end(), [&](const Member& member) { return member.host != members_[0].host; });
   const auto& link = several_hosts ? speeds.between_hosts : speeds.inside_hosts;
   double rate = 0;
   for (const auto& each : *told) rate += each.memory_rate / static_cast<double>(told->size());
-  rates_ = {.ranks = world_, .latency_s = link.latency_us * 1e-6, .link_bytes_per_s = link.bytes_per_us * 1e6, .memory_bytes_per_s = rate};
+  rates_ = {.ranks = world_,
+            .latency_s = link.latency_us * 1e-6,
+            .link_bytes_per_s = link.bytes_per_us * 1e6,
+            .memory_bytes_per_s = rate};
   if (given_rates_) rates_ = *given_rates_;
   pipeline_.reset();
   if (world_ == 1) return {};
@@ -101,14 +118,17 @@ Status Reducer::meet(const Group& group, bool was_there) {
 Status Reducer::agree(Group& group) const {
   auto shared = compression_;
   shared.adaptive_optimizer = false;
-  uint64_t digest = text_hash(shared.to_string()) ^ mix64(text_hash(shared.values.to_string()) ^ mix64(text_hash(shared.sketch.to_string())));
+  uint64_t digest =
+      text_hash(shared.to_string()) ^ mix64(text_hash(shared.values.to_string()) ^ mix64(text_hash(shared.sketch.to_string())));
   for (const auto& parameter : parameters_) {
     digest = mix64(digest ^ text_hash(parameter.name));
     for (const auto size : parameter.shape) digest = mix64(digest ^ size);
   }
   const auto met = group.barrier({.agreement = std::max<uint64_t>(1, digest)});
   if (met.ok()) return {};
-  return met.status().code() == Code::invalid ? Status(Code::invalid, "config_mismatch: parameters or options of compression differ: " + met.status().message()) : met.status();
+  return met.status().code() == Code::invalid
+             ? Status(Code::invalid, "config_mismatch: parameters or options of compression differ: " + met.status().message())
+             : met.status();
 }
 
 Result<std::vector<Reducer::Told>> Reducer::ask(Group& group, bool was_there) const {
@@ -142,7 +162,9 @@ void Reducer::go_on_from(const std::vector<Told>& told, Group& group) {
   }
   for (const auto& member : members_) {
     const bool here = std::any_of(told.begin(), told.end(), [&](const Told& each) { return each.name == names_[member.rank]; });
-    if (!here) next.lost.push_back({.member = member, .residual_norm = member.rank < kept_norms_.size() ? kept_norms_[member.rank] : -1});
+    if (!here)
+      next.lost.push_back(
+          {.member = member, .residual_norm = member.rank < kept_norms_.size() ? kept_norms_[member.rank] : -1});
   }
   // Others have finished the step in which this rank failed: they could only do so with all that this one had to give.
   if (!failed_.empty() && used == static_cast<double>(step_)) {

@@ -1,6 +1,7 @@
 // What becomes of a step for which there is no memory, and how much memory steps take.
 //
-// This file replaces the global operator new of the whole test program: the n-th allocation of those that are watched fails, for every n.
+// This file replaces the global operator new of the whole test program: the n-th allocation of those that are watched fails,
+// for every n.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/prctl.h>
@@ -14,10 +15,10 @@
 
 #include "testing/group_of_threads.h"
 #include "testing/replaced_new.h"
-#include "training/reducer/compression_rules.h"
-#include "training/sharded/drift_probe.h"
 #include "training/drop_compute/drop_controller.h"
+#include "training/reducer/compression_rules.h"
 #include "training/reducer/gradient_reducer_test_support.h"
+#include "training/sharded/drift_probe.h"
 
 namespace {
 
@@ -58,14 +59,15 @@ namespace unisono {
 namespace {
 
 using test::arc;
+using test::in_group;
 using test::kept_by;
 using test::Ledger;
 using test::normals;
 using test::ReducerRank;
 using test::Values;
-using test::in_group;
 
-// Whatever the watched threads ask for as the n-th of all, and all after it, too, if that is so. False: they did not ask that often.
+// Whatever the watched threads ask for as the n-th of all, and all after it, too, if that is so. False: they did not ask that
+// often.
 class Shortage {
  public:
   Shortage(Watch who, uint64_t n, bool for_good) : n_(n) {
@@ -101,7 +103,9 @@ class OneRank {
   explicit OneRank(const Case& c) : case_(c) { make(); }
   void make() {
     feedback_.reset();
-    auto made = ErrorFeedback::make(case_.feedback, *make_arc_top_k(case_.arc, 0, {{.number = 0, .shape = {30, 40}}, {.number = 1, .shape = {70}}}), {"w", "v"}, store_);
+    auto made = ErrorFeedback::make(
+        case_.feedback, *make_arc_top_k(case_.arc, 0, {{.number = 0, .shape = {30, 40}}, {.number = 1, .shape = {70}}}),
+        {"w", "v"}, store_);
     feedback_ = std::move(*made);
   }
   void fill(uint64_t step) { gradients_ = {normals(1, step, 0, 1200), normals(1, step, 1, 70)}; }
@@ -146,7 +150,8 @@ void expect_kept(const Case& c, FeedbackState& before, const FeedbackState& afte
     EXPECT_EQ(after.known, before.known);
     EXPECT_EQ(after.mean, before.mean);
     ASSERT_EQ(after.momentum.size(), before.momentum.size());
-    for (size_t k = 0; k < after.momentum.size(); ++k) ASSERT_EQ(after.momentum[k], (1 - c.feedback.eta) * before.momentum[k] + c.feedback.eta * gradient[k]);
+    for (size_t k = 0; k < after.momentum.size(); ++k)
+      ASSERT_EQ(after.momentum[k], (1 - c.feedback.eta) * before.momentum[k] + c.feedback.eta * gradient[k]);
   }
 }
 
@@ -194,16 +199,25 @@ ArcOptions drawn() {
   return options;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NoMemory,
-                         ::testing::Values(Case{.name = "ef14", .feedback = ef14}, Case{.name = "ef14_first", .feedback = ef14, .first = true}, Case{.name = "ef14_for_good", .feedback = ef14, .first = true, .for_good = true},
-                                           Case{.name = "ef14_whole", .feedback = ef14, .sending = Sending::whole}, Case{.name = "ef14_random", .feedback = ef14, .arc = drawn()}, Case{.name = "ef14_lossy", .feedback = lossy14},
-                                           Case{.name = "ef21m", .feedback = ef21m}, Case{.name = "ef21m_first", .feedback = ef21m, .first = true}, Case{.name = "ef21m_for_good", .feedback = ef21m, .for_good = true},
-                                           Case{.name = "ef21m_whole", .feedback = ef21m, .sending = Sending::whole, .anew = true}, Case{.name = "ef21m_lossy", .feedback = lossy21m}, Case{.name = "ef14_anew", .feedback = ef14, .anew = true}, Case{.name = "ef21m_anew", .feedback = ef21m, .anew = true},
-                                           Case{.name = "ef21m_anew_for_good", .feedback = ef21m, .for_good = true, .anew = true}),
-                         [](const auto& each) { return std::string(each.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, NoMemory,
+    ::testing::Values(Case{.name = "ef14", .feedback = ef14}, Case{.name = "ef14_first", .feedback = ef14, .first = true},
+                      Case{.name = "ef14_for_good", .feedback = ef14, .first = true, .for_good = true},
+                      Case{.name = "ef14_whole", .feedback = ef14, .sending = Sending::whole},
+                      Case{.name = "ef14_random", .feedback = ef14, .arc = drawn()},
+                      Case{.name = "ef14_lossy", .feedback = lossy14}, Case{.name = "ef21m", .feedback = ef21m},
+                      Case{.name = "ef21m_first", .feedback = ef21m, .first = true},
+                      Case{.name = "ef21m_for_good", .feedback = ef21m, .for_good = true},
+                      Case{.name = "ef21m_whole", .feedback = ef21m, .sending = Sending::whole, .anew = true},
+                      Case{.name = "ef21m_lossy", .feedback = lossy21m},
+                      Case{.name = "ef14_anew", .feedback = ef14, .anew = true},
+                      Case{.name = "ef21m_anew", .feedback = ef21m, .anew = true},
+                      Case{.name = "ef21m_anew_for_good", .feedback = ef21m, .for_good = true, .anew = true}),
+    [](const auto& each) { return std::string(each.param.name); });
 
-// Two ranks; what fails in the watched step is asked for by the threads of both reducers, or by rank 0's callers. That step is made in a group of
-// its own, where nobody waits for long and whose engine may give up; the others in one that knows nothing of it.
+// Two ranks; what fails in the watched step is asked for by the threads of both reducers, or by rank 0's callers. That step is
+// made in a group of its own, where nobody waits for long and whose engine may give up; the others in one that knows nothing of
+// it.
 class TwoRanks {
  public:
   TwoRanks(Watch who, uint64_t n) : who_(who), n_(n) {}
@@ -212,7 +226,8 @@ class TwoRanks {
     Options hurried;
     hurried.timeout = Milliseconds(25);
     std::array<std::optional<Group>, 2> scarce;
-    in_group(2, [&](Group& group) { scarce[group.rank()] = group; }, hurried);
+    in_group(
+        2, [&](Group& group) { scarce[group.rank()] = group; }, hurried);
     in_group(2, [&](Group& group) { run(group, *scarce[group.rank()]); });
     ledger_.expect_balanced();
     return more_;
@@ -260,7 +275,8 @@ class TwoRanks {
     auto report = rank.reducer->finish();
     armed = false;
     ended_[own] = report.status();
-    for (const auto& [status, tensors] : {std::pair(one, std::vector<size_t>{4, 3}), std::pair(two, std::vector<size_t>{2, 1, 0})}) {
+    for (const auto& [status, tensors] :
+         {std::pair(one, std::vector<size_t>{4, 3}), std::pair(two, std::vector<size_t>{2, 1, 0})}) {
       if (status.ok()) continue;
       EXPECT_EQ(status.code(), Code::unavailable) << status.to_string();
       EXPECT_EQ(report.status().code(), Code::unavailable) << report.status().to_string();
@@ -304,11 +320,15 @@ void expect_to_lose_nothing(Watch who) {
     more = ranks.run();
     ++tried, failed += ranks.failed(), apart += ranks.is_apart();
   }
-  std::printf("    %llu allocations failed, and %llu steps, %llu of these on one rank only\n", static_cast<unsigned long long>(tried - 1), static_cast<unsigned long long>(failed), static_cast<unsigned long long>(apart));
+  std::printf("    %llu allocations failed, and %llu steps, %llu of these on one rank only\n",
+              static_cast<unsigned long long>(tried - 1), static_cast<unsigned long long>(failed),
+              static_cast<unsigned long long>(apart));
   EXPECT_GT(failed, 10u);
 }
 
-TEST(GradientReducerMemory, may_run_out_in_the_reducers_thread_and_nothing_is_lost) { expect_to_lose_nothing(Watch::reducers_thread); }
+TEST(GradientReducerMemory, may_run_out_in_the_reducers_thread_and_nothing_is_lost) {
+  expect_to_lose_nothing(Watch::reducers_thread);
+}
 TEST(GradientReducerMemory, may_run_out_in_calls_and_nothing_is_lost) { expect_to_lose_nothing(Watch::callers); }
 
 // What is allocated for a bucket and is still there after some steps, and what steps of it say that they keep and work in.
@@ -329,9 +349,12 @@ Measured measure(const Compression& compression, const std::vector<Parameter>& p
     names.push_back(parameters[i].name);
     pointers.push_back(gradients[i].data());
   }
-  auto feedback = *ErrorFeedback::make(feedback_options(compression), *make_arc_top_k(arc_options(compression, compression.ratio), 0, std::move(tensors)), std::move(names), store);
+  auto feedback = *ErrorFeedback::make(feedback_options(compression),
+                                       *make_arc_top_k(arc_options(compression, compression.ratio), 0, std::move(tensors)),
+                                       std::move(names), store);
   for (uint64_t step = 0; step < 4; ++step) {
-    for (uint32_t i = 0; i < gradients.size(); ++i) std::fill(gradients[i].begin(), gradients[i].end(), static_cast<float>(step + 1));
+    for (uint32_t i = 0; i < gradients.size(); ++i)
+      std::fill(gradients[i].begin(), gradients[i].end(), static_cast<float>(step + 1));
     feedback->begin(step, pointers);
     EXPECT_TRUE(feedback->next().ok());
     const auto lost = feedback->lost();
@@ -355,10 +378,13 @@ TEST(ReducerMemory, is_what_the_plan_says_and_what_reports_say) {
       const auto measured = measure(compression, parameters);
       SCOPED_TRACE(feedback + values + ": " + std::to_string(measured.bytes) + " bytes allocated");
       // Of what is sent whole EF14 keeps nothing, and EF21M the running mean, unless values lose.
-      const uint64_t per_element = feedback == "ef14" ? 4 : 12, per_whole = !values.empty() ? per_element : feedback == "ef14" ? 0 : 4;
+      const uint64_t per_element = feedback == "ef14" ? 4 : 12, per_whole = !values.empty()      ? per_element
+                                                                            : feedback == "ef14" ? 0
+                                                                                                 : 4;
       EXPECT_EQ(plan->state_bytes, per_element * (elements - 5000) + per_whole * 5000);
       EXPECT_EQ(measured.state, plan->state_bytes);
-      EXPECT_NEAR(static_cast<double>(measured.buffers), static_cast<double>(plan->buffer_bytes), 0.05 * static_cast<double>(plan->buffer_bytes));
+      EXPECT_NEAR(static_cast<double>(measured.buffers), static_cast<double>(plan->buffer_bytes),
+                  0.05 * static_cast<double>(plan->buffer_bytes));
       const auto told = static_cast<double>(measured.state + measured.buffers);
       EXPECT_GE(static_cast<double>(measured.bytes), told);
       EXPECT_LE(static_cast<double>(measured.bytes), 1.01 * told);
@@ -381,9 +407,11 @@ TEST(ReducerMemory, of_a_reducer_is_what_its_reports_and_the_plan_say) {
         const auto plan = CompressionPlan::make(test::model, compression);
         ASSERT_TRUE(plan.ok());
         EXPECT_EQ(report->state_bytes, plan->state_bytes);
-        // And the flag, and two numbers of each rank. The first residuals leave no room behind. EF21M's first step is sent whole, and has a copy.
+        // And the flag, and two numbers of each rank. The first residuals leave no room behind. EF21M's first step is sent
+        // whole, and has a copy.
         EXPECT_TRUE(step == 0 || report->buffer_bytes >= plan->buffer_bytes) << report->buffer_bytes;
-        EXPECT_LE(report->buffer_bytes, plan->buffer_bytes + 4096 + (feedback == "ef21m" && step == 0 ? 4 * plan->elements : 0));
+        EXPECT_LE(report->buffer_bytes,
+                  plan->buffer_bytes + 4096 + (feedback == "ef21m" && step == 0 ? 4 * plan->elements : 0));
       }
     });
   }
@@ -407,7 +435,8 @@ TEST(DropControllerMemory, is_taken_once) {
 
 // Steps of a sharded state, with what is measured beside them.
 TEST(ShardedStateMemory, is_taken_once) {
-  for (const WireCodec& codec : {WireCodec{.block = {}}, WireCodec{.dtype = DType::bf16, .block = {}}, WireCodec{.kind = StepCodec::Kind::quantize, .block = {.bits = 4, .group = 32}}}) {
+  for (const WireCodec& codec : {WireCodec{.block = {}}, WireCodec{.dtype = DType::bf16, .block = {}},
+                                 WireCodec{.kind = StepCodec::Kind::quantize, .block = {.bits = 4, .group = 32}}}) {
     const auto geometry = RangeGeometry::make({.elements = 5000, .world = 3, .datagram_bytes = 576, .codec = codec});
     ASSERT_TRUE(geometry.ok());
     auto state = ShardedState::make(*geometry, 1, std::vector<float>(5000, 1.0f), make_adamw({}), {.stale_max = 2});
@@ -424,7 +453,8 @@ TEST(ShardedStateMemory, is_taken_once) {
       state->update(gradient, held, 0.9f);
       const auto encoded = state->encode();
       message.assign(encoded.begin(), encoded.end());
-      for (uint32_t range = 0; range + 1 < geometry->ranges(0); range += 2) state->receive(0, range, state->step(), std::span(message).subspan(geometry->offset(range), geometry->bytes(1, range)));
+      for (uint32_t range = 0; range + 1 < geometry->ranges(0); range += 2)
+        state->receive(0, range, state->step(), std::span(message).subspan(geometry->offset(range), geometry->bytes(1, range)));
       state->close_step();
       state->to_fetch(2, wanted);
       state->age_histogram(ages);

@@ -14,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t sent_at_once = 2;  // buckets: one is on its way, and the next one is there when it is through
-constexpr Milliseconds glance{1};   // how long something else may go unnoticed
+constexpr size_t sent_at_once = 2;        // buckets: one is on its way, and the next one is there when it is through
+constexpr Milliseconds glance{1};         // how long something else may go unnoticed
 constexpr Milliseconds long_glance{100};  // if no more buckets will come
 
 class Lap {
@@ -42,7 +42,8 @@ void or_unavailable(Bucket& bucket, Does does) {
 
 }  // namespace
 
-ReductionPipeline::ReductionPipeline(Group group, const Calls& calls) : group_(std::move(group)), calls_(calls), thread_([this] { work(); }) {
+ReductionPipeline::ReductionPipeline(Group group, const Calls& calls)
+    : group_(std::move(group)), calls_(calls), thread_([this] { work(); }) {
   pthread_setname_np(thread_.native_handle(), "unisono-reduce");
 }
 
@@ -101,7 +102,8 @@ void ReductionPipeline::work() {
 // False: there is nothing more to do, ever.
 bool ReductionPipeline::take_new() {
   std::unique_lock lock(mutex_);
-  const bool idle = std::all_of(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::over; });
+  const bool idle =
+      std::all_of(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::over; });
   if (idle) {
     flights_.clear();
     changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
@@ -113,16 +115,22 @@ bool ReductionPipeline::take_new() {
 
 // In order, on all ranks alike: else ranks that have others in flight would wait for each other.
 bool ReductionPipeline::send_next() {
-  const auto in_flight = std::count_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent; });
-  const auto next = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::queued || flight.phase == Phase::sketched; });
-  if (next == flights_.end() || next->phase != Phase::sketched || static_cast<size_t>(in_flight) >= sent_at_once || (next->work && !next->work.done())) return false;
+  const auto in_flight =
+      std::count_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent; });
+  const auto next = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) {
+    return flight.phase == Phase::queued || flight.phase == Phase::sketched;
+  });
+  if (next == flights_.end() || next->phase != Phase::sketched || static_cast<size_t>(in_flight) >= sent_at_once ||
+      (next->work && !next->work.done()))
+    return false;
   next->phase = Phase::sent;
   or_unavailable(*next->bucket, [&] { send(*next); });
   return true;
 }
 
 bool ReductionPipeline::sketch_next() {
-  const auto next = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::queued; });
+  const auto next =
+      std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::queued; });
   if (next == flights_.end()) return false;
   const auto open = std::count_if(flights_.begin(), next, [](const Flight& flight) { return flight.phase != Phase::over; });
   if (next->bucket->sending == Sending::compressed && static_cast<size_t>(open) >= open_buckets) return false;
@@ -132,7 +140,9 @@ bool ReductionPipeline::sketch_next() {
 }
 
 bool ReductionPipeline::unpack_one() {
-  const auto done = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent && (!flight.work || flight.work.done()); });
+  const auto done = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) {
+    return flight.phase == Phase::sent && (!flight.work || flight.work.done());
+  });
   if (done == flights_.end()) return false;
   or_unavailable(*done->bucket, [&] { unpack(*done); });
   done->phase = Phase::over;
@@ -146,12 +156,19 @@ bool ReductionPipeline::unpack_one() {
 
 // For what the next step of all depends on, while the others go on. Meanwhile buckets may come.
 void ReductionPipeline::wait_a_little() {
-  const auto in_phase = [&](Phase phase) { return std::find_if(flights_.begin(), flights_.end(), [=](const Flight& flight) { return flight.phase == phase && flight.work && !flight.work.done(); }); };
-  const auto in_flight = std::count_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent; });
+  const auto in_phase = [&](Phase phase) {
+    return std::find_if(flights_.begin(), flights_.end(),
+                        [=](const Flight& flight) { return flight.phase == phase && flight.work && !flight.work.done(); });
+  };
+  const auto in_flight =
+      std::count_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent; });
   auto target = static_cast<size_t>(in_flight) < sent_at_once ? in_phase(Phase::sketched) : in_phase(Phase::sent);
   if (target == flights_.end()) target = in_phase(Phase::sent);
   if (target == flights_.end()) return;
-  const bool complete = [&] { const std::lock_guard lock(mutex_); return complete_; }();
+  const bool complete = [&] {
+    const std::lock_guard lock(mutex_);
+    return complete_;
+  }();
   try {
     static_cast<void>(target->work.wait_for(complete ? long_glance : glance));
   } catch (const std::bad_alloc&) {  // to say how it ended, which account() is told, too

@@ -1,5 +1,6 @@
-// The thread that compresses a step's buckets and runs their all-reduces: sketches of later buckets are on their way while the rows of
-// earlier ones are. Rows go out in the order of the buckets, few buckets at a time, so that the first ones are done while the last ones travel.
+// The thread that compresses a step's buckets and runs their all-reduces: sketches of later buckets are on their way while the
+// rows of earlier ones are. Rows go out in the order of the buckets, few buckets at a time, so that the first ones are done
+// while the last ones travel.
 #pragma once
 
 #include <condition_variable>
@@ -18,23 +19,24 @@
 
 namespace unisono {
 
-// What ranks tell each other beside sketches, two numbers each: sums of squares of what they had kept, and now and then of their gradients.
+// What ranks tell each other beside sketches, two numbers each: sums of squares of what they had kept, and now and then of
+// their gradients.
 constexpr uint32_t notes_per_rank = 2;
 // Of which there is a sketch, and no average yet: each needs memory of its own.
 constexpr uint64_t open_buckets = 4;
 
 struct Bucket {
-  uint32_t number = 0;                      // in its step, from 0
-  std::vector<uint32_t> tensors;            // their numbers
-  uint64_t digest = 0;                      // of all that ranks must have in common about it
+  uint32_t number = 0;            // in its step, from 0
+  std::vector<uint32_t> tensors;  // their numbers
+  uint64_t digest = 0;            // of all that ranks must have in common about it
   std::unique_ptr<ErrorFeedback> feedback;
-  bool off = false;                         // never compressed, because it would not pay
+  bool off = false;  // never compressed, because it would not pay
   // Of the present step. The pipeline's from submit() until finish() returns.
   Sending sending = Sending::compressed;
   std::vector<float*> gradients;
-  std::vector<float> notes;                 // that this rank gives, and then the averages; empty if nothing carried them
-  Status status;                            // of its all-reduces
-  bool finite = true;                       // on all ranks
+  std::vector<float> notes;  // that this rank gives, and then the averages; empty if nothing carried them
+  Status status;             // of its all-reduces
+  bool finite = true;        // on all ranks
   CompressionCosts costs;
 };
 
@@ -52,8 +54,8 @@ class ReductionPipeline {
 
   // round: another number for each step that is tried.
   void begin_step(uint64_t step, uint64_t round);
-  // What is sent as it is goes at once, by the caller's thread: a reducer that does not compress costs what an all-reduce costs.
-  // std::bad_alloc: it has not been submitted. (Later on, a bucket for which there is no memory fails with unavailable.)
+  // What is sent as it is goes at once, by the caller's thread: a reducer that does not compress costs what an all-reduce
+  // costs. std::bad_alloc: it has not been submitted. (Later on, a bucket for which there is no memory fails with unavailable.)
   void submit(Bucket& bucket);
   // Waits until all buckets are through, or have failed.
   void finish();
@@ -84,13 +86,14 @@ class ReductionPipeline {
   const Calls calls_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::list<Flight> queue_;      // submitted, not yet taken
+  std::list<Flight> queue_;  // submitted, not yet taken
   size_t unfinished_ = 0;
   bool stop_ = false;
-  bool complete_ = true;         // no bucket will follow before finish() has returned
-  std::list<Flight> plain_;      // of the present step, sent as they are; the caller's
+  bool complete_ = true;     // no bucket will follow before finish() has returned
+  std::list<Flight> plain_;  // of the present step, sent as they are; the caller's
   uint64_t step_ = 0, round_ = 0;
-  std::list<Flight> flights_;    // of the present step, in order; the thread's own. Taken over from the queue as they are: that needs no memory
+  std::list<Flight>
+      flights_;  // of the present step, in order; the thread's own. Taken over from the queue as they are: that needs no memory
   std::thread thread_;
 };
 

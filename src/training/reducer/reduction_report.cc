@@ -62,22 +62,30 @@ void ReductionWarnings::look(CompressionReport& report, const Compression& compr
   using enum Compression::Feedback;
   const bool compressing = report.compressed > 0;
   warn(report, growth_, longest_gradient > 0 && report.residual_norm_max > growth_limit * longest_gradient,
-       "what is left over on a rank is more than 100 times as long as any gradient: rows that cancel out over the ranks are never sent; `refresh` sends each row now and then");
+       "what is left over on a rank is more than 100 times as long as any gradient: rows that cancel out over the ranks are "
+       "never sent; `refresh` sends each row now and then");
   warn(report, none_, compressing && compression.feedback == none, "without feedback the rows that are not sent are lost");
-  warn(report, adaptive_, compressing && compression.adaptive_optimizer && (compression.feedback == ef21 || compression.feedback == ef21m),
-       "ef21 and ef21m are for SGD: no theorem covers Adam, and a public run with AdamW (GPT-60M, one seed, eta 1) ended at perplexity 111.90 with EF21 where EF14 had 74.88 and dense 66.04");
+  warn(report, adaptive_,
+       compressing && compression.adaptive_optimizer && (compression.feedback == ef21 || compression.feedback == ef21m),
+       "ef21 and ef21m are for SGD: no theorem covers Adam, and a public run with AdamW (GPT-60M, one seed, eta 1) ended at "
+       "perplexity 111.90 with EF21 where EF14 had 74.88 and dense 66.04");
   if (memory_ || report.state_bytes == 0) return;
   const auto free = free_memory_bytes();
-  warn(report, memory_, free > 0 && report.state_bytes > free / 4, "what is kept from step to step takes " + std::to_string(report.state_bytes >> 20) + " MB, more than a quarter of the memory that is free");
+  warn(report, memory_, free > 0 && report.state_bytes > free / 4,
+       "what is kept from step to step takes " + std::to_string(report.state_bytes >> 20) +
+           " MB, more than a quarter of the memory that is free");
   memory_ = true;
 }
 
 std::string CompressionReport::to_string() const {
   char text[400];
   std::snprintf(text, sizeof text,
-                "step %llu%s: %u compressed, %u whole; %llu of %llu values (%.3f), %llu collectives, %llu bytes sent; %.3f ms, of it %.3f waiting; captured %.3f, |out| %.4g, |e| mean %.4g max %.4g",
-                static_cast<unsigned long long>(step), applied ? "" : " (skipped: not finite)", compressed, whole, static_cast<unsigned long long>(costs.payload_elements), static_cast<unsigned long long>(elements),
-                payload_ratio(), static_cast<unsigned long long>(costs.collectives), static_cast<unsigned long long>(costs.sent_payload + costs.sent_headers), static_cast<double>(total_us) / 1000,
+                "step %llu%s: %u compressed, %u whole; %llu of %llu values (%.3f), %llu collectives, %llu bytes sent; %.3f ms, "
+                "of it %.3f waiting; captured %.3f, |out| %.4g, |e| mean %.4g max %.4g",
+                static_cast<unsigned long long>(step), applied ? "" : " (skipped: not finite)", compressed, whole,
+                static_cast<unsigned long long>(costs.payload_elements), static_cast<unsigned long long>(elements),
+                payload_ratio(), static_cast<unsigned long long>(costs.collectives),
+                static_cast<unsigned long long>(costs.sent_payload + costs.sent_headers), static_cast<double>(total_us) / 1000,
                 static_cast<double>(wait_us) / 1000, captured, output_norm, residual_norm_mean, residual_norm_max);
   return text + (off.empty() ? std::string() : "; off: " + off);
 }

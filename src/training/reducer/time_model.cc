@@ -15,19 +15,22 @@ double all_reduce_time(const MachineRates& rates, double bytes) {
   return rounds * (rates.latency_s + bytes / (rates.ranks * rates.link_bytes_per_s));
 }
 
-PredictedTime predict(const MachineRates& rates, const RowRule& rule, std::span<const Decision> group, bool sketched, double value_bytes) {
+PredictedTime predict(const MachineRates& rates, const RowRule& rule, std::span<const Decision> group, bool sketched,
+                      double value_bytes) {
   double all = 0, sketches = 0, sent = 0, touched = 0;
   for (const auto& decision : group) {
     if (decision.treatment == Treatment::skipped) continue;
     all += static_cast<double>(decision.matrix.elements());
     sketches += sketched ? static_cast<double>(decision.sketch_elements(rule)) : 0;
     sent += static_cast<double>(decision.value_elements());
-    // The gradient and what was left over are read, and their sum is written; that is read again, and kept, and the average written;
-    // rows are gathered and scattered.
-    if (decision.treatment == Treatment::compressed) touched += 6 * static_cast<double>(decision.matrix.elements()) + 4 * static_cast<double>(decision.value_elements());
+    // The gradient and what was left over are read, and their sum is written; that is read again, and kept, and the average
+    // written; rows are gathered and scattered.
+    if (decision.treatment == Treatment::compressed)
+      touched += 6 * static_cast<double>(decision.matrix.elements()) + 4 * static_cast<double>(decision.value_elements());
   }
   PredictedTime time{.dense_s = all_reduce_time(rates, 4 * all), .local_s = 4 * touched / rates.memory_bytes_per_s};
-  time.compressed_s = (sketches > 0 ? all_reduce_time(rates, 4 * sketches) : 0) + all_reduce_time(rates, value_bytes * sent) + time.local_s;
+  time.compressed_s =
+      (sketches > 0 ? all_reduce_time(rates, 4 * sketches) : 0) + all_reduce_time(rates, value_bytes * sent) + time.local_s;
   return time;
 }
 

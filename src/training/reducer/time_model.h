@@ -30,6 +30,7 @@ double bytes_per_value(const Codec& codec);
 // Of one all-reduce of so many bytes.
 double all_reduce_time(const MachineRates& rates, double bytes);
 // value_bytes: on the wire, of one value that is sent; 4 without a codec.
-PredictedTime predict(const MachineRates& rates, const RowRule& rule, std::span<const Decision> group, bool sketched, double value_bytes);
+PredictedTime predict(const MachineRates& rates, const RowRule& rule, std::span<const Decision> group, bool sketched,
+                      double value_bytes);
 
 }  // namespace unisono

@@ -10,9 +10,12 @@ namespace unisono::test {
 
 class Trainers {
  public:
-  Trainers(size_t ranks, const ArcOptions& arc, const FeedbackOptions& feedback, uint32_t number, uint64_t rows, uint64_t columns) : stores(ranks), gradients(ranks) {
+  Trainers(size_t ranks, const ArcOptions& arc, const FeedbackOptions& feedback, uint32_t number, uint64_t rows,
+           uint64_t columns)
+      : stores(ranks), gradients(ranks) {
     for (size_t r = 0; r < ranks; ++r) {
-      auto made = ErrorFeedback::make(feedback, *make_arc_top_k(arc, 0, {{.number = number, .shape = {rows, columns}}}), {"w"}, stores[r]);
+      auto made = ErrorFeedback::make(feedback, *make_arc_top_k(arc, 0, {{.number = number, .shape = {rows, columns}}}), {"w"},
+                                      stores[r]);
       EXPECT_TRUE(made.ok()) << made.status().to_string();
       ranks_.push_back(std::move(*made));
     }
@@ -28,8 +31,17 @@ class Trainers {
     average(buffers_);
   }
   // False: some number was not finite; all ranks say so.
-  bool next() { return all([&](size_t r) { auto buffer = ranks_[r]->next(); if (buffer.ok()) buffers_[r] = *buffer; return buffer.ok(); }) && (average(buffers_), true); }
-  bool finish() { return all([&](size_t r) { return ranks_[r]->finish().ok(); }); }
+  bool next() {
+    return all([&](size_t r) {
+             auto buffer = ranks_[r]->next();
+             if (buffer.ok()) buffers_[r] = *buffer;
+             return buffer.ok();
+           }) &&
+           (average(buffers_), true);
+  }
+  bool finish() {
+    return all([&](size_t r) { return ranks_[r]->finish().ok(); });
+  }
   const Values& step(uint64_t number, bool whole = false) {
     begin(number, whole);
     EXPECT_TRUE(next());

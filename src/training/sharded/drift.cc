@@ -33,8 +33,9 @@ double spread(uint64_t steps, double rho) {
 // 1 + z + … + z^(terms - 1)
 double geometric_sum(double z, uint32_t terms) { return z == 1 ? terms : -std::expm1(terms * std::log(z)) / (1 - z); }
 
-// Ages of one receiver's range: P(age = m) = first * z^(m - 1) for 1 <= m < limit. With fetching, an age of 0 is also one that was fetched while the chain
-// is still bad, from where it goes on at age 1: p, the share of bad steps, is all those ages and the fetches, first * (1 + z + … + z^(A - 1)).
+// Ages of one receiver's range: P(age = m) = first * z^(m - 1) for 1 <= m < limit. With fetching, an age of 0 is also one that
+// was fetched while the chain is still bad, from where it goes on at age 1: p, the share of bad steps, is all those ages and
+// the fetches, first * (1 + z + … + z^(A - 1)).
 struct Ages {
   double first = 0, z = 0;
   uint64_t limit = 0;  // exclusive
@@ -52,9 +53,7 @@ void each_age(const Ages& ages, Visit visit) {
 }
 
 // sum over m of spread(m) z^(m - 1)
-double weighed_spread(double z, double rho) {
-  return (1 + rho * z) / (1 - rho * z) / ((1 - z) * (1 - z));
-}
+double weighed_spread(double z, double rho) { return (1 + rho * z) / (1 - rho * z) / ((1 - z) * (1 - z)); }
 
 // The z at which a geometric law on 0, …, count - 1 has this mean: by halving, because the mean grows with z.
 double truncated_geometric_ratio(double mean, uint32_t count) {
@@ -91,7 +90,8 @@ double pair_drift(const DriftLaw& law) {
   if (!can_be(law)) return unknown;
   const double p = law.loss, r = recovery_of(law), z = 1 - r;
   if (law.both >= 0) {
-    // Back to the last step in which at least one received: exactly one did with probability 2(p - c)/(1 - c), and the other's age is geometric from there.
+    // Back to the last step in which at least one received: exactly one did with probability 2(p - c)/(1 - c), and the other's
+    // age is geometric from there.
     if (law.recovery >= 0 || law.stale_max != 0) return unknown;
     return p == 0 ? 0 : 2 * (p - law.both) / (1 - law.both) * (1 - p) * weighed_spread(p, law.rho);
   }
@@ -122,7 +122,9 @@ double fetches_per_step(const DriftLaw& law) {
 
 double owner_drift_after(double loss, uint32_t steps) { return loss * (1 - std::pow(loss, steps)) / (1 - loss); }
 
-double pair_drift_after(double loss, uint32_t steps) { return 2 * loss / (1 - loss * loss) * (1 - std::pow(loss, steps)) * (1 - std::pow(loss, steps + 1.0)); }
+double pair_drift_after(double loss, uint32_t steps) {
+  return 2 * loss / (1 - loss * loss) * (1 - std::pow(loss, steps)) * (1 - std::pow(loss, steps + 1.0));
+}
 
 double pair_mean(uint32_t world, double owner, double pair) {
   if (world < 3) return world == 2 ? owner : 0;

@@ -13,8 +13,8 @@
 namespace unisono {
 namespace {
 
-// A buffer begins with the step (its bits) and DriftInputs. Then come the values of all samples, then a bit for each: whether it is stale. 32 of these in the
-// place of a value.
+// A buffer begins with the step (its bits) and DriftInputs. Then come the values of all samples, then a bit for each: whether
+// it is stale. 32 of these in the place of a value.
 constexpr size_t head = 5, bits_per_value = 32;
 
 double squared(double difference) { return difference * difference; }
@@ -43,7 +43,9 @@ void expect(ShardDrift& shard, DriftLaw law) {
 
 }  // namespace
 
-uint32_t DriftProbe::count(Rank owner) const { return static_cast<uint32_t>(std::min<uint64_t>(samples_, geometry_.shard(owner).count())); }
+uint32_t DriftProbe::count(Rank owner) const {
+  return static_cast<uint32_t>(std::min<uint64_t>(samples_, geometry_.shard(owner).count()));
+}
 
 void DriftProbe::sample(uint32_t step, Rank owner, std::vector<uint64_t>& elements) const {
   elements.clear();
@@ -78,7 +80,8 @@ void DriftProbe::pack(const ShardedState& state, const DriftInputs& inputs, std:
     const auto begin = geometry_.shard(owner).begin;
     for (const auto element : elements_) {
       buffer[head + at] = state.parameters()[element];
-      if (state.age(owner, static_cast<uint32_t>((element - begin) / geometry_.range_elements())) > 0) bits |= uint32_t{1} << at % bits_per_value;
+      if (state.age(owner, static_cast<uint32_t>((element - begin) / geometry_.range_elements())) > 0)
+        bits |= uint32_t{1} << at % bits_per_value;
       if (++at % bits_per_value == 0) buffer[word++] = std::bit_cast<float>(std::exchange(bits, 0));
     }
   }
@@ -89,7 +92,10 @@ ShardDrift DriftProbe::measure(std::span<const float> gathered, Rank owner, size
   const auto world = geometry_.cut().world;
   const size_t each = buffer_elements(), flags = head + samples(), end = at + count(owner);
   const auto value = [&](Rank rank, size_t sample) { return double{gathered[rank * each + head + sample]}; };
-  const auto stale = [&](Rank rank, size_t sample) { return (std::bit_cast<uint32_t>(gathered[rank * each + flags + sample / bits_per_value]) >> sample % bits_per_value & 1) != 0; };
+  const auto stale = [&](Rank rank, size_t sample) {
+    return (std::bit_cast<uint32_t>(gathered[rank * each + flags + sample / bits_per_value]) >> sample % bits_per_value & 1) !=
+           0;
+  };
   double owners = 0, pairs = 0;
   Gaps mine;
   for (size_t i = at; i < end; ++i) {
@@ -106,7 +112,10 @@ ShardDrift DriftProbe::measure(std::span<const float> gathered, Rank owner, size
   }
   gaps.sum += mine.sum, gaps.count += mine.count;
   const double n = world, count_of_elements = static_cast<double>(end - at);
-  ShardDrift shard{.owner = world < 2 ? 0 : owners / (count_of_elements * (n - 1)), .pair = world < 3 ? std::numeric_limits<double>::quiet_NaN() : pairs / (count_of_elements * (n - 1) * (n - 2) / 2), .gap = mine.mean()};
+  ShardDrift shard{
+      .owner = world < 2 ? 0 : owners / (count_of_elements * (n - 1)),
+      .pair = world < 3 ? std::numeric_limits<double>::quiet_NaN() : pairs / (count_of_elements * (n - 1) * (n - 2) / 2),
+      .gap = mine.mean()};
   shard.second_moment = double{gathered[owner * each + 3]};
   shard.rho = double{gathered[owner * each + 4]};
   return shard;
@@ -115,11 +124,16 @@ ShardDrift DriftProbe::measure(std::span<const float> gathered, Rank owner, size
 Result<DriftReport> DriftProbe::evaluate(std::span<const float> gathered, uint32_t stale_max) const {
   const auto world = geometry_.cut().world;
   const size_t each = buffer_elements();
-  if (gathered.size() != each * world) return Status(Code::invalid, "drift: " + std::to_string(gathered.size()) + " values of " + std::to_string(world) + " ranks, each of which has " + std::to_string(each));
-  DriftReport report{.step = std::bit_cast<uint32_t>(gathered[0]), .law = {.recovery = mean_recovery(gathered, each), .stale_max = stale_max}};
+  if (gathered.size() != each * world)
+    return Status(Code::invalid, "drift: " + std::to_string(gathered.size()) + " values of " + std::to_string(world) +
+                                     " ranks, each of which has " + std::to_string(each));
+  DriftReport report{.step = std::bit_cast<uint32_t>(gathered[0]),
+                     .law = {.recovery = mean_recovery(gathered, each), .stale_max = stale_max}};
   for (Rank rank = 0; rank < world; ++rank) {
     const auto step = std::bit_cast<uint32_t>(gathered[rank * each]);
-    if (step != report.step) return Status(Code::invalid, "drift: rank " + std::to_string(rank) + " measured after step " + std::to_string(step) + ", rank 0 after " + std::to_string(report.step));
+    if (step != report.step)
+      return Status(Code::invalid, "drift: rank " + std::to_string(rank) + " measured after step " + std::to_string(step) +
+                                       ", rank 0 after " + std::to_string(report.step));
     report.law.loss += double{gathered[rank * each + 1]} / world;
   }
   report.law = possible(report.law);
@@ -134,7 +148,12 @@ Result<DriftReport> DriftProbe::evaluate(std::span<const float> gathered, uint32
     shard = measure(gathered, owner, at, gaps);
     expect(shard, report.law);
     const double share = static_cast<double>(geometry_.shard(owner).count()) / static_cast<double>(geometry_.cut().elements);
-    const std::pair<double&, double> sums[] = {{all.owner, shard.owner}, {all.pair, shard.pair}, {all.owner_expected, shard.owner_expected}, {all.pair_expected, shard.pair_expected}, {all.paper, shard.paper}, {all.second_moment, shard.second_moment}};
+    const std::pair<double&, double> sums[] = {{all.owner, shard.owner},
+                                               {all.pair, shard.pair},
+                                               {all.owner_expected, shard.owner_expected},
+                                               {all.pair_expected, shard.pair_expected},
+                                               {all.paper, shard.paper},
+                                               {all.second_moment, shard.second_moment}};
     for (const auto& [sum, value] : sums) sum += share * value;
     moving += share * shard.second_moment * shard.rho;
     report.all_pairs += share * pair_mean(world, shard.owner, shard.pair);

@@ -101,7 +101,8 @@ double gap_of(const LossyRanks& group) {
       const auto place = group.geometry.range(owner, range);
       for (Rank a = 0; a < world; ++a) {
         for (Rank b = 0; b < world; ++b) {
-          if (a == owner || b == owner || group.ranks[a].age(owner, range) > 0 || group.ranks[b].age(owner, range) == 0) continue;
+          if (a == owner || b == owner || group.ranks[a].age(owner, range) > 0 || group.ranks[b].age(owner, range) == 0)
+            continue;
           for (uint64_t i = place.begin; i < place.end; ++i) sum += group.squared(a, b, i), ++count;
         }
       }
@@ -170,7 +171,10 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
       if (step % 10 != 0 || step < 100) continue;
       std::vector<DriftInputs> inputs;
       for (size_t r = 0; r < 4; ++r) {
-        inputs.push_back({.loss = lost / sent, .recovery = recovery_from_ages(ages[r], stale_max == 0 ? 0 : stale_max - 1), .second_moment = updates[r].statistics().second_moment(), .rho = updates[r].statistics().autocorrelation()});
+        inputs.push_back({.loss = lost / sent,
+                          .recovery = recovery_from_ages(ages[r], stale_max == 0 ? 0 : stale_max - 1),
+                          .second_moment = updates[r].statistics().second_moment(),
+                          .rho = updates[r].statistics().autocorrelation()});
       }
       const auto report = probe.evaluate(gather(probe, group.ranks, inputs), stale_max);
       ASSERT_TRUE(report.ok());
@@ -186,7 +190,8 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
     EXPECT_NEAR(sum.owner_expected / reports, owner_drift({.loss = 0.2, .rho = rho, .stale_max = stale_max}), 0.05);
     EXPECT_NEAR(sum.owner / sum.owner_expected, 1, sanitized ? 0.25 : 0.1);
     EXPECT_NEAR(sum.pair / sum.pair_expected, 1, sanitized ? 0.25 : 0.1);
-    // Check B2 of docs/design/methods/packet_loss.md. What is fetched has not come and is not stale, so that the identity is that of a law without fetching.
+    // Check B2 of docs/design/methods/packet_loss.md. What is fetched has not come and is not stale, so that the identity is
+    // that of a law without fetching.
     if (stale_max == 0) {
       EXPECT_NEAR(sum.pair / identity, 1, sanitized ? 0.1 : 0.03);
     }
@@ -198,11 +203,14 @@ TEST(DriftProbe, sets_expectations_beside_what_is_measured) {
   const auto geometry = geometry_of(2, 32);
   DriftProbe probe(geometry, run_id, 1);
   std::vector<ShardedState> ranks;
-  for (Rank rank = 0; rank < 2; ++rank) ranks.push_back(std::move(*ShardedState::make(geometry, rank, std::vector<float>(32), make_sgd({.rate = 1}))));
+  for (Rank rank = 0; rank < 2; ++rank)
+    ranks.push_back(std::move(*ShardedState::make(geometry, rank, std::vector<float>(32), make_sgd({.rate = 1}))));
   ranks[0].update(std::vector<float>(16, -2.0f), {});
   ranks[1].update(std::vector<float>(16, -1.0f), {});
   ranks[0].encode(), ranks[1].encode();
-  const auto gathered = gather(probe, ranks, {{.loss = 0.1, .recovery = std::nan(""), .second_moment = 4, .rho = 0.5}, {.loss = 0.3, .second_moment = 8, .rho = 0}});
+  const auto gathered = gather(
+      probe, ranks,
+      {{.loss = 0.1, .recovery = std::nan(""), .second_moment = 4, .rho = 0.5}, {.loss = 0.3, .second_moment = 8, .rho = 0}});
   const auto report = probe.evaluate(gathered, 0);
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->shards[0].owner, 4);
@@ -216,7 +224,8 @@ TEST(DriftProbe, sets_expectations_beside_what_is_measured) {
   EXPECT_NEAR(report->shards[0].paper, 4.0 / 3, 1e-5);
   EXPECT_NEAR(report->all.rho, 4 * 0.5 / 12, 1e-6);
   EXPECT_FALSE(report->beyond());
-  const auto little = probe.evaluate(gather(probe, ranks, {{.loss = 0.1, .second_moment = 4}, {.loss = 0.1, .second_moment = 8}}), 0);
+  const auto little =
+      probe.evaluate(gather(probe, ranks, {{.loss = 0.1, .second_moment = 4}, {.loss = 0.1, .second_moment = 8}}), 0);
   ASSERT_TRUE(little.ok());
   EXPECT_TRUE(little->beyond()) << "2.5 of " << little->all.owner_expected;
 }
@@ -225,7 +234,8 @@ TEST(DriftProbe, sets_expectations_beside_what_is_measured) {
 TEST(DriftProbe, a_recovery_that_the_loss_does_not_allow_is_the_largest_that_it_does) {
   LossyRanks group({.world = 3, .shard = 16});
   DriftProbe probe(group.geometry, run_id);
-  const auto report = probe.evaluate(gather(probe, group.ranks, std::vector<DriftInputs>(3, {.loss = 0.6, .recovery = 0.9, .second_moment = 1})), 0);
+  const auto report = probe.evaluate(
+      gather(probe, group.ranks, std::vector<DriftInputs>(3, {.loss = 0.6, .recovery = 0.9, .second_moment = 1})), 0);
   ASSERT_TRUE(report.ok());
   EXPECT_NEAR(report->law.recovery, 0.4 / 0.6, 1e-6);
   EXPECT_NEAR(report->all.owner_expected, 0.6 / (0.4 / 0.6), 1e-6);

@@ -103,7 +103,8 @@ TEST(DriftSimulated, at_much_loss_is_that_of_the_formula) {
   expect_b1(0.4, 0.9, 2.0238, owner_drift({.loss = 0.4, .rho = 0.9}), 25);
 }
 
-// B2: the form that is attributed to the paper, with the second moment of (fresh - stale) where exactly one of two receivers got the range.
+// B2: the form that is attributed to the paper, with the second moment of (fresh - stale) where exactly one of two receivers
+// got the range.
 TEST(DriftSimulated, over_the_gap_where_one_received_is_the_unconfirmed_form) {
   for (const double p : {0.1, 0.2}) {
     for (const double rho : {0.0, 0.9}) {
@@ -118,7 +119,8 @@ TEST(DriftSimulated, over_the_gap_where_one_received_is_the_unconfirmed_form) {
           for (Rank owner = 0; owner < 3; ++owner) {
             const Rank a = (owner + 1) % 3, b = (owner + 2) % 3;
             double gap = 0;
-            for (uint64_t i = group.geometry.shard(owner).begin; i < group.geometry.shard(owner).end; ++i) gap += group.squared(a, b, i) / 16;
+            for (uint64_t i = group.geometry.shard(owner).begin; i < group.geometry.shard(owner).end; ++i)
+              gap += group.squared(a, b, i) / 16;
             pairs += gap, ++pair_count;
             if (got[owner][a] != got[owner][b]) gaps += gap, ++gap_count;
           }
@@ -132,7 +134,8 @@ TEST(DriftSimulated, over_the_gap_where_one_received_is_the_unconfirmed_form) {
 
 // B3.
 TEST(DriftSimulated, of_eight_ranks_has_the_mean_over_pairs_and_the_consensus_distance) {
-  const auto measured = measure({.group = {.world = 8}, .groups = sanitized ? 20u : 1300u, .settle = 8, .steps = 12}, 7, independent(0.1));
+  const auto measured =
+      measure({.group = {.world = 8}, .groups = sanitized ? 20u : 1300u, .settle = 8, .steps = 12}, 7, independent(0.1));
   measured.all_pairs.expect(0.17929, 0.03);
   measured.consensus.expect(0.07844, 0.03);
 }
@@ -170,7 +173,9 @@ auto chains(double p, double r) {
       for (auto& one : row) one = random.chance(p);
     }
     const double a = p * r / (1 - p);
-    return [&random, bad, a, r](Rank owner, uint32_t, Rank to) mutable { return bad[owner][to] = bad[owner][to] ? !random.chance(r) : random.chance(a); };
+    return [&random, bad, a, r](Rank owner, uint32_t, Rank to) mutable {
+      return bad[owner][to] = bad[owner][to] ? !random.chance(r) : random.chance(a);
+    };
   };
 }
 
@@ -229,7 +234,8 @@ TEST(DriftSimulated, does_not_grow) {
     const double slope = product / squares;
     for (uint32_t b = 0; b < blocks; ++b) rest += std::pow(series[b] - mean - slope * (b - middle), 2);
     const double standard_error = std::sqrt(rest / (blocks - 2) / squares);
-    EXPECT_LT(std::abs(slope), 2.02 * standard_error) << "of a block of " << block << " steps; mean " << mean;  // 95 % of Student's law, 38 degrees of freedom
+    EXPECT_LT(std::abs(slope), 2.02 * standard_error)
+        << "of a block of " << block << " steps; mean " << mean;  // 95 % of Student's law, 38 degrees of freedom
   }
   EXPECT_NEAR(owner[0] / owner_drift({.loss = 0.1}), 1, sanitized ? 1 : 0.1);
 }

@@ -61,13 +61,17 @@ double pair_of(const Chain& chain, double rho) {
 }
 
 constexpr double close = 1e-9;
-void expect_close(double found, double expected, double relative = close) { EXPECT_NEAR(found, expected, relative * std::abs(expected)); }
+void expect_close(double found, double expected, double relative = close) {
+  EXPECT_NEAR(found, expected, relative * std::abs(expected));
+}
 
 // The table of check B1 of docs/design/methods/packet_loss.md; the comments below name rows there.
 TEST(Drift, has_the_documented_numbers) {
-  const struct { double p, pair, pair_correlated, owner, paper; } rows[] = {
-      {0.01, 0.0200, 0.0204, 0.0101, 0.0198}, {0.05, 0.1003, 0.1097, 0.0526, 0.0952}, {0.10, 0.2020, 0.2420, 0.1111, 0.1818},
-      {0.20, 0.4167, 0.5996, 0.2500, 0.3333}, {0.30, 0.6593, 1.1471, 0.4286, 0.4615}, {0.40, 0.9524, 2.0238, 0.6667, 0.5714}};
+  const struct {
+    double p, pair, pair_correlated, owner, paper;
+  } rows[] = {{0.01, 0.0200, 0.0204, 0.0101, 0.0198}, {0.05, 0.1003, 0.1097, 0.0526, 0.0952},
+              {0.10, 0.2020, 0.2420, 0.1111, 0.1818}, {0.20, 0.4167, 0.5996, 0.2500, 0.3333},
+              {0.30, 0.6593, 1.1471, 0.4286, 0.4615}, {0.40, 0.9524, 2.0238, 0.6667, 0.5714}};
   for (const auto& row : rows) {
     EXPECT_NEAR(pair_drift({.loss = row.p}), row.pair, 5.1e-5);
     EXPECT_NEAR(pair_drift({.loss = row.p, .rho = 0.9}), row.pair_correlated, 5.1e-5);
@@ -96,7 +100,11 @@ TEST(Drift, has_the_documented_numbers) {
 }
 
 TEST(Drift, is_what_running_the_chain_gives) {
-  const struct { double p, r; uint32_t stale_max; } laws[] = {{0.1, -1, 0}, {0.2, -1, 0}, {0.1, 0.5, 0}, {0.2, 0.4, 0}, {0.3, 1, 0}, {0.2, -1, 3}, {0.4, -1, 1}, {0.4, -1, 2}, {0.1, 0.25, 4}, {0.2, 0.1, 7}, {0.3, 1, 5}};
+  const struct {
+    double p, r;
+    uint32_t stale_max;
+  } laws[] = {{0.1, -1, 0}, {0.2, -1, 0}, {0.1, 0.5, 0},  {0.2, 0.4, 0}, {0.3, 1, 0}, {0.2, -1, 3},
+              {0.4, -1, 1}, {0.4, -1, 2}, {0.1, 0.25, 4}, {0.2, 0.1, 7}, {0.3, 1, 5}};
   for (const auto& law : laws) {
     const auto chain = run_chain(law.p, law.r < 0 ? 1 - law.p : law.r, law.stale_max);
     for (const double rho : {0.0, 0.5, 0.9, -0.5, 1.0, 0.9995}) {
@@ -109,7 +117,8 @@ TEST(Drift, is_what_running_the_chain_gives) {
   }
 }
 
-// Both miss with c: the gap between two is 0 after both received, kept after both missed, and after one received what the other missed since.
+// Both miss with c: the gap between two is 0 after both received, kept after both missed, and after one received what the other
+// missed since.
 TEST(Drift, with_joint_misses_is_what_running_both_receivers_gives) {
   for (const auto& [p, c] : {std::pair{0.1, 0.05}, {0.1, 0.01}, {0.2, 0.0}, {0.3, 0.3}, {0.6, 0.25}}) {
     constexpr size_t limit = 120;
@@ -180,8 +189,16 @@ TEST(Drift, is_nothing_without_loss) {
 TEST(Drift, where_no_formula_is_known_is_no_number) {
   EXPECT_TRUE(std::isnan(pair_drift({.loss = 0.1, .recovery = 0.5, .both = 0.02})));
   EXPECT_TRUE(std::isnan(pair_drift({.loss = 0.1, .both = 0.02, .stale_max = 3})));
-  for (const auto& law : {DriftLaw{.loss = 1}, {.loss = -0.1}, {.loss = std::nan("")}, {.loss = 0.1, .rho = 1.1}, {.loss = 0.1, .rho = std::nan("")}, {.loss = 0.1, .recovery = 1.5}, {.loss = 0.1, .recovery = std::nan("")}, {.loss = 0.8, .recovery = 0.5},
-                          {.loss = 0.1, .both = 0.2}, {.loss = 0.9, .both = 0.5}}) {
+  for (const auto& law : {DriftLaw{.loss = 1},
+                          {.loss = -0.1},
+                          {.loss = std::nan("")},
+                          {.loss = 0.1, .rho = 1.1},
+                          {.loss = 0.1, .rho = std::nan("")},
+                          {.loss = 0.1, .recovery = 1.5},
+                          {.loss = 0.1, .recovery = std::nan("")},
+                          {.loss = 0.8, .recovery = 0.5},
+                          {.loss = 0.1, .both = 0.2},
+                          {.loss = 0.9, .both = 0.5}}) {
     EXPECT_TRUE(std::isnan(owner_drift(law)));
     EXPECT_TRUE(std::isnan(pair_drift(law)));
     EXPECT_TRUE(std::isnan(fetches_per_step(law)));
@@ -257,7 +274,8 @@ TEST(UpdateStatistics, forgets_what_is_older_than_its_window) {
   EXPECT_DOUBLE_EQ(statistics.autocorrelation(), 3 / 5.0);
   add(1, 1), add(1, 1), add(-1, -1);
   EXPECT_EQ(statistics.second_moment(), 1);
-  EXPECT_DOUBLE_EQ(statistics.autocorrelation(), 2 / 3.0) << "(1 + 3) / 2, 1 and -1; the first pair's second step is still in the window";
+  EXPECT_DOUBLE_EQ(statistics.autocorrelation(), 2 / 3.0)
+      << "(1 + 3) / 2, 1 and -1; the first pair's second step is still in the window";
   statistics.add(std::vector{2.0f});
   EXPECT_EQ(statistics.second_moment(), 4);
   EXPECT_EQ(statistics.steps(), 1u);

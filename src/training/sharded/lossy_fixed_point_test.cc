@@ -1,6 +1,6 @@
-// Where training settles whose ranks have different targets, when gradients and values are lost on their way: checks C1 and C2 of
-// docs/design/methods/packet_loss.md. In the stationary state the
-// expected gradient is nothing, so the owner's mean value shows with which weights the estimator counts ranks.
+// Where training settles whose ranks have different targets, when gradients and values are lost on their way: checks C1 and C2
+// of docs/design/methods/packet_loss.md. In the stationary state the expected gradient is nothing, so the owner's mean value
+// shows with which weights the estimator counts ranks.
 #include <array>
 
 #include "lossy/estimator.h"
@@ -18,13 +18,16 @@ constexpr uint32_t groups = sanitized ? 20 : 400, steps = sanitized ? 300 : 4000
 // One range of one owner, and the copies that the others have of it.
 class FixedPointGroup {
  public:
-  FixedPointGroup(Rank owner, double loss, Estimator estimator, uint64_t seed) : owner_(owner), loss_(loss), estimator_(estimator), random_(seed) {
+  FixedPointGroup(Rank owner, double loss, Estimator estimator, uint64_t seed)
+      : owner_(owner), loss_(loss), estimator_(estimator), random_(seed) {
     const auto geometry = geometry_of(world, world * elements);
     const std::vector<float> values(world * elements, 3.5f);
-    for (Rank rank = 0; rank < world; ++rank) ranks_.push_back(std::move(*ShardedState::make(geometry, rank, values, make_sgd({.rate = 0.05}), {.stale_max = 0})));
+    for (Rank rank = 0; rank < world; ++rank)
+      ranks_.push_back(std::move(*ShardedState::make(geometry, rank, values, make_sgd({.rate = 0.05}), {.stale_max = 0})));
   }
 
-  // The gradient of rank i at its own copy is what it has less i^2. The other shards are held: nothing is known of their gradients.
+  // The gradient of rank i at its own copy is what it has less i^2. The other shards are held: nothing is known of their
+  // gradients.
   void step() {
     std::array<const std::byte*, world> arrived{};
     for (Rank rank = 0; rank < world; ++rank) {
@@ -34,7 +37,15 @@ class FixedPointGroup {
     }
     std::array<float, elements> reduced{};
     const auto on_empty = estimator_ == Estimator::stratified ? OnEmpty::hold : OnEmpty::own;
-    const auto kind = estimate_.estimate({.codec = codec_, .contributions = arrived, .own = gradients_[owner_].data(), .owner = owner_, .count = elements, .mean = true, .estimator = estimator_, .on_empty = on_empty, .output = reduced.data()});
+    const auto kind = estimate_.estimate({.codec = codec_,
+                                          .contributions = arrived,
+                                          .own = gradients_[owner_].data(),
+                                          .owner = owner_,
+                                          .count = elements,
+                                          .mean = true,
+                                          .estimator = estimator_,
+                                          .on_empty = on_empty,
+                                          .output = reduced.data()});
     const std::vector<uint8_t> held{kind == RangeKind::empty && on_empty == OnEmpty::hold};
     held_ += held[0];
     for (Rank rank = 0; rank < world; ++rank) rank == owner_ ? ranks_[rank].update(reduced, held) : ranks_[rank].hold();
@@ -74,7 +85,8 @@ void expect_fixed_point(Rank owner, double loss, Estimator estimator, double exp
   }
   EXPECT_NEAR(means.mean(), expected, 5 * means.standard_error()) << "+- " << means.standard_error();
   EXPECT_LT(5 * means.standard_error(), sanitized ? 0.5 : 0.02) << "too wide to tell one estimator from another";
-  const double share = held / (double{groups} * (steps + settle)), chance = estimator == Estimator::stratified ? loss * loss * loss : 0;
+  const double share = held / (double{groups} * (steps + settle)),
+               chance = estimator == Estimator::stratified ? loss * loss * loss : 0;
   EXPECT_NEAR(share, chance, 4 * std::sqrt(chance / (double{groups} * (steps + settle))));
 }
 

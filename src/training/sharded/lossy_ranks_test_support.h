@@ -1,4 +1,5 @@
-// Ranks with sharded states in one process. What is lost is drawn by the caller; updates are random, or what a test's optimizer makes of them.
+// Ranks with sharded states in one process. What is lost is drawn by the caller; updates are random, or what a test's optimizer
+// makes of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +35,8 @@ inline float uniform(Random& random) { return (static_cast<float>(random.next() 
 // u_t of second moment 1 and autocorrelation rho^s, from the first step on; gradients do not count.
 class RandomWalk final : public ShardOptimizer {
  public:
-  RandomWalk(double rho, uint64_t seed) : rho_(static_cast<float>(rho)), fresh_(static_cast<float>(std::sqrt(1 - rho * rho))), random_(seed) {}
+  RandomWalk(double rho, uint64_t seed)
+      : rho_(static_cast<float>(rho)), fresh_(static_cast<float>(std::sqrt(1 - rho * rho))), random_(seed) {}
   void update(const ShardUpdate& task) override {
     for (size_t i = 0; i < task.values.size(); ++i) {
       float& u = last_[task.begin + i];
@@ -71,12 +73,14 @@ class LossyRanks {
     double rho = 0;
     uint64_t seed = 0;
   };
-  explicit LossyRanks(const Options& options) : geometry(geometry_of(options.world, options.shard * options.world, options.codec)), gradient_(options.shard) {
+  explicit LossyRanks(const Options& options)
+      : geometry(geometry_of(options.world, options.shard * options.world, options.codec)), gradient_(options.shard) {
     std::vector<float> values(geometry.cut().elements);
     Random random(mix64(options.seed));
     for (auto& value : values) value = uniform(random);
     for (Rank rank = 0; rank < options.world; ++rank) {
-      auto made = ShardedState::make(geometry, rank, values, std::make_unique<RandomWalk>(options.rho, random.next()), {.stale_max = options.stale_max});
+      auto made = ShardedState::make(geometry, rank, values, std::make_unique<RandomWalk>(options.rho, random.next()),
+                                     {.stale_max = options.stale_max});
       EXPECT_TRUE(made.ok()) << made.status().to_string();
       ranks.push_back(std::move(*made));
     }
@@ -95,7 +99,8 @@ class LossyRanks {
     for (uint32_t range = 0; range < geometry.ranges(owner); ++range) {
       for (Rank to = 0; to < ranks.size(); ++to) {
         if (to == owner || lost(owner, range, to)) continue;
-        EXPECT_TRUE(ranks[to].receive(owner, range, ranks[owner].step(), encoded.subspan(geometry.offset(range), geometry.bytes(owner, range))));
+        EXPECT_TRUE(ranks[to].receive(owner, range, ranks[owner].step(),
+                                      encoded.subspan(geometry.offset(range), geometry.bytes(owner, range))));
       }
     }
   }
@@ -107,7 +112,11 @@ class LossyRanks {
           std::vector<std::byte> message(geometry.bytes(owner, range));
           const auto place = geometry.range(owner, range);
           kernels::BlockCounts counts;
-          encode({.codec = geometry.cut().codec, .elements = ranks[owner].parameters().data() + place.begin, .count = place.count(), .message = message.data()}, counts);
+          encode({.codec = geometry.cut().codec,
+                  .elements = ranks[owner].parameters().data() + place.begin,
+                  .count = place.count(),
+                  .message = message.data()},
+                 counts);
           EXPECT_TRUE(rank.receive(owner, range, rank.step(), message));
           ++fetched;
         }
@@ -135,7 +144,8 @@ class LossyRanks {
   }
   bool identical() const {
     for (const auto& rank : ranks) {
-      if (std::memcmp(rank.parameters().data(), ranks[0].parameters().data(), rank.parameters().size_bytes()) != 0) return false;
+      if (std::memcmp(rank.parameters().data(), ranks[0].parameters().data(), rank.parameters().size_bytes()) != 0)
+        return false;
     }
     return true;
   }
@@ -155,7 +165,8 @@ class Sample {
   void add(double value) { ++count_, sum_ += value, squares_ += value * value; }
   double mean() const { return sum_ / count_; }
   double standard_error() const { return std::sqrt(std::max(0.0, squares_ / count_ - mean() * mean()) / (count_ - 1)); }
-  // What was asked of the simulation: the value, and that it is known well enough to say so. With sanitizers there is less of it.
+  // What was asked of the simulation: the value, and that it is known well enough to say so. With sanitizers there is less of
+  // it.
   void expect(double value, double relative) const {
     SCOPED_TRACE(testing::Message() << "measured " << mean() << " +- " << standard_error() << ", expected " << value);
     const double tolerance = relative * value;

@@ -17,10 +17,12 @@ class Sgd final : public ShardOptimizer {
  public:
   explicit Sgd(const SgdOptions& options) : options_(options) {}
 
-  // Momentum that begins with zeros is momentum that begins with the first gradient, as PyTorch's does: also for a range that was held until now.
+  // Momentum that begins with zeros is momentum that begins with the first gradient, as PyTorch's does: also for a range that
+  // was held until now.
   void update(const ShardUpdate& task) override {
     check(task, elements_);
-    const auto rate = static_cast<float>(options_.rate), decay = static_cast<float>(options_.weight_decay), keep = static_cast<float>(options_.momentum);
+    const auto rate = static_cast<float>(options_.rate), decay = static_cast<float>(options_.weight_decay),
+               keep = static_cast<float>(options_.momentum);
     float* const momentum = state_count() == 0 ? nullptr : momentum_.data() + task.begin;
     for (size_t i = 0; i < task.values.size(); ++i) {
       float direction = task.gradient[i] * task.scale + decay * task.values[i];
@@ -57,9 +59,11 @@ class AdamW final : public ShardOptimizer {
     check(task, mean_.size());
     const auto step = static_cast<double>(task.step);
     const auto shrink = static_cast<float>(1 - options_.rate * options_.weight_decay);
-    const auto fresh1 = static_cast<float>(1 - options_.beta1), fresh2 = static_cast<float>(1 - options_.beta2), keep2 = static_cast<float>(options_.beta2);
+    const auto fresh1 = static_cast<float>(1 - options_.beta1), fresh2 = static_cast<float>(1 - options_.beta2),
+               keep2 = static_cast<float>(options_.beta2);
     const auto stride = static_cast<float>(options_.rate / (1 - std::pow(options_.beta1, step)));
-    const auto root = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, step))), epsilon = static_cast<float>(options_.epsilon);
+    const auto root = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, step))),
+               epsilon = static_cast<float>(options_.epsilon);
     float* const mean = mean_.data() + task.begin;
     float* const square = square_.data() + task.begin;
     for (size_t i = 0; i < task.values.size(); ++i) {

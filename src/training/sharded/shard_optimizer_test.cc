@@ -58,27 +58,34 @@ double adamw_reference(const AdamWOptions& o, size_t i, uint64_t steps, double s
 }
 
 TEST(ShardOptimizer, sgd_is_that_of_pytorch) {
-  for (const SgdOptions& options : {SgdOptions{.rate = 0.05}, {.rate = 0.05, .weight_decay = 0.1}, {.rate = 0.05, .momentum = 0.9}, {.rate = 0.05, .momentum = 0.9, .weight_decay = 0.1},
+  for (const SgdOptions& options : {SgdOptions{.rate = 0.05},
+                                    {.rate = 0.05, .weight_decay = 0.1},
+                                    {.rate = 0.05, .momentum = 0.9},
+                                    {.rate = 0.05, .momentum = 0.9, .weight_decay = 0.1},
                                     {.rate = 0.05, .momentum = 0.8, .weight_decay = 0.1, .nesterov = true}}) {
     const auto optimizer = make_sgd(options);
     const auto values = run(*optimizer, 25);
-    for (size_t i = 0; i < shard_elements; ++i) EXPECT_NEAR(values[i], sgd_reference(options, i, 25), 2e-6) << i << " momentum " << options.momentum;
+    for (size_t i = 0; i < shard_elements; ++i)
+      EXPECT_NEAR(values[i], sgd_reference(options, i, 25), 2e-6) << i << " momentum " << options.momentum;
   }
 }
 
 TEST(ShardOptimizer, adamw_is_that_of_pytorch) {
-  for (const AdamWOptions& options : {AdamWOptions{}, {.rate = 0.02, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.2}}) {
+  for (const AdamWOptions& options :
+       {AdamWOptions{}, {.rate = 0.02, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.2}}) {
     for (const float scale : {1.0f, 0.25f}) {
       for (const uint64_t steps : {1, 2, 30}) {
         const auto optimizer = make_adamw(options);
         const auto values = run(*optimizer, steps, scale);
-        for (size_t i = 0; i < shard_elements; ++i) EXPECT_NEAR(values[i], adamw_reference(options, i, steps, scale), 2e-6) << i << " after " << steps;
+        for (size_t i = 0; i < shard_elements; ++i)
+          EXPECT_NEAR(values[i], adamw_reference(options, i, steps, scale), 2e-6) << i << " after " << steps;
       }
     }
   }
 }
 
-// By hand. SGD: d = 0.5 + 0.1 * 2 = 0.7; b = 0.7, then 0.9 * 0.7 + 0.5 + 0.1 * 1.93. AdamW's first step is the rate, whatever the gradient, beside the decay.
+// By hand. SGD: d = 0.5 + 0.1 * 2 = 0.7; b = 0.7, then 0.9 * 0.7 + 0.5 + 0.1 * 1.93. AdamW's first step is the rate, whatever
+// the gradient, beside the decay.
 TEST(ShardOptimizer, first_steps_are_those_done_by_hand) {
   const auto sgd = make_sgd({.rate = 0.1, .momentum = 0.9, .weight_decay = 0.1});
   sgd->resize(1);
@@ -97,7 +104,9 @@ TEST(ShardOptimizer, first_steps_are_those_done_by_hand) {
 
 TEST(ShardOptimizer, ranges_one_by_one_are_the_whole_to_the_bit) {
   for (const bool adam : {false, true}) {
-    const auto make = [&] { return adam ? make_adamw({}) : make_sgd({.momentum = 0.9, .weight_decay = 0.1, .nesterov = true}); };
+    const auto make = [&] {
+      return adam ? make_adamw({}) : make_sgd({.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+    };
     const auto whole = make(), cut = make();
     const auto expected = run(*whole, 5);
     cut->resize(shard_elements);
@@ -107,7 +116,10 @@ TEST(ShardOptimizer, ranges_one_by_one_are_the_whole_to_the_bit) {
       for (size_t i = 0; i < shard_elements; ++i) gradient[i] = gradient_at(step, i);
       for (const size_t begin : {30, 0, 10, 20}) {
         const size_t count = std::min<size_t>(10, shard_elements - begin);
-        cut->update({.begin = begin, .values = std::span(values).subspan(begin, count), .gradient = std::span(gradient).subspan(begin, count), .step = step});
+        cut->update({.begin = begin,
+                     .values = std::span(values).subspan(begin, count),
+                     .gradient = std::span(gradient).subspan(begin, count),
+                     .step = step});
       }
     }
     EXPECT_EQ(values, expected);

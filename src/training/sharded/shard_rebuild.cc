@@ -17,9 +17,11 @@ Status corrupt(const std::string& why) { return {Code::corrupt, "a backup of an 
 Status invalid(const std::string& why) { return {Code::invalid, "rebuilding shards: " + why}; }
 
 Status check_share(const ShardedState& state, std::span<const LostShard> lost, std::span<float> share) {
-  if (share.size() != state.parameters().size()) return invalid(std::to_string(share.size()) + " values to fill; there are " + std::to_string(state.parameters().size()));
+  if (share.size() != state.parameters().size())
+    return invalid(std::to_string(share.size()) + " values to fill; there are " + std::to_string(state.parameters().size()));
   for (const auto& shard : lost) {
-    if (shard.owner >= state.geometry().cut().world || shard.owner == state.self()) return invalid("rank " + std::to_string(shard.owner) + " cannot be the lost one");
+    if (shard.owner >= state.geometry().cut().world || shard.owner == state.self())
+      return invalid("rank " + std::to_string(shard.owner) + " cannot be the lost one");
   }
   return {};
 }
@@ -35,7 +37,8 @@ Result<ShardSpeakers> newest_replicas(std::span<const ReplicaVersions> replicas,
   speakers.by_range.assign(newest.size(), replicas[0].rank);
   for (const auto& replica : replicas) {
     if (replica.versions.size() != newest.size()) {
-      return invalid("rank " + std::to_string(replica.rank) + " has versions of " + std::to_string(replica.versions.size()) + " ranges, rank " + std::to_string(replicas[0].rank) + " of " + std::to_string(newest.size()));
+      return invalid("rank " + std::to_string(replica.rank) + " has versions of " + std::to_string(replica.versions.size()) +
+                     " ranges, rank " + std::to_string(replicas[0].rank) + " of " + std::to_string(newest.size()));
     }
     for (size_t range = 0; range < newest.size(); ++range) {
       if (replica.versions[range] <= newest[range]) continue;
@@ -54,7 +57,12 @@ Result<ShardSpeakers> newest_replicas(std::span<const ReplicaVersions> replicas,
 Bytes encode_backup(ShardedState& state) {
   ByteWriter writer;
   const auto count = state.optimizer().state_count();
-  writer.write(magic).write(version).write(state.self()).write(state.step()).write(count).write(static_cast<uint64_t>(state.own_values().size()));
+  writer.write(magic)
+      .write(version)
+      .write(state.self())
+      .write(state.step())
+      .write(count)
+      .write(static_cast<uint64_t>(state.own_values().size()));
   for (uint32_t i = 0; i < count; ++i) {
     for (const float value : state.optimizer().state(i)) writer.write(value);
   }
@@ -67,7 +75,8 @@ Result<ShardBackup> decode_backup(ByteView bytes, const RangeGeometry& geometry)
   const auto body = bytes.first(bytes.size() - sizeof(uint64_t));
   ByteReader reader(body), end(bytes.last(sizeof(uint64_t)));
   if (reader.read<std::array<char, 4>>() != magic) return corrupt("does not begin as one");
-  if (const auto found = reader.read<uint32_t>(); reader.ok() && found != version) return corrupt("of version " + std::to_string(found) + "; this is version " + std::to_string(version));
+  if (const auto found = reader.read<uint32_t>(); reader.ok() && found != version)
+    return corrupt("of version " + std::to_string(found) + "; this is version " + std::to_string(version));
   if (end.read<uint64_t>() != hash_of(body)) return corrupt("was cut or damaged");
   ShardBackup backup;
   backup.owner = reader.read<Rank>();
@@ -76,12 +85,16 @@ Result<ShardBackup> decode_backup(ByteView bytes, const RangeGeometry& geometry)
   const auto elements = reader.read<uint64_t>();
   if (!reader.ok()) return corrupt("ends in its first fields");
   if (backup.owner >= geometry.cut().world || elements != geometry.shard(backup.owner).count()) {
-    return Status(Code::invalid, "a backup of rank " + std::to_string(backup.owner) + "'s shard of " + std::to_string(elements) + " elements belongs to another group of ranks");
+    return Status(Code::invalid, "a backup of rank " + std::to_string(backup.owner) + "'s shard of " +
+                                     std::to_string(elements) + " elements belongs to another group of ranks");
   }
-  // Division, because the product may be larger than any number. A shard without elements may claim any number of states, so it gets none.
+  // Division, because the product may be larger than any number. A shard without elements may claim any number of states, so it
+  // gets none.
   const auto left = reader.left() / sizeof(float);
   const bool fits = elements == 0 ? left == 0 : left / elements == count && left % elements == 0;
-  if (!fits || reader.left() % sizeof(float) != 0) return corrupt("has " + std::to_string(reader.left()) + " bytes for " + std::to_string(count) + " times " + std::to_string(elements) + " numbers");
+  if (!fits || reader.left() % sizeof(float) != 0)
+    return corrupt("has " + std::to_string(reader.left()) + " bytes for " + std::to_string(count) + " times " +
+                   std::to_string(elements) + " numbers");
   backup.states.resize(elements == 0 ? 0 : count);
   for (auto& state : backup.states) {
     state.resize(elements);
@@ -96,11 +109,14 @@ Status own_share_of_values(const ShardedState& state, std::span<const LostShard>
   std::fill(share.begin(), share.end(), 0.0f);
   std::copy(state.own_values().begin(), state.own_values().end(), part(share, geometry.shard(state.self())).begin());
   for (const auto& shard : lost) {
-    if (shard.speakers.size() != geometry.ranges(shard.owner)) return invalid(std::to_string(shard.speakers.size()) + " ranges of rank " + std::to_string(shard.owner) + ", which had " + std::to_string(geometry.ranges(shard.owner)));
+    if (shard.speakers.size() != geometry.ranges(shard.owner))
+      return invalid(std::to_string(shard.speakers.size()) + " ranges of rank " + std::to_string(shard.owner) + ", which had " +
+                     std::to_string(geometry.ranges(shard.owner)));
     for (uint32_t range = 0; range < shard.speakers.size(); ++range) {
       if (shard.speakers[range] != state.self()) continue;
       const auto place = geometry.range(shard.owner, range);
-      std::copy_n(state.parameters().begin() + static_cast<std::ptrdiff_t>(place.begin), place.count(), part(share, place).begin());
+      std::copy_n(state.parameters().begin() + static_cast<std::ptrdiff_t>(place.begin), place.count(),
+                  part(share, place).begin());
     }
   }
   return {};
@@ -117,7 +133,8 @@ Status own_share_of_state(ShardedState& state, uint32_t index, std::span<const L
     if (shard.backup == nullptr) continue;
     const auto to = part(share, geometry.shard(shard.owner));
     if (to.empty()) continue;
-    if (shard.backup->owner != shard.owner || index >= shard.backup->states.size() || shard.backup->states[index].size() != to.size()) {
+    if (shard.backup->owner != shard.owner || index >= shard.backup->states.size() ||
+        shard.backup->states[index].size() != to.size()) {
       return invalid("the backup is not that of rank " + std::to_string(shard.owner) + "'s optimizer");
     }
     std::copy(shard.backup->states[index].begin(), shard.backup->states[index].end(), to.begin());

@@ -35,7 +35,9 @@ struct Four {
         const auto encoded = owner.encode();
         for (uint32_t range = 0; range < geometry.ranges(owner.self()); ++range) {
           for (auto& to : ranks) {
-            if (random.chance(0.66)) to.receive(owner.self(), range, owner.step(), encoded.subspan(geometry.offset(range), geometry.bytes(owner.self(), range)));
+            if (random.chance(0.66))
+              to.receive(owner.self(), range, owner.step(),
+                         encoded.subspan(geometry.offset(range), geometry.bytes(owner.self(), range)));
           }
         }
       }
@@ -54,7 +56,8 @@ struct Gathered {
   Values values = Values(tensor_elements);
   std::vector<Values> states = std::vector<Values>(2, Values(tensor_elements));
 };
-Gathered gather(std::vector<ShardedState>& ranks, const std::set<Rank>& survivors, std::span<const LostShard> lost, Rank holder) {
+Gathered gather(std::vector<ShardedState>& ranks, const std::set<Rank>& survivors, std::span<const LostShard> lost,
+                Rank holder) {
   Gathered all;
   Values share(tensor_elements);
   for (const Rank rank : survivors) {
@@ -110,13 +113,17 @@ TEST(ShardRebuild, survivors_go_on_with_the_newest_values_there_are) {
     for (const Rank rank : survivors) newest = std::max(newest, ranks[rank].version(lost, range));
     for (const Rank rank : survivors) {
       if (ranks[rank].version(lost, range) != newest) continue;
-      EXPECT_TRUE(std::equal(all.values.begin() + static_cast<std::ptrdiff_t>(place.begin), all.values.begin() + static_cast<std::ptrdiff_t>(place.end), ranks[rank].parameters().begin() + static_cast<std::ptrdiff_t>(place.begin)));
+      EXPECT_TRUE(std::equal(all.values.begin() + static_cast<std::ptrdiff_t>(place.begin),
+                             all.values.begin() + static_cast<std::ptrdiff_t>(place.end),
+                             ranks[rank].parameters().begin() + static_cast<std::ptrdiff_t>(place.begin)));
     }
   }
   const auto cut = geometry_of(3, tensor_elements);
   Values states[2] = {Values(tensor_elements), Values(tensor_elements)};
   for (auto& rank : ranks) {
-    for (uint32_t i = 0; i < 2; ++i) std::ranges::copy(rank.optimizer().state(i), states[i].begin() + static_cast<std::ptrdiff_t>(four.geometry.shard(rank.self()).begin));
+    for (uint32_t i = 0; i < 2; ++i)
+      std::ranges::copy(rank.optimizer().state(i),
+                        states[i].begin() + static_cast<std::ptrdiff_t>(four.geometry.shard(rank.self()).begin));
   }
   std::vector<ShardedState*> next;
   for (const Rank rank : survivors) next.push_back(&ranks[rank]);
@@ -126,7 +133,8 @@ TEST(ShardRebuild, survivors_go_on_with_the_newest_values_there_are) {
     ASSERT_TRUE(next[rank]->rebuild(cut, rank, {.step = 6, .values = all.values, .states = all.states}).ok());
     const auto own = cut.shard(rank);
     EXPECT_TRUE(std::ranges::equal(next[rank]->own_values(), std::span(all.values).subspan(own.begin, own.count())));
-    for (uint32_t i = 0; i < 2; ++i) EXPECT_TRUE(std::ranges::equal(next[rank]->optimizer().state(i), std::span(states[i]).subspan(own.begin, own.count())));
+    for (uint32_t i = 0; i < 2; ++i)
+      EXPECT_TRUE(std::ranges::equal(next[rank]->optimizer().state(i), std::span(states[i]).subspan(own.begin, own.count())));
     EXPECT_TRUE(std::ranges::equal(next[rank]->parameters(), next[0]->parameters()));
     EXPECT_EQ(next[rank]->close_step(), StaleReport{});
     EXPECT_EQ(next[rank]->step(), 6u);
@@ -141,9 +149,12 @@ TEST(ShardRebuild, goes_on_training_after_it) {
   const auto all = gather(four.ranks, survivors, shards, 1);
   for (const Rank rank : survivors) {
     const auto shard = four.geometry.shard(rank);
-    EXPECT_TRUE(std::ranges::equal(four.ranks[rank].own_values(), std::span(all.values).subspan(shard.begin, shard.count()))) << "exactly, not as they travel";
+    EXPECT_TRUE(std::ranges::equal(four.ranks[rank].own_values(), std::span(all.values).subspan(shard.begin, shard.count())))
+        << "exactly, not as they travel";
   }
-  EXPECT_TRUE(std::ranges::all_of(std::span(all.states[0]).first(four.geometry.shard(0).count()), [](float v) { return v == 0; })) << "no backup: it starts anew";
+  EXPECT_TRUE(std::ranges::all_of(std::span(all.states[0]).first(four.geometry.shard(0).count()), [](float v) {
+    return v == 0;
+  })) << "no backup: it starts anew";
   const auto cut = geometry_of(2, tensor_elements, plain(DType::bf16));
   auto &a = four.ranks[1], &b = four.ranks[2];
   ASSERT_TRUE(a.rebuild(cut, 0, {.step = 4, .values = all.values, .states = all.states}).ok());
@@ -202,7 +213,8 @@ TEST(ShardRebuild, a_backup_that_was_cut_or_changed_is_refused) {
   EXPECT_EQ(back->step, 1u);
   ASSERT_EQ(back->states.size(), 2u);
   EXPECT_TRUE(std::ranges::equal(back->states[1], state->optimizer().state(1)));
-  for (size_t size = 0; size < bytes.size(); ++size) EXPECT_EQ(decode_backup(ByteView(bytes).first(size), geometry).status().code(), Code::corrupt) << size;
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_EQ(decode_backup(ByteView(bytes).first(size), geometry).status().code(), Code::corrupt) << size;
   for (size_t at = 0; at < bytes.size(); ++at) {
     auto changed = bytes;
     changed[at] ^= std::byte{4};
@@ -228,10 +240,10 @@ TEST(ShardRebuild, a_backup_that_lies_allocates_nothing) {
   };
   EXPECT_TRUE(lies(SIZE_MAX, 0).ok());
   EXPECT_EQ(lies(4, 2).message(), "a backup of an optimizer's state of version 2; this is version 1");
-  EXPECT_EQ(lies(8, 9).code(), Code::invalid);     // owner
-  EXPECT_EQ(lies(19, 0x7F).code(), Code::corrupt); // count: two thousand million
+  EXPECT_EQ(lies(8, 9).code(), Code::invalid);      // owner
+  EXPECT_EQ(lies(19, 0x7F).code(), Code::corrupt);  // count: two thousand million
   EXPECT_EQ(lies(16, 1).code(), Code::corrupt);
-  EXPECT_EQ(lies(27, 0x7F).code(), Code::invalid); // tensor_elements
+  EXPECT_EQ(lies(27, 0x7F).code(), Code::invalid);  // tensor_elements
   EXPECT_EQ(lies(SIZE_MAX, 0, 1).code(), Code::corrupt);
   EXPECT_EQ(lies(SIZE_MAX, 0, 4).code(), Code::corrupt);
   EXPECT_EQ(lies(SIZE_MAX, 0, 140).code(), Code::corrupt);

@@ -13,7 +13,7 @@ namespace unisono::internal {
 struct ShardedStepper::Told {
   uint64_t digest = 0, elements = 0;
   uint64_t was_there = 0, step = 0, rank = 0, world = 0, datagram_bytes = 0;  // in the former group
-  uint64_t backup_of = 0, backup_step = 0;  // a rank, and 1; 0: none
+  uint64_t backup_of = 0, backup_step = 0;                                    // a rank, and 1; 0: none
 };
 
 namespace {
@@ -25,7 +25,9 @@ Status mismatch(const std::string& what) { return {Code::invalid, "config_mismat
 
 }  // namespace
 
-Result<std::unique_ptr<ShardedStepper>> ShardedStepper::make(const Group& group, std::span<const float> parameters, std::unique_ptr<ShardOptimizer> optimizer, const ShardedOptions& options) {
+Result<std::unique_ptr<ShardedStepper>> ShardedStepper::make(const Group& group, std::span<const float> parameters,
+                                                             std::unique_ptr<ShardOptimizer> optimizer,
+                                                             const ShardedOptions& options) {
   if (auto status = options.check(); !status.ok()) return status;
   if (optimizer == nullptr) return Status(Code::invalid, "sharded step: no optimizer");
   if (parameters.empty()) return Status(Code::invalid, "sharded step: no parameters");
@@ -40,11 +42,13 @@ Result<ShardedResumed> ShardedStepper::resume(const Group& group) {
 }
 
 uint64_t ShardedStepper::digest(const ShardOptimizer& optimizer, uint64_t elements) const {
-  const auto text = options_.to_string() + "|" + Codec::of(options_.gradients).to_string() + "|" + Codec::of(options_.values).to_string();
+  const auto text =
+      options_.to_string() + "|" + Codec::of(options_.gradients).to_string() + "|" + Codec::of(options_.values).to_string();
   return mix64(hash_of(std::as_bytes(std::span(text))) ^ mix64(elements) ^ mix64(~uint64_t{optimizer.state_count()}));
 }
 
-Result<std::vector<ShardedStepper::Told>> ShardedStepper::ask(Group& group, const ShardOptimizer& optimizer, uint64_t elements) const {
+Result<std::vector<ShardedStepper::Told>> ShardedStepper::ask(Group& group, const ShardOptimizer& optimizer,
+                                                              uint64_t elements) const {
   constexpr size_t numbers = sizeof(Told) / sizeof(uint64_t);
   Told own{.digest = digest(optimizer, elements), .elements = elements};
   if (state_) {
@@ -55,29 +59,43 @@ Result<std::vector<ShardedStepper::Told>> ShardedStepper::ask(Group& group, cons
   std::vector<Told> told(group.world_size());
   const auto mine = std::span(reinterpret_cast<const uint64_t*>(&own), numbers);
   const auto all = std::span(reinterpret_cast<uint64_t*>(told.data()), numbers * told.size());
-  if (auto done = group.all_gather(ConstTensor(mine), Tensor(all), {}, {.timeout = options_.timeout, .codec = Codec()}); !done.ok()) return done.status();
+  if (auto done = group.all_gather(ConstTensor(mine), Tensor(all), {}, {.timeout = options_.timeout, .codec = Codec()});
+      !done.ok())
+    return done.status();
   const Told* former = nullptr;
   for (Rank rank = 0; rank < told.size(); ++rank) {
     const auto& other = told[rank];
-    if (other.elements != elements) return mismatch("rank " + std::to_string(rank) + " has " + std::to_string(other.elements) + " parameters, this rank " + std::to_string(elements));
-    if (other.digest != own.digest) return mismatch("rank " + std::to_string(rank) + " has other options, or another optimizer, than this rank: " + options_.to_string());
+    if (other.elements != elements)
+      return mismatch("rank " + std::to_string(rank) + " has " + std::to_string(other.elements) + " parameters, this rank " +
+                      std::to_string(elements));
+    if (other.digest != own.digest)
+      return mismatch("rank " + std::to_string(rank) +
+                      " has other options, or another optimizer, than this rank: " + options_.to_string());
     if (other.was_there == 0) continue;
     if (former == nullptr) former = &other;
     if (other.world != former->world || other.datagram_bytes != former->datagram_bytes || other.rank >= other.world) {
-      return mismatch("rank " + std::to_string(rank) + " was rank " + std::to_string(other.rank) + " of " + std::to_string(other.world) + ", others were in a group of " + std::to_string(former->world));
+      return mismatch("rank " + std::to_string(rank) + " was rank " + std::to_string(other.rank) + " of " +
+                      std::to_string(other.world) + ", others were in a group of " + std::to_string(former->world));
     }
   }
   return told;
 }
 
 static uint32_t shard_unit_of(const ShardedOptions& options) {
-  const auto block = [](const StepCodec& codec) { return RangeGeometry::block_elements(wire_codec(codec, DType::f32, DType::f32, false)); };
+  const auto block = [](const StepCodec& codec) {
+    return RangeGeometry::block_elements(wire_codec(codec, DType::f32, DType::f32, false));
+  };
   // Blocks are powers of two.
   return std::max(block(options.gradients), block(options.values));
 }
 
-static Result<RangeGeometry> geometry_of(const ShardedOptions& options, uint64_t elements, uint32_t world, uint32_t datagram_bytes) {
-  return RangeGeometry::make({.elements = elements, .world = world, .datagram_bytes = datagram_bytes, .codec = wire_codec(options.values, DType::f32, DType::f32, false), .shard_unit = shard_unit_of(options)});
+static Result<RangeGeometry> geometry_of(const ShardedOptions& options, uint64_t elements, uint32_t world,
+                                         uint32_t datagram_bytes) {
+  return RangeGeometry::make({.elements = elements,
+                              .world = world,
+                              .datagram_bytes = datagram_bytes,
+                              .codec = wire_codec(options.values, DType::f32, DType::f32, false),
+                              .shard_unit = shard_unit_of(options)});
 }
 
 Status ShardedStepper::meet(const Group& group, std::span<const float> parameters, std::unique_ptr<ShardOptimizer> optimizer) {
@@ -95,7 +113,8 @@ Status ShardedStepper::meet(const Group& group, std::span<const float> parameter
   const auto told = ask(*own, state_ ? state_->optimizer() : *optimizer, elements);
   if (!told.ok()) return told.status();
   const bool is_first = std::ranges::none_of(*told, [](const Told& one) { return one.was_there != 0; });
-  auto status = is_first ? begin_alike(*own, parameters, std::move(optimizer), *geometry) : go_on(*own, *told, std::move(optimizer), *geometry);
+  auto status = is_first ? begin_alike(*own, parameters, std::move(optimizer), *geometry)
+                         : go_on(*own, *told, std::move(optimizer), *geometry);
   if (!status.ok()) return status;
   group_ = std::move(*own);
   world_ = group_->world_size();
@@ -103,9 +122,11 @@ Status ShardedStepper::meet(const Group& group, std::span<const float> parameter
   return start_anew();
 }
 
-Status ShardedStepper::begin_alike(Group& group, std::span<const float> parameters, std::unique_ptr<ShardOptimizer> optimizer, const RangeGeometry& geometry) {
+Status ShardedStepper::begin_alike(Group& group, std::span<const float> parameters, std::unique_ptr<ShardOptimizer> optimizer,
+                                   const RangeGeometry& geometry) {
   std::vector<float> values(parameters.begin(), parameters.end());
-  if (auto done = group.broadcast(Tensor(std::span(values)), 0, {.timeout = options_.timeout}); !done.ok()) return done.status();
+  if (auto done = group.broadcast(Tensor(std::span(values)), 0, {.timeout = options_.timeout}); !done.ok())
+    return done.status();
   auto state = ShardedState::make(geometry, group.rank(), values, std::move(optimizer), {.stale_max = options_.stale_max});
   if (!state.ok()) return state.status();
   state_.emplace(std::move(*state));
@@ -114,18 +135,24 @@ Status ShardedStepper::begin_alike(Group& group, std::span<const float> paramete
 }
 
 // Who has the newest values of the lost ranks' shards; ranks are those of the former group.
-Result<std::vector<ShardSpeakers>> ShardedStepper::find_speakers(Group& group, const std::vector<Told>& told, std::span<const Rank> lost, const RangeGeometry& before, uint32_t step) const {
+Result<std::vector<ShardSpeakers>> ShardedStepper::find_speakers(Group& group, const std::vector<Told>& told,
+                                                                 std::span<const Rank> lost, const RangeGeometry& before,
+                                                                 uint32_t step) const {
   std::vector<ShardSpeakers> found;
   for (const auto owner : lost) {
     const auto ranges = before.ranges(owner);
     std::vector<uint32_t> own(ranges), all(size_t{ranges} * told.size());
     if (state_) std::ranges::copy(state_->versions(owner), own.begin());
     if (ranges > 0) {
-      if (auto done = group.all_gather(ConstTensor(std::span<const uint32_t>(own)), Tensor(std::span(all)), {}, {.timeout = options_.timeout, .codec = Codec()}); !done.ok()) return done.status();
+      if (auto done = group.all_gather(ConstTensor(std::span<const uint32_t>(own)), Tensor(std::span(all)), {},
+                                       {.timeout = options_.timeout, .codec = Codec()});
+          !done.ok())
+        return done.status();
     }
     std::vector<ReplicaVersions> replicas;
     for (size_t i = 0; i < told.size(); ++i) {
-      if (told[i].was_there != 0) replicas.push_back({.rank = static_cast<Rank>(told[i].rank), .versions = std::span(all).subspan(i * ranges, ranges)});
+      if (told[i].was_there != 0)
+        replicas.push_back({.rank = static_cast<Rank>(told[i].rank), .versions = std::span(all).subspan(i * ranges, ranges)});
     }
     auto speakers = newest_replicas(replicas, step);
     if (!speakers.ok()) return speakers.status();
@@ -134,9 +161,11 @@ Result<std::vector<ShardSpeakers>> ShardedStepper::find_speakers(Group& group, c
   return found;
 }
 
-Status ShardedStepper::go_on(Group& group, const std::vector<Told>& told, std::unique_ptr<ShardOptimizer> optimizer, const RangeGeometry& geometry) {
+Status ShardedStepper::go_on(Group& group, const std::vector<Told>& told, std::unique_ptr<ShardOptimizer> optimizer,
+                             const RangeGeometry& geometry) {
   const auto& former = *std::ranges::find_if(told, [](const Told& one) { return one.was_there != 0; });
-  const auto before = geometry_of(options_, former.elements, static_cast<uint32_t>(former.world), static_cast<uint32_t>(former.datagram_bytes));
+  const auto before =
+      geometry_of(options_, former.elements, static_cast<uint32_t>(former.world), static_cast<uint32_t>(former.datagram_bytes));
   if (!before.ok()) return before.status();
   uint32_t step = 0;
   std::vector<Rank> lost;
@@ -156,8 +185,12 @@ Status ShardedStepper::go_on(Group& group, const std::vector<Told>& told, std::u
     }
     const bool is_mine = newest == &told[group.rank()];
     shards.push_back({.owner = lost[i], .speakers = (*speakers)[i].by_range, .backup = is_mine ? &*backup_ : nullptr});
-    resumed.lost.push_back({.rank = lost[i], .ranges = before->ranges(lost[i]), .stale_ranges = (*speakers)[i].stale_ranges, .age_max = (*speakers)[i].age_max,
-                            .state_age = newest == nullptr ? -1 : static_cast<int64_t>(step) - static_cast<int64_t>(newest->backup_step)});
+    resumed.lost.push_back(
+        {.rank = lost[i],
+         .ranges = before->ranges(lost[i]),
+         .stale_ranges = (*speakers)[i].stale_ranges,
+         .age_max = (*speakers)[i].age_max,
+         .state_age = newest == nullptr ? -1 : static_cast<int64_t>(step) - static_cast<int64_t>(newest->backup_step)});
   }
   auto status = rebuild(group, shards, step, std::move(optimizer), geometry);
   if (status.ok()) resumed_ = std::move(resumed);
@@ -165,7 +198,8 @@ Status ShardedStepper::go_on(Group& group, const std::vector<Told>& told, std::u
 }
 
 // Every element has one rank that adds what is not 0.
-Status ShardedStepper::rebuild(Group& group, std::span<const LostShard> shards, uint32_t step, std::unique_ptr<ShardOptimizer> optimizer, const RangeGeometry& geometry) {
+Status ShardedStepper::rebuild(Group& group, std::span<const LostShard> shards, uint32_t step,
+                               std::unique_ptr<ShardOptimizer> optimizer, const RangeGeometry& geometry) {
   const auto elements = geometry.cut().elements;
   const CallOptions reliable{.timeout = options_.timeout, .codec = Codec()};
   std::vector<float> values(elements);
@@ -193,7 +227,8 @@ Status ShardedStepper::rebuild(Group& group, std::span<const LostShard> shards, 
 // Calls are counted from the group's first.
 Status ShardedStepper::start_anew() {
   const auto& geometry = state_->geometry();
-  const auto layout = group_->shard_layout(ConstTensor(std::span<const float>(state_->parameters())), options_.gradients, geometry.cut().shard_unit);
+  const auto layout = group_->shard_layout(ConstTensor(std::span<const float>(state_->parameters())), options_.gradients,
+                                           geometry.cut().shard_unit);
   if (!layout.ok()) return layout.status();
   gradient_range_ = layout->range_elements;
   first_step_ = state_->step();
@@ -209,7 +244,8 @@ Status ShardedStepper::start_anew() {
   heard_at_.assign(world_, std::chrono::steady_clock::now());
   reduce_hard_us_ = 0;
   const auto run = mix64(geometry.cut().elements ^ uint64_t{group_->epoch()} << 32);
-  // Of the steps since drift was measured last, as loss and ages are: early in training updates were larger, and say nothing of what replicas lack now.
+  // Of the steps since drift was measured last, as loss and ages are: early in training updates were larger, and say nothing of
+  // what replicas lack now.
   updates_.emplace(run, samples_per_shard, std::clamp(options_.drift_every, updates_min, updates_max));
   probe_.emplace(geometry, run, samples_per_shard);
   ages_ = {};
@@ -229,11 +265,15 @@ Status ShardedStepper::load(ByteView bytes) {
     uint64_t loaded, step;
   } own{loaded.ok(), state_->step()};
   std::vector<Said> all(world_);
-  const auto done = group_->all_gather(ConstTensor(std::span(reinterpret_cast<const uint64_t*>(&own), 2)), Tensor(std::span(reinterpret_cast<uint64_t*>(all.data()), 2 * all.size())), {}, {.timeout = options_.timeout, .codec = Codec()});
+  const auto done = group_->all_gather(ConstTensor(std::span(reinterpret_cast<const uint64_t*>(&own), 2)),
+                                       Tensor(std::span(reinterpret_cast<uint64_t*>(all.data()), 2 * all.size())), {},
+                                       {.timeout = options_.timeout, .codec = Codec()});
   Status status = loaded.ok() ? done.status() : loaded;
   for (Rank rank = 0; rank < world_ && status.ok(); ++rank) {
     if (all[rank].loaded == 0) status = {Code::invalid, "rank " + std::to_string(rank) + " could not load its checkpoint"};
-    else if (all[rank].step != own.step) status = mismatch("rank " + std::to_string(rank) + " loaded step " + std::to_string(all[rank].step) + ", this rank step " + std::to_string(own.step));
+    else if (all[rank].step != own.step)
+      status = mismatch("rank " + std::to_string(rank) + " loaded step " + std::to_string(all[rank].step) +
+                        ", this rank step " + std::to_string(own.step));
   }
   if (!status.ok()) {
     if (loaded.ok()) static_cast<void>(state_->load(before));

@@ -12,14 +12,18 @@ namespace {
 
 Status check(const RangeGeometry& geometry, Rank self, size_t elements) {
   const auto& cut = geometry.cut();
-  if (self >= cut.world) return {Code::invalid, "sharded state: rank " + std::to_string(self) + " of " + std::to_string(cut.world)};
-  if (elements != cut.elements) return {Code::invalid, "sharded state: " + std::to_string(elements) + " values; the shards are cut from " + std::to_string(cut.elements)};
+  if (self >= cut.world)
+    return {Code::invalid, "sharded state: rank " + std::to_string(self) + " of " + std::to_string(cut.world)};
+  if (elements != cut.elements)
+    return {Code::invalid,
+            "sharded state: " + std::to_string(elements) + " values; the shards are cut from " + std::to_string(cut.elements)};
   return {};
 }
 
 }  // namespace
 
-Result<ShardedState> ShardedState::make(const RangeGeometry& geometry, Rank self, std::span<const float> values, std::unique_ptr<ShardOptimizer> optimizer, const ShardedStateOptions& options) {
+Result<ShardedState> ShardedState::make(const RangeGeometry& geometry, Rank self, std::span<const float> values,
+                                        std::unique_ptr<ShardOptimizer> optimizer, const ShardedStateOptions& options) {
   if (auto status = check(geometry, self, values.size()); !status.ok()) return status;
   if (optimizer == nullptr) return Status(Code::invalid, "sharded state: no optimizer");
   ShardedState made(geometry, self, std::move(optimizer), options);
@@ -28,7 +32,8 @@ Result<ShardedState> ShardedState::make(const RangeGeometry& geometry, Rank self
   return made;
 }
 
-// What others will decode is decoded here, for all shards: ranks that begin with the same values have the same replicas without a word.
+// What others will decode is decoded here, for all shards: ranks that begin with the same values have the same replicas without
+// a word.
 void ShardedState::cut(std::span<const float> values, uint32_t step) {
   const auto world = geometry_.cut().world;
   const auto own = geometry_.shard(self_);
@@ -42,7 +47,12 @@ void ShardedState::cut(std::span<const float> values, uint32_t step) {
   for (Rank owner = 0; owner < world; ++owner) {
     for (uint32_t range = 0; range < geometry_.ranges(owner); ++range) {
       const auto part = elements(owner, range);
-      unisono::encode({.codec = geometry_.cut().codec, .elements = part.data(), .count = part.size(), .message = encoded_.data(), .decoded = part.data()}, counts);
+      unisono::encode({.codec = geometry_.cut().codec,
+                       .elements = part.data(),
+                       .count = part.size(),
+                       .message = encoded_.data(),
+                       .decoded = part.data()},
+                      counts);
     }
   }
   encoded_.resize(geometry_.shard_bytes(self_));
@@ -55,7 +65,9 @@ std::span<float> ShardedState::elements(Rank owner, uint32_t range) {
   return std::span(parameters_).subspan(place.begin, place.count());
 }
 
-float clip_factor(double squares, double norm_max) { return static_cast<float>(std::min(1.0, norm_max / (std::sqrt(squares) + 1e-6))); }
+float clip_factor(double squares, double norm_max) {
+  return static_cast<float>(std::min(1.0, norm_max / (std::sqrt(squares) + 1e-6)));
+}
 
 GradientScalars ShardedState::scalars(std::span<const float> gradient, std::span<const uint8_t> held) const {
   const auto ranges = geometry_.ranges(self_);
@@ -64,7 +76,8 @@ GradientScalars ShardedState::scalars(std::span<const float> gradient, std::span
   const size_t each = geometry_.range_elements();
   for (uint32_t range = 0; range < ranges; ++range) {
     if (!held.empty() && held[range] != 0) continue;
-    for (const double value : gradient.subspan(range * each, std::min(each, gradient.size() - range * each))) found.squares += value * value;
+    for (const double value : gradient.subspan(range * each, std::min(each, gradient.size() - range * each)))
+      found.squares += value * value;
   }
   found.finite = std::isfinite(found.squares);  // squares of fp32 do not overflow here
   return found;
@@ -86,7 +99,11 @@ void ShardedState::update(std::span<const float> gradient, std::span<const uint8
     const auto first = range;
     while (range < ranges && !is_held(range)) ++range;
     const size_t begin = first * each, count = std::min(range * each, own_.size()) - begin;
-    optimizer_->update({.begin = begin, .values = std::span(own_).subspan(begin, count), .gradient = gradient.subspan(begin, count), .scale = scale, .step = step_});
+    optimizer_->update({.begin = begin,
+                        .values = std::span(own_).subspan(begin, count),
+                        .gradient = gradient.subspan(begin, count),
+                        .scale = scale,
+                        .step = step_});
   }
 }
 
@@ -100,7 +117,12 @@ std::span<const std::byte> ShardedState::encode() {
   for (uint32_t range = 0; range < geometry_.ranges(self_); ++range) {
     const auto decoded = elements(self_, range);
     const float* const values = own_.data() + size_t{range} * geometry_.range_elements();
-    unisono::encode({.codec = geometry_.cut().codec, .elements = values, .count = decoded.size(), .message = encoded_.data() + geometry_.offset(range), .decoded = decoded.data()}, counts);
+    unisono::encode({.codec = geometry_.cut().codec,
+                     .elements = values,
+                     .count = decoded.size(),
+                     .message = encoded_.data() + geometry_.offset(range),
+                     .decoded = decoded.data()},
+                    counts);
     versions_[first_range_[self_] + range] = step_;
   }
   return encoded_;
@@ -119,7 +141,9 @@ bool ShardedState::receive(Rank owner, uint32_t range, uint32_t step, std::span<
   return true;
 }
 
-void ShardedState::sent() { std::fill_n(versions_.begin() + static_cast<std::ptrdiff_t>(first_range_[self_]), geometry_.ranges(self_), step_); }
+void ShardedState::sent() {
+  std::fill_n(versions_.begin() + static_cast<std::ptrdiff_t>(first_range_[self_]), geometry_.ranges(self_), step_);
+}
 
 void ShardedState::arrived(Rank owner, std::span<const uint32_t> missing) {
   UNISONO_CHECK(owner < geometry_.cut().world && owner != self_);
@@ -133,7 +157,8 @@ void ShardedState::arrived(Rank owner, std::span<const uint32_t> missing) {
 uint32_t ShardedState::receive_shard(Rank owner, uint32_t step, std::span<const std::byte> encoded) {
   if (owner >= geometry_.cut().world || encoded.size() != geometry_.shard_bytes(owner)) return 0;
   uint32_t written = 0;
-  for (uint32_t range = 0; range < geometry_.ranges(owner); ++range) written += receive(owner, range, step, encoded.subspan(geometry_.offset(range), geometry_.bytes(owner, range)));
+  for (uint32_t range = 0; range < geometry_.ranges(owner); ++range)
+    written += receive(owner, range, step, encoded.subspan(geometry_.offset(range), geometry_.bytes(owner, range)));
   return written;
 }
 
@@ -176,12 +201,18 @@ void ShardedState::age_histogram(std::span<uint64_t> counts) const {
 
 Status ShardedState::rebuild(const RangeGeometry& geometry, Rank self, const GatheredShards& pieces) {
   if (auto status = check(geometry, self, pieces.values.size()); !status.ok()) return status;
-  if (pieces.values.size() != parameters_.size()) return {Code::invalid, "sharded state: " + std::to_string(pieces.values.size()) + " values gathered; there were " + std::to_string(parameters_.size())};
+  if (pieces.values.size() != parameters_.size())
+    return {Code::invalid, "sharded state: " + std::to_string(pieces.values.size()) + " values gathered; there were " +
+                               std::to_string(parameters_.size())};
   if (!pieces.states.empty() && pieces.states.size() != optimizer_->state_count()) {
-    return {Code::invalid, "sharded state: " + std::to_string(pieces.states.size()) + " numbers of state per element gathered; the optimizer has " + std::to_string(optimizer_->state_count())};
+    return {Code::invalid, "sharded state: " + std::to_string(pieces.states.size()) +
+                               " numbers of state per element gathered; the optimizer has " +
+                               std::to_string(optimizer_->state_count())};
   }
   for (const auto& state : pieces.states) {
-    if (state.size() != pieces.values.size()) return {Code::invalid, "sharded state: state of " + std::to_string(state.size()) + " elements gathered; there are " + std::to_string(pieces.values.size())};
+    if (state.size() != pieces.values.size())
+      return {Code::invalid, "sharded state: state of " + std::to_string(state.size()) + " elements gathered; there are " +
+                                 std::to_string(pieces.values.size())};
   }
   // They may be what this object has.
   const std::vector<float> values(pieces.values.begin(), pieces.values.end());

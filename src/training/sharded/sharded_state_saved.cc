@@ -1,4 +1,5 @@
-// A sharded state as bytes: for checkpoints. Their size follows from what is loaded into, so a number in them never decides how much is read.
+// A sharded state as bytes: for checkpoints. Their size follows from what is loaded into, so a number in them never decides how
+// much is read.
 #include <array>
 #include <string>
 #include <utility>
@@ -43,7 +44,8 @@ Status check(ByteReader& reader, const Identity& mine) {
   each_field(mine, [&](auto expected, const char* what) {
     const auto found = reader.read<decltype(expected)>();
     if (found == expected || !status.ok()) return;
-    status = {Code::invalid, "a checkpoint of a sharded state has " + std::to_string(found) + " " + what + ", and this state has " + std::to_string(expected)};
+    status = {Code::invalid, "a checkpoint of a sharded state has " + std::to_string(found) + " " + what +
+                                 ", and this state has " + std::to_string(expected)};
   });
   return status;
 }
@@ -80,17 +82,20 @@ Status ShardedState::load(ByteView saved) {
   const auto body = saved.first(saved.size() - sizeof(uint64_t));
   ByteReader reader(body), end(saved.last(sizeof(uint64_t)));
   if (reader.read<std::array<char, 4>>() != magic) return corrupt("does not begin as one");
-  if (const auto found = reader.read<uint32_t>(); reader.ok() && found != format_version) return corrupt("of version " + std::to_string(found) + "; this is version " + std::to_string(format_version));
+  if (const auto found = reader.read<uint32_t>(); reader.ok() && found != format_version)
+    return corrupt("of version " + std::to_string(found) + "; this is version " + std::to_string(format_version));
   if (end.read<uint64_t>() != hash_of(body)) return corrupt("was cut or damaged");
   if (auto status = check(reader, identity_of(geometry_, self_, optimizer_->state_count())); !status.ok()) return status;
   const size_t values = parameters_.size() + own_.size() * (1 + size_t{optimizer_->state_count()});
   const size_t expected = fixed_bytes + sizeof(uint32_t) * versions_.size() + sizeof(float) * values;
-  if (body.size() != expected) return corrupt("has " + std::to_string(body.size()) + " bytes instead of " + std::to_string(expected));
+  if (body.size() != expected)
+    return corrupt("has " + std::to_string(body.size()) + " bytes instead of " + std::to_string(expected));
   const auto step = reader.read<uint32_t>();
   // A version that is newer than the step would keep its range from ever being received again.
   auto versions = reader;
   for (size_t i = 0; i < versions_.size(); ++i) {
-    if (const auto found = versions.read<uint32_t>(); found > step) return corrupt("of step " + std::to_string(step) + " has a range of step " + std::to_string(found));
+    if (const auto found = versions.read<uint32_t>(); found > step)
+      return corrupt("of step " + std::to_string(step) + " has a range of step " + std::to_string(found));
   }
   step_ = step;
   held_ = 0;

@@ -29,7 +29,9 @@ std::vector<ShardedState> trained(const RangeGeometry& geometry, uint32_t steps)
       const auto encoded = owner.encode();
       for (auto& to : ranks) {
         for (uint32_t range = 0; range < geometry.ranges(owner.self()); ++range) {
-          if (random.chance(0.66)) to.receive(owner.self(), range, owner.step(), encoded.subspan(geometry.offset(range), geometry.bytes(owner.self(), range)));
+          if (random.chance(0.66))
+            to.receive(owner.self(), range, owner.step(),
+                       encoded.subspan(geometry.offset(range), geometry.bytes(owner.self(), range)));
         }
       }
     }
@@ -77,7 +79,8 @@ TEST(ShardedStateSaved, what_was_cut_is_corrupt_and_changes_nothing) {
   const auto saved = trained(geometry, 3)[1].save();
   auto state = make(geometry, 1, make_adamw({}));
   const auto before = state.save();
-  for (size_t size = 0; size < saved.size(); ++size) ASSERT_EQ(state.load(ByteView(saved).first(size)).code(), Code::corrupt) << size;
+  for (size_t size = 0; size < saved.size(); ++size)
+    ASSERT_EQ(state.load(ByteView(saved).first(size)).code(), Code::corrupt) << size;
   auto longer = saved;
   longer.push_back(std::byte{0});
   EXPECT_EQ(state.load(longer).code(), Code::corrupt);
@@ -115,10 +118,13 @@ TEST(ShardedStateSaved, what_was_made_up_is_refused_by_name) {
   EXPECT_EQ(says(16, 4), "invalid: a checkpoint of a sharded state has 4 ranks, and this state has 3");
   EXPECT_NE(says(20, 9).find("bytes in a datagram, and this state has 576"), std::string::npos);
   EXPECT_EQ(says(24, 2), "invalid: a checkpoint of a sharded state has 2 as rank, and this state has 1");
-  EXPECT_EQ(says(28, 1), "invalid: a checkpoint of a sharded state has 1 numbers of optimizer state per element, and this state has 2");
+  EXPECT_EQ(says(28, 1),
+            "invalid: a checkpoint of a sharded state has 1 numbers of optimizer state per element, and this state has 2");
   EXPECT_NE(says(32, 9).find("as the hash of its codec"), std::string::npos);
-  EXPECT_EQ(says(44, 9), "corrupt: a checkpoint of a sharded state of step 3 has a range of step 9") << "it would never be received again";
-  for (const size_t size : {size_t{12}, size_t{39}, body.size() - 4, body.size() - 1}) EXPECT_FALSE(state.load(sealed({body.begin(), body.begin() + static_cast<std::ptrdiff_t>(size)})).ok()) << size;
+  EXPECT_EQ(says(44, 9), "corrupt: a checkpoint of a sharded state of step 3 has a range of step 9")
+      << "it would never be received again";
+  for (const size_t size : {size_t{12}, size_t{39}, body.size() - 4, body.size() - 1})
+    EXPECT_FALSE(state.load(sealed({body.begin(), body.begin() + static_cast<std::ptrdiff_t>(size)})).ok()) << size;
   auto longer = body;
   longer.resize(body.size() + 4);
   EXPECT_NE(state.load(sealed(longer)).message().find("bytes instead of"), std::string::npos);
@@ -133,7 +139,8 @@ TEST(ShardedStateSaved, random_bytes_under_a_right_hash_do_no_harm) {
   Random random(9);
   for (int i = 0; i < 5000; ++i) {
     auto changed = body;
-    for (uint64_t n = 1 + random.below(8); n > 0; --n) changed[random.below(random.chance(0.5) ? 60 : changed.size())] = static_cast<std::byte>(random.next());
+    for (uint64_t n = 1 + random.below(8); n > 0; --n)
+      changed[random.below(random.chance(0.5) ? 60 : changed.size())] = static_cast<std::byte>(random.next());
     const bool loaded = state.load(sealed(changed)).ok();
     EXPECT_EQ(state.save() == sealed(changed), loaded);
   }

@@ -21,7 +21,8 @@ Values ramp(uint64_t elements) {
   return values;
 }
 
-ShardedState make(const RangeGeometry& geometry, Rank self, std::unique_ptr<ShardOptimizer> optimizer = make_sgd({.rate = 1}), uint32_t stale_max = 0) {
+ShardedState make(const RangeGeometry& geometry, Rank self, std::unique_ptr<ShardOptimizer> optimizer = make_sgd({.rate = 1}),
+                  uint32_t stale_max = 0) {
   auto made = ShardedState::make(geometry, self, ramp(geometry.cut().elements), std::move(optimizer), {.stale_max = stale_max});
   EXPECT_TRUE(made.ok()) << made.status().to_string();
   return std::move(*made);
@@ -32,14 +33,19 @@ Values decoded(const RangeGeometry& geometry, Rank owner, std::span<const std::b
   kernels::BlockCounts counts;
   for (uint32_t range = 0; range < geometry.ranges(owner); ++range) {
     const auto place = geometry.range(owner, range);
-    decode({.codec = geometry.cut().codec, .message = encoded.data() + geometry.offset(range), .elements = values.data() + (place.begin - geometry.shard(owner).begin), .count = place.count()}, counts);
+    decode({.codec = geometry.cut().codec,
+            .message = encoded.data() + geometry.offset(range),
+            .elements = values.data() + (place.begin - geometry.shard(owner).begin),
+            .count = place.count()},
+           counts);
   }
   return values;
 }
 
 Values part(const ShardedState& state, Rank owner) {
   const auto place = state.geometry().shard(owner);
-  return {state.parameters().begin() + static_cast<std::ptrdiff_t>(place.begin), state.parameters().begin() + static_cast<std::ptrdiff_t>(place.end)};
+  return {state.parameters().begin() + static_cast<std::ptrdiff_t>(place.begin),
+          state.parameters().begin() + static_cast<std::ptrdiff_t>(place.end)};
 }
 
 bool never(Rank, uint32_t, Rank) { return false; }
@@ -65,7 +71,9 @@ TEST(ShardedState, ranks_begin_with_the_same_replica_which_is_what_travels) {
 
 TEST(ShardedState, what_does_not_fit_is_refused) {
   const auto geometry = geometry_of(2, 100);
-  const auto code = [&](Rank self, size_t count, std::unique_ptr<ShardOptimizer> optimizer) { return ShardedState::make(geometry, self, Values(count), std::move(optimizer)).status().code(); };
+  const auto code = [&](Rank self, size_t count, std::unique_ptr<ShardOptimizer> optimizer) {
+    return ShardedState::make(geometry, self, Values(count), std::move(optimizer)).status().code();
+  };
   EXPECT_EQ(code(1, 100, make_sgd({})), Code::ok);
   EXPECT_EQ(code(2, 100, make_sgd({})), Code::invalid);
   EXPECT_EQ(code(1, 99, make_sgd({})), Code::invalid);
@@ -97,14 +105,17 @@ TEST(ShardedState, held_ranges_do_not_change) {
   const size_t ranges = geometry.ranges(0), each = geometry.range_elements();
   ASSERT_EQ(ranges, 8u);
   ASSERT_LT(geometry.range(0, 7).count(), each);
-  for (const std::vector<uint8_t>& held : std::vector<std::vector<uint8_t>>{{1, 0, 0, 1, 1, 0, 1, 0}, {0, 0, 0, 0, 0, 0, 0, 1}, {1, 1, 1, 1, 1, 1, 1, 1}}) {
+  for (const std::vector<uint8_t>& held :
+       std::vector<std::vector<uint8_t>>{{1, 0, 0, 1, 1, 0, 1, 0}, {0, 0, 0, 0, 0, 0, 0, 1}, {1, 1, 1, 1, 1, 1, 1, 1}}) {
     state = make(geometry, 0, make_adamw({.rate = 0.1, .weight_decay = 0.5}));
     state.update(gradient, held);
     state.encode();
     EXPECT_EQ(state.close_step().held_ranges, static_cast<uint64_t>(std::ranges::count(held, 1)));
     for (size_t i = 0; i < before.size(); ++i) {
       const bool is_held = held[i / each] != 0;
-      ASSERT_EQ(state.own_values()[i] == before[i] && state.optimizer().state(0)[i] == 0 && state.optimizer().state(1)[i] == 0, is_held) << i;
+      ASSERT_EQ(state.own_values()[i] == before[i] && state.optimizer().state(0)[i] == 0 && state.optimizer().state(1)[i] == 0,
+                is_held)
+          << i;
     }
   }
 }
@@ -159,14 +170,17 @@ TEST(ShardedState, only_newer_values_are_written_whatever_the_order) {
     const auto geometry = geometry_of(2, 2000, codec);
     auto owner = make(geometry, 0);
     const auto sent = history(owner, 5);
-    const auto bytes = [&](uint32_t step, uint32_t range) { return std::span(sent[step - 1]).subspan(geometry.offset(range), geometry.bytes(0, range)); };
+    const auto bytes = [&](uint32_t step, uint32_t range) {
+      return std::span(sent[step - 1]).subspan(geometry.offset(range), geometry.bytes(0, range));
+    };
     Random random(7);
     for (int round = 0; round < 50; ++round) {
       auto state = make(geometry, 1);
       state.hold(5);
       std::vector<uint32_t> newest(geometry.ranges(0));
       for (int message = 0; message < 30; ++message) {
-        const auto step = static_cast<uint32_t>(1 + random.below(5)), range = static_cast<uint32_t>(random.below(newest.size()));
+        const auto step = static_cast<uint32_t>(1 + random.below(5)),
+                   range = static_cast<uint32_t>(random.below(newest.size()));
         EXPECT_EQ(state.receive(0, range, step, bytes(step, range)), step > newest[range]);
         newest[range] = std::max(newest[range], step);
         EXPECT_EQ(state.version(0, range), newest[range]);
@@ -175,7 +189,9 @@ TEST(ShardedState, only_newer_values_are_written_whatever_the_order) {
       auto expected = part(make(geometry, 1), 0);
       for (uint32_t range = 0; range < newest.size(); ++range) {
         const auto place = geometry.range(0, range);
-        if (newest[range] != 0) std::copy_n(decoded(geometry, 0, sent[newest[range] - 1]).begin() + static_cast<std::ptrdiff_t>(place.begin), place.count(), expected.begin() + static_cast<std::ptrdiff_t>(place.begin));
+        if (newest[range] != 0)
+          std::copy_n(decoded(geometry, 0, sent[newest[range] - 1]).begin() + static_cast<std::ptrdiff_t>(place.begin),
+                      place.count(), expected.begin() + static_cast<std::ptrdiff_t>(place.begin));
       }
       EXPECT_EQ(part(state, 0), expected);
     }
@@ -224,7 +240,8 @@ TEST(ShardedState, a_range_that_is_missed_keeps_its_value_and_ages) {
     EXPECT_EQ(group.ranks[2].close_step(), StaleReport{});
     EXPECT_EQ(group.ranks[0].age(0, 2), 0u);
     const auto place = group.geometry.range(0, 2);
-    EXPECT_TRUE(std::ranges::equal(std::span(group.ranks[1].parameters()).subspan(place.begin, place.count()), std::span(start).subspan(place.begin, place.count())));
+    EXPECT_TRUE(std::ranges::equal(std::span(group.ranks[1].parameters()).subspan(place.begin, place.count()),
+                                   std::span(start).subspan(place.begin, place.count())));
   }
   std::vector<uint64_t> ages(3);
   group.ranks[1].age_histogram(ages);
@@ -263,7 +280,9 @@ TEST(ShardedState, one_step_without_loss_heals_everything) {
 TEST(ShardedState, every_range_is_what_its_owner_had_at_its_version) {
   LossyRanks group({.world = 3, .shard = 500, .codec = plain(DType::bf16), .seed = 5});
   std::vector<std::vector<Values>> shown(3);
-  const auto remember = [&] { for (Rank owner = 0; owner < 3; ++owner) shown[owner].push_back(part(group.ranks[owner], owner)); };
+  const auto remember = [&] {
+    for (Rank owner = 0; owner < 3; ++owner) shown[owner].push_back(part(group.ranks[owner], owner));
+  };
   remember();
   Random random(13);
   for (int step = 0; step < 30; ++step) {
@@ -274,7 +293,9 @@ TEST(ShardedState, every_range_is_what_its_owner_had_at_its_version) {
         for (uint32_t range = 0; range < group.geometry.ranges(owner); ++range) {
           const auto place = group.geometry.range(owner, range);
           const auto& then = shown[owner][rank.version(owner, range)];
-          ASSERT_TRUE(std::ranges::equal(std::span(rank.parameters()).subspan(place.begin, place.count()), std::span(then).subspan(place.begin - group.geometry.shard(owner).begin, place.count())));
+          ASSERT_TRUE(
+              std::ranges::equal(std::span(rank.parameters()).subspan(place.begin, place.count()),
+                                 std::span(then).subspan(place.begin - group.geometry.shard(owner).begin, place.count())));
         }
       }
     }
@@ -286,7 +307,9 @@ TEST(ShardedState, ranges_of_the_age_stale_max_are_to_be_fetched) {
   auto owner = make(geometry, 0), state = make(geometry, 1, make_sgd({}), 3), patient = make(geometry, 1, make_sgd({}), 0);
   const auto sent = history(owner, 4);
   std::vector<uint32_t> ranges{9, 9};
-  const auto message = [&](uint32_t step, uint32_t range) { return std::span(sent[step - 1]).subspan(geometry.offset(range), geometry.bytes(0, range)); };
+  const auto message = [&](uint32_t step, uint32_t range) {
+    return std::span(sent[step - 1]).subspan(geometry.offset(range), geometry.bytes(0, range));
+  };
   for (uint32_t step = 1; step <= 3; ++step) {
     state.to_fetch(0, ranges);
     EXPECT_TRUE(ranges.empty());

@@ -25,7 +25,8 @@ ShardedStep::ShardedStep(ShardedStep&&) noexcept = default;
 ShardedStep& ShardedStep::operator=(ShardedStep&&) noexcept = default;
 ShardedStep::~ShardedStep() = default;
 
-Result<ShardedStep> ShardedStep::make(const Group& group, std::span<const float> parameters, std::unique_ptr<ShardOptimizer> optimizer, const ShardedOptions& options) {
+Result<ShardedStep> ShardedStep::make(const Group& group, std::span<const float> parameters,
+                                      std::unique_ptr<ShardOptimizer> optimizer, const ShardedOptions& options) {
   return guarded("making it", [&]() -> Result<ShardedStep> {
     auto made = internal::ShardedStepper::make(group, parameters, std::move(optimizer), options);
     if (!made.ok()) return made.status();

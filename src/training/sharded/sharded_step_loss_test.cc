@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "testing/group_of_threads.h"
 #include "base/random.h"
+#include "testing/group_of_threads.h"
 #include "unisono/sharded_step.h"
 
 namespace unisono {
@@ -17,7 +17,8 @@ using test::in_group;
 using Values = std::vector<float>;
 
 constexpr uint32_t lossy_world = 4;
-constexpr size_t lossy_elements = 100'000;  // 71 ranges in each shard where datagrams have 1472 bytes; over loopback they are larger
+constexpr size_t lossy_elements =
+    100'000;  // 71 ranges in each shard where datagrams have 1472 bytes; over loopback they are larger
 
 class Loses {
  public:
@@ -53,29 +54,33 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
   std::mutex mutex;
   std::vector<Values> replicas;
   double stale = 0, expected = 0;
-  constexpr double lost_at_most = 0.4;  // where sanitizers and other tests keep the receivers from their sockets, more is lost than they are told to lose
-  in_group(lossy_world, [&](Group& group) {
-    auto step = make_lossy(group, "loss_budget=1,loss_off=1,drift=50,backup=0,deadline=30s");
-    double own_stale = 0, own_expected = 0;
-    for (int i = 0; i < 100; ++i) {
-      const auto report = run(group, step);
-      ASSERT_TRUE(report.ok()) << report.status().to_string();
-      if (i < 50) continue;
-      own_stale += static_cast<double>(report->stale_ranges), own_expected += static_cast<double>(report->ranges);
-      if (i == 99) {
-        // White updates: p/(1-p) of one's second moment, between owner and replica.
-        ASSERT_TRUE(report->drift);
-        EXPECT_GT(report->drift->loss, 0.15);
-        EXPECT_LT(report->drift->loss, lost_at_most);
-        EXPECT_GT(report->drift->owner, 0.3 * report->drift->owner_expected) << report->to_string();
-        EXPECT_LT(report->drift->owner, 3 * report->drift->owner_expected) << report->to_string();
-      }
-    }
-    ASSERT_TRUE(step.resync().ok());
-    const std::lock_guard lock(mutex);
-    stale += own_stale, expected += own_expected;
-    replicas.emplace_back(step.parameters().begin(), step.parameters().end());
-  }, over_udp());
+  constexpr double lost_at_most =
+      0.4;  // where sanitizers and other tests keep the receivers from their sockets, more is lost than they are told to lose
+  in_group(
+      lossy_world,
+      [&](Group& group) {
+        auto step = make_lossy(group, "loss_budget=1,loss_off=1,drift=50,backup=0,deadline=30s");
+        double own_stale = 0, own_expected = 0;
+        for (int i = 0; i < 100; ++i) {
+          const auto report = run(group, step);
+          ASSERT_TRUE(report.ok()) << report.status().to_string();
+          if (i < 50) continue;
+          own_stale += static_cast<double>(report->stale_ranges), own_expected += static_cast<double>(report->ranges);
+          if (i == 99) {
+            // White updates: p/(1-p) of one's second moment, between owner and replica.
+            ASSERT_TRUE(report->drift);
+            EXPECT_GT(report->drift->loss, 0.15);
+            EXPECT_LT(report->drift->loss, lost_at_most);
+            EXPECT_GT(report->drift->owner, 0.3 * report->drift->owner_expected) << report->to_string();
+            EXPECT_LT(report->drift->owner, 3 * report->drift->owner_expected) << report->to_string();
+          }
+        }
+        ASSERT_TRUE(step.resync().ok());
+        const std::lock_guard lock(mutex);
+        stale += own_stale, expected += own_expected;
+        replicas.emplace_back(step.parameters().begin(), step.parameters().end());
+      },
+      over_udp());
   EXPECT_GT(stale / expected, 0.15);
   EXPECT_LT(stale / expected, lost_at_most);
   ASSERT_EQ(replicas.size(), lossy_world);
@@ -84,36 +89,43 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
 
 TEST(ShardedStepLossInGroup, nothing_gets_as_old_as_stale_max) {
   const Loses loses("300");
-  in_group(lossy_world, [&](Group& group) {
-    auto step = make_lossy(group, "loss_budget=1,loss_off=1,stale_max=2,drift=0,backup=0,deadline=30s");
-    uint64_t fetched = 0;
-    for (int i = 0; i < 60; ++i) {
-      const auto report = run(group, step);
-      ASSERT_TRUE(report.ok()) << report.status().to_string();
-      EXPECT_LE(report->age_max, 1u) << report->to_string();
-      fetched += report->fetched_ranges;
-    }
-    EXPECT_GT(fetched, 20u);
-  }, over_udp());
+  in_group(
+      lossy_world,
+      [&](Group& group) {
+        auto step = make_lossy(group, "loss_budget=1,loss_off=1,stale_max=2,drift=0,backup=0,deadline=30s");
+        uint64_t fetched = 0;
+        for (int i = 0; i < 60; ++i) {
+          const auto report = run(group, step);
+          ASSERT_TRUE(report.ok()) << report.status().to_string();
+          EXPECT_LE(report->age_max, 1u) << report->to_string();
+          fetched += report->fetched_ranges;
+        }
+        EXPECT_GT(fetched, 20u);
+      },
+      over_udp());
 }
 
 TEST(ShardedStepLossInGroup, clips_alike_whatever_is_lost) {
   const Loses loses("100");
-  in_group(lossy_world, [&](Group& group) {
-    auto step = make_lossy(group, "loss_budget=1,loss_off=1,clip=1,drift=0,backup=0,deadline=30s");
-    for (int i = 0; i < 40; ++i) {
-      const auto report = run(group, step);
-      ASSERT_TRUE(report.ok()) << report.status().to_string();
-      EXPECT_EQ(report->scalars_missing, 0u) << report->to_string();
-      EXPECT_NEAR(report->clipped * report->gradient_norm, 1, 1e-3);
-    }
-  }, over_udp());
+  in_group(
+      lossy_world,
+      [&](Group& group) {
+        auto step = make_lossy(group, "loss_budget=1,loss_off=1,clip=1,drift=0,backup=0,deadline=30s");
+        for (int i = 0; i < 40; ++i) {
+          const auto report = run(group, step);
+          ASSERT_TRUE(report.ok()) << report.status().to_string();
+          EXPECT_EQ(report->scalars_missing, 0u) << report->to_string();
+          EXPECT_NEAR(report->clipped * report->gradient_norm, 1, 1e-3);
+        }
+      },
+      over_udp());
 }
 
-// A rank that makes no steps for a while holds up nobody for longer than the deadlines, and joins the step that the others are at.
+// A rank that makes no steps for a while holds up nobody for longer than the deadlines, and joins the step that the others are
+// at.
 TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
   constexpr uint32_t together = 30, away = 2, last = 60;
-  std::atomic<uint32_t> others{0};  // steps that they have made meanwhile
+  std::atomic<uint32_t> others{0};   // steps that they have made meanwhile
   std::atomic<bool> is_back{false};  // they make no third one before
   std::mutex mutex;
   std::vector<Values> replicas;
@@ -121,33 +133,36 @@ TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
     others = 0;
     is_back = false;
     replicas.clear();
-    in_group(lossy_world, [&](Group& group) {
-      auto step = make_lossy(group, "loss_budget=1,loss_off=1,drift=0,backup=0" + scalars);
-      while (step.step() < together) ASSERT_TRUE(run(group, step).ok());
-      ASSERT_TRUE(group.barrier().ok());
-      const bool is_away = group.rank() == lossy_world - 1;
-      if (is_away) {
-        for (auto seen = others.load(); seen < away * (lossy_world - 1); seen = others.load()) others.wait(seen);
-        is_back = true;
-        is_back.notify_all();
-        const auto report = run(group, step);
-        ASSERT_TRUE(report.ok()) << report.status().to_string();
-        EXPECT_GE(report->behind, 1u) << report->to_string();
-        EXPECT_GE(report->step, together + away);
-      }
-      while (step.step() < last) {
-        const auto report = run(group, step);
-        ASSERT_TRUE(report.ok()) << report.status().to_string();
-        EXPECT_TRUE(report->lost.empty()) << report->to_string();
-        if (is_away) continue;
-        ++others, others.notify_all();
-        if (step.step() == together + away) is_back.wait(false);
-      }
-      EXPECT_EQ(step.step(), last);
-      ASSERT_TRUE(step.resync().ok());
-      const std::lock_guard lock(mutex);
-      replicas.emplace_back(step.parameters().begin(), step.parameters().end());
-    }, over_udp());
+    in_group(
+        lossy_world,
+        [&](Group& group) {
+          auto step = make_lossy(group, "loss_budget=1,loss_off=1,drift=0,backup=0" + scalars);
+          while (step.step() < together) ASSERT_TRUE(run(group, step).ok());
+          ASSERT_TRUE(group.barrier().ok());
+          const bool is_away = group.rank() == lossy_world - 1;
+          if (is_away) {
+            for (auto seen = others.load(); seen < away * (lossy_world - 1); seen = others.load()) others.wait(seen);
+            is_back = true;
+            is_back.notify_all();
+            const auto report = run(group, step);
+            ASSERT_TRUE(report.ok()) << report.status().to_string();
+            EXPECT_GE(report->behind, 1u) << report->to_string();
+            EXPECT_GE(report->step, together + away);
+          }
+          while (step.step() < last) {
+            const auto report = run(group, step);
+            ASSERT_TRUE(report.ok()) << report.status().to_string();
+            EXPECT_TRUE(report->lost.empty()) << report->to_string();
+            if (is_away) continue;
+            ++others, others.notify_all();
+            if (step.step() == together + away) is_back.wait(false);
+          }
+          EXPECT_EQ(step.step(), last);
+          ASSERT_TRUE(step.resync().ok());
+          const std::lock_guard lock(mutex);
+          replicas.emplace_back(step.parameters().begin(), step.parameters().end());
+        },
+        over_udp());
     ASSERT_EQ(replicas.size(), lossy_world);
     for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]);
   }
@@ -155,23 +170,26 @@ TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
 
 TEST(ShardedStepLossInGroup, a_rank_that_stays_silent_is_named_and_given_up) {
   std::atomic<uint32_t> gave_up{0};
-  in_group(lossy_world, [&](Group& group) {
-    auto step = make_lossy(group, "loss_budget=1,loss_off=1,drift=0,backup=0");
-    while (step.step() < 30) ASSERT_TRUE(run(group, step).ok());
-    if (group.rank() == 2) {
-      for (auto seen = gave_up.load(); seen < lossy_world - 1; seen = gave_up.load()) gave_up.wait(seen);
-      return;
-    }
-    auto report = run(group, step);
-    while (report.ok() && report->lost.empty()) report = run(group, step);
-    ++gave_up, gave_up.notify_all();
-    ASSERT_TRUE(report.ok()) << report.status().to_string();
-    EXPECT_EQ(report->lost, std::vector<uint32_t>{2});
-    EXPECT_NE(report->values->outcome.message().find("results of rank 2"), std::string::npos) << report->to_string();
-    const auto refused = run(group, step).status();
-    EXPECT_EQ(refused.code(), Code::peer_lost);
-    EXPECT_NE(refused.message().find("rank 2 was silent for"), std::string::npos) << refused.message();
-  }, over_udp());
+  in_group(
+      lossy_world,
+      [&](Group& group) {
+        auto step = make_lossy(group, "loss_budget=1,loss_off=1,drift=0,backup=0");
+        while (step.step() < 30) ASSERT_TRUE(run(group, step).ok());
+        if (group.rank() == 2) {
+          for (auto seen = gave_up.load(); seen < lossy_world - 1; seen = gave_up.load()) gave_up.wait(seen);
+          return;
+        }
+        auto report = run(group, step);
+        while (report.ok() && report->lost.empty()) report = run(group, step);
+        ++gave_up, gave_up.notify_all();
+        ASSERT_TRUE(report.ok()) << report.status().to_string();
+        EXPECT_EQ(report->lost, std::vector<uint32_t>{2});
+        EXPECT_NE(report->values->outcome.message().find("results of rank 2"), std::string::npos) << report->to_string();
+        const auto refused = run(group, step).status();
+        EXPECT_EQ(refused.code(), Code::peer_lost);
+        EXPECT_NE(refused.message().find("rank 2 was silent for"), std::string::npos) << refused.message();
+      },
+      over_udp());
 }
 
 // The last rank leaves; the others go on with its shard, which they have, and with the state of its optimizer from the backup.
@@ -179,36 +197,40 @@ TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
   const Loses loses("100");
   std::mutex mutex;
   std::vector<Values> replicas;
-  in_group(lossy_world, [&](Group& group) {
-    auto made = ShardedStep::make(group, lossy_noise(7), make_adamw({}), *ShardedOptions::parse("loss_budget=1,loss_off=1,drift=0,backup=10,deadline=30s"));
-    ASSERT_TRUE(made.ok()) << made.status().to_string();
-    auto& step = *made;
-    for (int i = 0; i < 45; ++i) ASSERT_TRUE(run(group, step).ok());
-    ASSERT_TRUE(group.barrier().ok());  // else who leaves may be lost to somebody in the last of these steps
-    if (group.rank() == lossy_world - 1) return;
-    Status failed;
-    for (int i = 0; i < 10 && failed.ok(); ++i) failed = run(group, step).status();
-    ASSERT_EQ(failed.code(), Code::peer_lost) << failed.to_string();
-    EXPECT_EQ(run(group, step).status().code(), Code::peer_lost);
-    ASSERT_TRUE(group.reform().ok());
-    const auto resumed = step.resume(group);
-    ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
-    ASSERT_EQ(resumed->lost.size(), 1u);
-    const auto& lost = resumed->lost[0];
-    EXPECT_EQ(lost.rank, lossy_world - 1);
-    EXPECT_GE(lost.state_age, 5);
-    EXPECT_LE(lost.state_age, 12);
-    EXPECT_LE(lost.stale_ranges, lost.ranges);
-    const auto before = step.step();
-    for (int i = 0; i < 5; ++i) {
-      const auto report = run(group, step);
-      ASSERT_TRUE(report.ok()) << report.status().to_string();
-    }
-    EXPECT_EQ(step.step(), before + 5);
-    ASSERT_TRUE(step.resync().ok());
-    const std::lock_guard lock(mutex);
-    replicas.emplace_back(step.parameters().begin(), step.parameters().end());
-  }, over_udp());
+  in_group(
+      lossy_world,
+      [&](Group& group) {
+        auto made = ShardedStep::make(group, lossy_noise(7), make_adamw({}),
+                                      *ShardedOptions::parse("loss_budget=1,loss_off=1,drift=0,backup=10,deadline=30s"));
+        ASSERT_TRUE(made.ok()) << made.status().to_string();
+        auto& step = *made;
+        for (int i = 0; i < 45; ++i) ASSERT_TRUE(run(group, step).ok());
+        ASSERT_TRUE(group.barrier().ok());  // else who leaves may be lost to somebody in the last of these steps
+        if (group.rank() == lossy_world - 1) return;
+        Status failed;
+        for (int i = 0; i < 10 && failed.ok(); ++i) failed = run(group, step).status();
+        ASSERT_EQ(failed.code(), Code::peer_lost) << failed.to_string();
+        EXPECT_EQ(run(group, step).status().code(), Code::peer_lost);
+        ASSERT_TRUE(group.reform().ok());
+        const auto resumed = step.resume(group);
+        ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
+        ASSERT_EQ(resumed->lost.size(), 1u);
+        const auto& lost = resumed->lost[0];
+        EXPECT_EQ(lost.rank, lossy_world - 1);
+        EXPECT_GE(lost.state_age, 5);
+        EXPECT_LE(lost.state_age, 12);
+        EXPECT_LE(lost.stale_ranges, lost.ranges);
+        const auto before = step.step();
+        for (int i = 0; i < 5; ++i) {
+          const auto report = run(group, step);
+          ASSERT_TRUE(report.ok()) << report.status().to_string();
+        }
+        EXPECT_EQ(step.step(), before + 5);
+        ASSERT_TRUE(step.resync().ok());
+        const std::lock_guard lock(mutex);
+        replicas.emplace_back(step.parameters().begin(), step.parameters().end());
+      },
+      over_udp());
   ASSERT_EQ(replicas.size(), lossy_world - 1);
   for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]);
 }

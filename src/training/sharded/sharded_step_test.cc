@@ -1,4 +1,5 @@
-// The sharded step of whole groups: over datagrams that all arrive it is what one process computes, and so is the reliable one over shared memory.
+// The sharded step of whole groups: over datagrams that all arrive it is what one process computes, and so is the reliable one
+// over shared memory.
 #include "unisono/sharded_step.h"
 
 #include <gtest/gtest.h>
@@ -9,8 +10,8 @@
 #include <limits>
 #include <mutex>
 
-#include "testing/group_of_threads.h"
 #include "base/random.h"
+#include "testing/group_of_threads.h"
 
 namespace unisono {
 namespace {
@@ -82,57 +83,70 @@ bool equal(std::span<const float> a, std::span<const float> b) { return std::equ
 TEST(ShardedStepInGroup, without_loss_is_one_process_that_averages_in_rank_order) {
   const auto expected = trained_alone(30);
   for (const auto* transport : {"udp", "shm"}) {
-    in_group(world, [&](Group& group) {
-      auto step = make(group, transport == std::string("udp") ? "" : "delivery=reliable");
-      train(group, step, 30);
-      EXPECT_TRUE(equal(step.parameters(), expected)) << transport;
-      Values owners(elements);
-      ASSERT_TRUE(step.owners_values(owners).ok());
-      EXPECT_TRUE(equal(owners, expected));
-    }, over(transport));
+    in_group(
+        world,
+        [&](Group& group) {
+          auto step = make(group, transport == std::string("udp") ? "" : "delivery=reliable");
+          train(group, step, 30);
+          EXPECT_TRUE(equal(step.parameters(), expected)) << transport;
+          Values owners(elements);
+          ASSERT_TRUE(step.owners_values(owners).ok());
+          EXPECT_TRUE(equal(owners, expected));
+        },
+        over(transport));
   }
 }
 
 TEST(ShardedStepInGroup, clips_by_the_norm_of_the_whole_average) {
   const auto expected = trained_alone(25, 3);
-  in_group(world, [&](Group& group) {
-    std::vector<ShardedReport> reports;
-    auto step = make(group, "clip=3");
-    train(group, step, 25, &reports);
-    for (size_t i = 0; i < elements; ++i) ASSERT_NEAR(step.parameters()[i], expected[i], 1e-5) << i;
-    EXPECT_NEAR(reports.back().clipped, 3 / reports.back().gradient_norm, 1e-6);
-    EXPECT_EQ(reports.back().scalars_missing, 0u);
-  }, over("udp"));
+  in_group(
+      world,
+      [&](Group& group) {
+        std::vector<ShardedReport> reports;
+        auto step = make(group, "clip=3");
+        train(group, step, 25, &reports);
+        for (size_t i = 0; i < elements; ++i) ASSERT_NEAR(step.parameters()[i], expected[i], 1e-5) << i;
+        EXPECT_NEAR(reports.back().clipped, 3 / reports.back().gradient_norm, 1e-6);
+        EXPECT_EQ(reports.back().scalars_missing, 0u);
+      },
+      over("udp"));
 }
 
 TEST(ShardedStepInGroup, a_step_that_is_not_finite_somewhere_changes_nothing_anywhere) {
-  in_group(world, [&](Group& group) {
-    auto step = make(group, "finite=on");
-    train(group, step, 3);
-    const Values before(step.parameters().begin(), step.parameters().end());
-    auto gradient = gradient_of(group.rank(), 4);
-    if (group.rank() == 1) gradient[elements - 1] = std::numeric_limits<float>::quiet_NaN();
-    const auto report = step.run(gradient);
-    ASSERT_TRUE(report.ok()) << report.status().to_string();
-    EXPECT_FALSE(report->applied);
-    EXPECT_EQ(report->step, 4u);
-    EXPECT_TRUE(equal(step.parameters(), before));
-    train(group, step, 1);
-    EXPECT_FALSE(equal(step.parameters(), before));
-  }, over("udp"));
+  in_group(
+      world,
+      [&](Group& group) {
+        auto step = make(group, "finite=on");
+        train(group, step, 3);
+        const Values before(step.parameters().begin(), step.parameters().end());
+        auto gradient = gradient_of(group.rank(), 4);
+        if (group.rank() == 1) gradient[elements - 1] = std::numeric_limits<float>::quiet_NaN();
+        const auto report = step.run(gradient);
+        ASSERT_TRUE(report.ok()) << report.status().to_string();
+        EXPECT_FALSE(report->applied);
+        EXPECT_EQ(report->step, 4u);
+        EXPECT_TRUE(equal(step.parameters(), before));
+        train(group, step, 1);
+        EXPECT_FALSE(equal(step.parameters(), before));
+      },
+      over("udp"));
 }
 
 // Values as bf16 or codes: replicas are the same to the bit, and the owners' values stay exact.
 TEST(ShardedStepInGroup, encoded_values_are_the_same_on_all_ranks) {
-  for (const std::string codecs : {"values=bf16,gradients=bf16", "values=int8,gradients=int4", "values=bf16,gradients=int8,delivery=reliable"}) {
+  for (const std::string codecs :
+       {"values=bf16,gradients=bf16", "values=int8,gradients=int4", "values=bf16,gradients=int8,delivery=reliable"}) {
     std::mutex mutex;
     std::vector<Values> replicas;
-    in_group(world, [&](Group& group) {
-      auto step = make(group, codecs);
-      train(group, step, 5);
-      const std::lock_guard lock(mutex);
-      replicas.emplace_back(step.parameters().begin(), step.parameters().end());
-    }, over("udp"));
+    in_group(
+        world,
+        [&](Group& group) {
+          auto step = make(group, codecs);
+          train(group, step, 5);
+          const std::lock_guard lock(mutex);
+          replicas.emplace_back(step.parameters().begin(), step.parameters().end());
+        },
+        over("udp"));
     ASSERT_EQ(replicas.size(), world);
     for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]) << codecs;
     EXPECT_NE(replicas[0], trained_alone(5));
@@ -140,80 +154,96 @@ TEST(ShardedStepInGroup, encoded_values_are_the_same_on_all_ranks) {
 }
 
 TEST(ShardedStepInGroup, what_is_reliable_comes_after_the_steps_that_were_asked_for) {
-  in_group(world, [&](Group& group) {
-    std::vector<ShardedReport> reports;
-    auto step = make(group, "backup=4,drift=5,resync=6");
-    train(group, step, 30, &reports);
-    for (const auto& report : reports) {
-      EXPECT_EQ(report.drift.has_value(), report.step % 5 == 0) << report.step;
-      if (report.drift) {
-        EXPECT_EQ(report.drift->owner, 0) << report.to_string();
-      }
-    }
-    EXPECT_GT(reports.back().drift->second_moment, 0);
-  }, over("udp"));
+  in_group(
+      world,
+      [&](Group& group) {
+        std::vector<ShardedReport> reports;
+        auto step = make(group, "backup=4,drift=5,resync=6");
+        train(group, step, 30, &reports);
+        for (const auto& report : reports) {
+          EXPECT_EQ(report.drift.has_value(), report.step % 5 == 0) << report.step;
+          if (report.drift) {
+            EXPECT_EQ(report.drift->owner, 0) << report.to_string();
+          }
+        }
+        EXPECT_GT(reports.back().drift->second_moment, 0);
+      },
+      over("udp"));
 }
 
 // Replicas lack updates of the last few steps: those of another rate, long ago, say nothing about how far they are.
 TEST(ShardedStepInGroup, drift_is_told_beside_the_updates_since_it_was_measured_last) {
-  in_group(world, [&](Group& group) {
-    std::vector<ShardedReport> reports;
-    auto made = ShardedStep::make(group, noise(7), make_sgd({.rate = 1}), options_of("drift=10,deadline=30s"));
-    ASSERT_TRUE(made.ok()) << made.status().to_string();
-    train(group, *made, 20, &reports);
-    made->set_rate(0.1);
-    train(group, *made, 10, &reports);
-    EXPECT_NEAR(reports[29].drift->second_moment / reports[19].drift->second_moment, 0.01, 0.001);
-  }, over("udp"));
+  in_group(
+      world,
+      [&](Group& group) {
+        std::vector<ShardedReport> reports;
+        auto made = ShardedStep::make(group, noise(7), make_sgd({.rate = 1}), options_of("drift=10,deadline=30s"));
+        ASSERT_TRUE(made.ok()) << made.status().to_string();
+        train(group, *made, 20, &reports);
+        made->set_rate(0.1);
+        train(group, *made, 10, &reports);
+        EXPECT_NEAR(reports[29].drift->second_moment / reports[19].drift->second_moment, 0.01, 0.001);
+      },
+      over("udp"));
 }
 
 TEST(ShardedStepInGroup, goes_on_from_a_checkpoint_to_the_bit) {
   const auto expected = trained_alone(12);
-  in_group(world, [&](Group& group) {
-    std::vector<std::byte> saved;
-    {
-      auto step = make(group, "drift=0");
-      train(group, step, 7);
-      saved = step.save();
-      train(group, step, 2);
-    }
-    auto step = make(group, "drift=0", noise(8));
-    train(group, step, 1);
-    ASSERT_TRUE(step.load(saved).ok());
-    EXPECT_EQ(step.step(), 7u);
-    train(group, step, 5);
-    EXPECT_TRUE(equal(step.parameters(), expected));
-    // If one rank cannot, none does.
-    if (group.rank() == 2) saved[saved.size() / 2] ^= std::byte{1};
-    const auto refused = step.load(saved);
-    EXPECT_EQ(refused.code(), group.rank() == 2 ? Code::corrupt : Code::invalid) << refused.to_string();
-    EXPECT_EQ(step.step(), 12u);
-    EXPECT_TRUE(equal(step.parameters(), expected));
-    train(group, step, 1);
-  }, over("udp"));
+  in_group(
+      world,
+      [&](Group& group) {
+        std::vector<std::byte> saved;
+        {
+          auto step = make(group, "drift=0");
+          train(group, step, 7);
+          saved = step.save();
+          train(group, step, 2);
+        }
+        auto step = make(group, "drift=0", noise(8));
+        train(group, step, 1);
+        ASSERT_TRUE(step.load(saved).ok());
+        EXPECT_EQ(step.step(), 7u);
+        train(group, step, 5);
+        EXPECT_TRUE(equal(step.parameters(), expected));
+        // If one rank cannot, none does.
+        if (group.rank() == 2) saved[saved.size() / 2] ^= std::byte{1};
+        const auto refused = step.load(saved);
+        EXPECT_EQ(refused.code(), group.rank() == 2 ? Code::corrupt : Code::invalid) << refused.to_string();
+        EXPECT_EQ(step.step(), 12u);
+        EXPECT_TRUE(equal(step.parameters(), expected));
+        train(group, step, 1);
+      },
+      over("udp"));
 }
 
 TEST(ShardedStepInGroup, ranks_with_other_options_are_named) {
-  in_group(2, [&](Group& group) {
-    const auto made = ShardedStep::make(group, noise(7), adamw(), options_of(group.rank() == 0 ? "stale_max=5" : "stale_max=6"));
-    EXPECT_EQ(made.status().code(), Code::invalid);
-    EXPECT_NE(made.status().message().find("config_mismatch: rank"), std::string::npos) << made.status().message();
-    const auto sizes = ShardedStep::make(group, noise(7, 100 + group.rank()), adamw());
-    EXPECT_NE(sizes.status().message().find("parameters, this rank 10"), std::string::npos) << sizes.status().message();
-  }, over("udp"));
+  in_group(
+      2,
+      [&](Group& group) {
+        const auto made =
+            ShardedStep::make(group, noise(7), adamw(), options_of(group.rank() == 0 ? "stale_max=5" : "stale_max=6"));
+        EXPECT_EQ(made.status().code(), Code::invalid);
+        EXPECT_NE(made.status().message().find("config_mismatch: rank"), std::string::npos) << made.status().message();
+        const auto sizes = ShardedStep::make(group, noise(7, 100 + group.rank()), adamw());
+        EXPECT_NE(sizes.status().message().find("parameters, this rank 10"), std::string::npos) << sizes.status().message();
+      },
+      over("udp"));
 }
 
 TEST(ShardedStepInGroup, refuses_what_makes_no_sense) {
-  in_group(2, [&](Group& group) {
-    EXPECT_EQ(ShardedStep::make(group, {}, adamw()).status().code(), Code::invalid);
-    EXPECT_EQ(ShardedStep::make(group, noise(7), nullptr).status().code(), Code::invalid);
-    // Shared memory carries no datagrams.
-    const auto lossy = ShardedStep::make(group, noise(7), adamw());
-    EXPECT_EQ(lossy.status().code(), Code::unsupported) << lossy.status().to_string();
-    auto step = make(group, "delivery=reliable");
-    EXPECT_EQ(step.run(noise(1, 10)).status().code(), Code::invalid);
-    train(group, step, 1);
-  }, over("shm"));
+  in_group(
+      2,
+      [&](Group& group) {
+        EXPECT_EQ(ShardedStep::make(group, {}, adamw()).status().code(), Code::invalid);
+        EXPECT_EQ(ShardedStep::make(group, noise(7), nullptr).status().code(), Code::invalid);
+        // Shared memory carries no datagrams.
+        const auto lossy = ShardedStep::make(group, noise(7), adamw());
+        EXPECT_EQ(lossy.status().code(), Code::unsupported) << lossy.status().to_string();
+        auto step = make(group, "delivery=reliable");
+        EXPECT_EQ(step.run(noise(1, 10)).status().code(), Code::invalid);
+        train(group, step, 1);
+      },
+      over("shm"));
 }
 
 TEST(ShardedStepInGroup, one_rank_trains_alone) {
@@ -227,15 +257,18 @@ TEST(ShardedStepInGroup, one_rank_trains_alone) {
 
 TEST(ShardedStepInGroup, few_parameters_leave_ranks_without_a_shard) {
   for (const size_t count : {size_t{1}, size_t{17}}) {
-    in_group(world, [&](Group& group) {
-      auto step = make(group, "clip=1,backup=2,drift=3", noise(7, count));
-      for (uint32_t i = 0; i < 25; ++i) {
-        const auto report = step.run(noise(i * 10 + group.rank(), count));
-        ASSERT_TRUE(report.ok()) << report.status().to_string();
-        EXPECT_EQ(report->stale_ranges, 0u);
-      }
-      EXPECT_FALSE(equal(step.parameters(), noise(7, count)));
-    }, over("udp"));
+    in_group(
+        world,
+        [&](Group& group) {
+          auto step = make(group, "clip=1,backup=2,drift=3", noise(7, count));
+          for (uint32_t i = 0; i < 25; ++i) {
+            const auto report = step.run(noise(i * 10 + group.rank(), count));
+            ASSERT_TRUE(report.ok()) << report.status().to_string();
+            EXPECT_EQ(report->stale_ranges, 0u);
+          }
+          EXPECT_FALSE(equal(step.parameters(), noise(7, count)));
+        },
+        over("udp"));
   }
 }
 
@@ -255,28 +288,35 @@ TEST(ShardedStepInGroup, a_newcomer_takes_the_others_parameters) {
     const std::lock_guard lock(mutex);
     replicas.emplace_back(step.parameters().begin(), step.parameters().end());
   };
-  in_group(world, [&](Group& group) {
-    auto step = make(group, "");
-    train(group, step, 6);
-    ASSERT_TRUE(group.barrier().ok());
-    while (group.world_size() == world) ASSERT_TRUE(group.reform().ok());
-    const auto resumed = step.resume(group);
-    ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
-    go_on(group, step);
-  }, over("udp"), [&](Group& group) {
-    auto step = make(group, "", noise(99));
-    go_on(group, step);
-  });
+  in_group(
+      world,
+      [&](Group& group) {
+        auto step = make(group, "");
+        train(group, step, 6);
+        ASSERT_TRUE(group.barrier().ok());
+        while (group.world_size() == world) ASSERT_TRUE(group.reform().ok());
+        const auto resumed = step.resume(group);
+        ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
+        go_on(group, step);
+      },
+      over("udp"),
+      [&](Group& group) {
+        auto step = make(group, "", noise(99));
+        go_on(group, step);
+      });
   ASSERT_EQ(replicas.size(), world + 1);
   for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]);
 }
 
 TEST(ShardedOptions, are_what_they_say) {
   EXPECT_EQ(ShardedOptions().to_string(), "");
-  const std::string text = "delivery=reliable,gradients=int8,values=bf16,clip=1.5,finite=on,stale_max=8,resync=50,backup=20,drift=10,loss_budget=0.2,deadline=20ms";
+  const std::string text =
+      "delivery=reliable,gradients=int8,values=bf16,clip=1.5,finite=on,stale_max=8,resync=50,backup=20,drift=10,loss_budget=0."
+      "2,deadline=20ms";
   EXPECT_EQ(options_of(text).to_string(), text);
   EXPECT_EQ(options_of(options_of(text).to_string()), options_of(text));
-  for (const std::string wrong : {"clip=-1", "clip=inf", "stale_max=1", "loss_budget=2", "nonsense=1", "values=int9", "values=int8/int4", "delivery=automatic", "finite", "stale_max=-3"}) {
+  for (const std::string wrong : {"clip=-1", "clip=inf", "stale_max=1", "loss_budget=2", "nonsense=1", "values=int9",
+                                  "values=int8/int4", "delivery=automatic", "finite", "stale_max=-3"}) {
     const auto parsed = ShardedOptions::parse(wrong);
     EXPECT_EQ(parsed.status().code(), Code::invalid) << wrong;
     EXPECT_NE(parsed.status().message().find("bad_option"), std::string::npos) << wrong << ": " << parsed.status().message();

@@ -22,7 +22,8 @@ constexpr std::array switch_names{"off", "on"};
 Status set_codec(StepCodec& codec, std::string_view key, std::string_view value) {
   const auto parsed = Codec::parse(value);
   if (!parsed.ok()) return wrong(std::string(key) + ": " + parsed.status().message());
-  if (parsed->reduce != parsed->gather || parsed->own_exact || parsed->poison) return wrong(std::string(key) + "=" + std::string(value) + " names more than one step's codec");
+  if (parsed->reduce != parsed->gather || parsed->own_exact || parsed->poison)
+    return wrong(std::string(key) + "=" + std::string(value) + " names more than one step's codec");
   codec = parsed->reduce;
   return {};
 }
@@ -98,7 +99,8 @@ std::string ShardedOptions::to_string() const {
 }
 
 Status ShardedOptions::check() const {
-  if (delivery != Delivery::reliable && delivery != Delivery::lossy) return wrong("a sharded step is reliable or lossy, as all its ranks say alike");
+  if (delivery != Delivery::reliable && delivery != Delivery::lossy)
+    return wrong("a sharded step is reliable or lossy, as all its ranks say alike");
   if (!(clip_norm >= 0) || std::isinf(clip_norm)) return wrong("clip=" + shortest(clip_norm) + " is no norm");
   if (stale_max == 1) return wrong("stale_max=1 would ask for everything that is missing: loss_budget=0 does");
   if (timeout.count() < 0) return wrong("timeout is negative");
@@ -107,21 +109,25 @@ Status ShardedOptions::check() const {
 
 std::string ShardedReport::to_string() const {
   std::string text;
-  add(text, "step %u: %llu of %llu ranges stale, %u steps at most", step, static_cast<Count>(stale_ranges), static_cast<Count>(ranges), age_max);
+  add(text, "step %u: %llu of %llu ranges stale, %u steps at most", step, static_cast<Count>(stale_ranges),
+      static_cast<Count>(ranges), age_max);
   if (held_ranges > 0) add(text, ", %llu held", static_cast<Count>(held_ranges));
   if (fetched_ranges > 0) add(text, ", %llu fetched", static_cast<Count>(fetched_ranges));
   if (behind > 0) add(text, ", %u steps behind", behind);
   if (gradient_norm >= 0) add(text, "; norm %.4g, times %.3g", gradient_norm, clipped);
   if (scalars_missing > 0) add(text, ", %u ranks' norms old", scalars_missing);
   if (!applied) text += "; not finite, not applied";
-  add(text, "; %lld us: reduce %lld, update %lld, gather %lld; sent %llu bytes", static_cast<long long>(total_us), static_cast<long long>(reduce_us), static_cast<long long>(update_us), static_cast<long long>(gather_us),
+  add(text, "; %lld us: reduce %lld, update %lld, gather %lld; sent %llu bytes", static_cast<long long>(total_us),
+      static_cast<long long>(reduce_us), static_cast<long long>(update_us), static_cast<long long>(gather_us),
       static_cast<Count>(sent_bytes));
   if (drift) {
-    add(text, "; drift %.4g (expected %.4g), pairs %.4g (%.4g; 2p/(1+p) form %.4g), loss %.4g, rho %.3g", drift->owner, drift->owner_expected, drift->pair, drift->pair_expected, drift->paper_form, drift->loss, drift->rho);
+    add(text, "; drift %.4g (expected %.4g), pairs %.4g (%.4g; 2p/(1+p) form %.4g), loss %.4g, rho %.3g", drift->owner,
+        drift->owner_expected, drift->pair, drift->pair_expected, drift->paper_form, drift->loss, drift->rho);
   }
   for (const auto rank : lost) add(text, "; rank %u lost", rank);
   for (const auto* half : {gradients.get(), values.get()}) {
-    if (half != nullptr && !half->outcome.ok()) text += std::string("; ") + (half == gradients.get() ? "gradients " : "values ") + half->outcome.to_string();
+    if (half != nullptr && !half->outcome.ok())
+      text += std::string("; ") + (half == gradients.get() ? "gradients " : "values ") + half->outcome.to_string();
   }
   for (const auto& warning : warnings) text += "; " + warning;
   return text;

@@ -12,13 +12,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using End = DeliveryReport::End;
 
-constexpr uint32_t jumps_max = 8;           // to where the others are, in one step: they go on meanwhile
+constexpr uint32_t jumps_max = 8;  // to where the others are, in one step: they go on meanwhile
 // Then a rank counts as lost. On quick links three steps are over before a process that was put aside for a moment comes back.
-constexpr uint32_t silent_steps_max = 3;    // in a row
+constexpr uint32_t silent_steps_max = 3;  // in a row
 constexpr int64_t silence_us_max = 1'000'000;
 constexpr int64_t scalar_patience_us = 50'000;  // beside the deadline of the half before
 
-int64_t us_since(Clock::time_point begin) { return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count(); }
+int64_t us_since(Clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
+}
 
 // What one rank tells of its shard; elements are copied byte by byte on their way.
 struct ScalarBlock {
@@ -34,9 +36,15 @@ ShardedStepper::Part ShardedStepper::part_of(uint32_t call) const {
   return part == 1 && wants_scalars() ? Part::scalars : Part::gather;
 }
 
-// What is reliable has a schedule, so that it has a codec too where that would not pay: replicas are made of what others decode.
+// What is reliable has a schedule, so that it has a codec too where that would not pay: replicas are made of what others
+// decode.
 CallOptions ShardedStepper::call_options(const StepCodec& codec) const {
-  return {.schedule = is_lossy() ? ScheduleKind::automatic : ScheduleKind::direct, .timeout = options_.timeout, .codec = Codec::of(codec), .delivery = is_lossy() ? Delivery::lossy : Delivery::reliable, .lossy = options_.lossy, .shard_unit = state_->geometry().cut().shard_unit};
+  return {.schedule = is_lossy() ? ScheduleKind::automatic : ScheduleKind::direct,
+          .timeout = options_.timeout,
+          .codec = Codec::of(codec),
+          .delivery = is_lossy() ? Delivery::lossy : Delivery::reliable,
+          .lossy = options_.lossy,
+          .shard_unit = state_->geometry().cut().shard_unit};
 }
 
 ShardedStepper::Outcome ShardedStepper::finish(Work work) {
@@ -49,7 +57,8 @@ ShardedStepper::Outcome ShardedStepper::finish(Work work) {
 Result<ShardedReport> ShardedStepper::run(std::span<const float> gradient) {
   if (!broken_.ok()) return broken_;
   if (gradient.size() != state_->parameters().size()) {
-    return Status(Code::invalid, "sharded step: a gradient of " + std::to_string(gradient.size()) + " values for " + std::to_string(state_->parameters().size()) + " parameters");
+    return Status(Code::invalid, "sharded step: a gradient of " + std::to_string(gradient.size()) + " values for " +
+                                     std::to_string(state_->parameters().size()) + " parameters");
   }
   const auto begin = Clock::now();
   const auto before = state_->step();
@@ -67,7 +76,9 @@ Result<ShardedReport> ShardedStepper::run(std::span<const float> gradient) {
     status = keep_up(report);
   }
   if (!status.ok()) {
-    if (status.code() != Code::invalid) broken_ = {status.code(), "sharded step " + std::to_string(step_of(next_call_ == 0 ? 0 : next_call_ - 1)) + " failed, and resume() was not called: " + status.message()};
+    if (status.code() != Code::invalid)
+      broken_ = {status.code(), "sharded step " + std::to_string(step_of(next_call_ == 0 ? 0 : next_call_ - 1)) +
+                                    " failed, and resume() was not called: " + status.message()};
     return status;
   }
   report.total_us = us_since(begin);
@@ -120,7 +131,8 @@ void ShardedStepper::note_held(const DeliveryReport* delivery) {
   if (delivery == nullptr || !holds) return;
   for (uint64_t range = 0; range < delivery->contributors.size(); ++range) {
     if (delivery->contributors[range] > 1) continue;
-    const auto first = range * gradient_range_ / geometry.range_elements(), last = (std::min<uint64_t>((range + 1) * gradient_range_, gradient_.size()) - 1) / geometry.range_elements();
+    const auto first = range * gradient_range_ / geometry.range_elements(),
+               last = (std::min<uint64_t>((range + 1) * gradient_range_, gradient_.size()) - 1) / geometry.range_elements();
     for (auto at = first; at <= last; ++at) held_[at] = 1;
   }
 }
@@ -141,7 +153,8 @@ ShardedStepper::Outcome ShardedStepper::tell_scalars() {
   call.lossy.loss_budget = 0;
   call.lossy.on_empty = OnEmpty::automatic;
   call.lossy.deadline = std::min(options_.lossy.deadline_max, std::chrono::microseconds(reduce_hard_us_ + scalar_patience_us));
-  auto outcome = finish(group_->gather_shards_async(ConstTensor(std::span<const float>(block)), Tensor(std::span(scalars_)), call));
+  auto outcome =
+      finish(group_->gather_shards_async(ConstTensor(std::span<const float>(block)), Tensor(std::span(scalars_)), call));
   for (Rank rank = 0; rank < world_; ++rank) {
     ScalarBlock told;
     std::memcpy(static_cast<void*>(&told), scalars_.data() + size_t{rank} * scalar_elements, sizeof told);
@@ -184,7 +197,8 @@ ShardedStepper::Outcome ShardedStepper::gather(ShardedReport& report) {
   report.values = outcome.report.delivery;
   if (report.values != nullptr && report.values->result.ran) {
     take_arrivals(*report.values);
-    for (Rank owner = 0; owner < world_; ++owner) report.fetched_ranges += std::min<uint64_t>(needed_[owner].size(), report.values->result.streams[owner].repaired);
+    for (Rank owner = 0; owner < world_; ++owner)
+      report.fetched_ranges += std::min<uint64_t>(needed_[owner].size(), report.values->result.streams[owner].repaired);
   } else if (outcome.status.ok()) {
     state_->sent();
     for (Rank owner = 0; owner < world_; ++owner) {
@@ -217,11 +231,13 @@ void ShardedStepper::note_silence(ShardedReport& report) {
   for (Rank rank = 0; rank < world_; ++rank) {
     if (rank == rank_) continue;
     bool pending = false, heard = false, lost = false;
-    for (const auto* phase : {report.gradients ? &report.gradients->contribute : nullptr, report.values ? &report.values->result : nullptr}) {
+    for (const auto* phase :
+         {report.gradients ? &report.gradients->contribute : nullptr, report.values ? &report.values->result : nullptr}) {
       if (phase == nullptr || rank >= phase->streams.size() || phase->streams[rank].expected == 0) continue;
       const auto& stream = phase->streams[rank];
       pending = true;
-      heard |= stream.present || stream.missing < stream.expected || (stream.end != End::silent && stream.end != End::lost && stream.end != End::none);
+      heard |= stream.present || stream.missing < stream.expected ||
+               (stream.end != End::silent && stream.end != End::lost && stream.end != End::none);
       lost |= stream.end == End::lost;
     }
     if (pending) silent_steps_[rank] = heard ? 0 : silent_steps_[rank] + 1;
@@ -229,9 +245,14 @@ void ShardedStepper::note_silence(ShardedReport& report) {
     const auto silence = std::chrono::duration_cast<std::chrono::microseconds>(now - heard_at_[rank]).count();
     if (!lost && (silent_steps_[rank] < silent_steps_max || silence < silence_us_max)) continue;
     report.lost.push_back(rank);
-    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank) + (lost ? " was lost" : " was silent for " + std::to_string(silent_steps_[rank]) + " steps, " + std::to_string(silence / 1000) + " ms");
+    names +=
+        (names.empty() ? "rank " : ", rank ") + std::to_string(rank) +
+        (lost ? " was lost"
+              : " was silent for " + std::to_string(silent_steps_[rank]) + " steps, " + std::to_string(silence / 1000) + " ms");
   }
-  if (!names.empty()) broken_ = {Code::peer_lost, "sharded step: " + names + " in step " + std::to_string(state_->step()) + "; re-form the group, then resume()"};
+  if (!names.empty())
+    broken_ = {Code::peer_lost,
+               "sharded step: " + names + " in step " + std::to_string(state_->step()) + "; re-form the group, then resume()"};
 }
 
 }  // namespace unisono::internal

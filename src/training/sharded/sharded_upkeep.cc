@@ -11,7 +11,9 @@ namespace {
 constexpr double stale_ranges_min = 100;
 constexpr uint32_t beyond_max = 2;  // measurements in a row
 
-Status named(const char* what, const Status& status) { return status.ok() ? status : Status(status.code(), std::string("sharded step, ") + what + ": " + status.message()); }
+Status named(const char* what, const Status& status) {
+  return status.ok() ? status : Status(status.code(), std::string("sharded step, ") + what + ": " + status.message());
+}
 
 }  // namespace
 
@@ -29,26 +31,42 @@ Status ShardedStepper::keep_up(ShardedReport& report) {
 
 Status ShardedStepper::measure_drift(ShardedReport& report) {
   const auto& statistics = updates_->statistics();
-  const DriftInputs inputs{.loss = expected_ranges_ == 0 ? 0 : static_cast<double>(missing_ranges_) / static_cast<double>(expected_ranges_),
-                           .recovery = recovery_from_ages(std::span(ages_).first(options_.stale_max == 0 ? ages_.size() : std::min<size_t>(ages_.size(), options_.stale_max + 1)), options_.stale_max),
-                           .second_moment = statistics.steps() == 0 ? 0 : statistics.second_moment(),
-                           .rho = statistics.autocorrelation()};
+  const DriftInputs inputs{
+      .loss = expected_ranges_ == 0 ? 0 : static_cast<double>(missing_ranges_) / static_cast<double>(expected_ranges_),
+      .recovery = recovery_from_ages(
+          std::span(ages_).first(options_.stale_max == 0 ? ages_.size()
+                                                         : std::min<size_t>(ages_.size(), options_.stale_max + 1)),
+          options_.stale_max),
+      .second_moment = statistics.steps() == 0 ? 0 : statistics.second_moment(),
+      .rho = statistics.autocorrelation()};
   std::vector<float> buffer(probe_->buffer_elements()), gathered(buffer.size() * world_);
   probe_->pack(*state_, inputs, buffer);
-  if (auto done = group_->all_gather(ConstTensor(std::span<const float>(buffer)), Tensor(std::span(gathered)), {}, {.timeout = options_.timeout, .codec = Codec()}); !done.ok()) return done.status();
+  if (auto done = group_->all_gather(ConstTensor(std::span<const float>(buffer)), Tensor(std::span(gathered)), {},
+                                     {.timeout = options_.timeout, .codec = Codec()});
+      !done.ok())
+    return done.status();
   const auto found = probe_->evaluate(gathered, options_.stale_max);
   if (!found.ok()) return found.status();
   ages_ = {};
   expected_ranges_ = missing_ranges_ = 0;
   const auto& all = found->all;
-  report.drift = {.owner = all.owner, .owner_expected = all.owner_expected, .pair = all.pair, .pair_expected = all.pair_expected, .paper_form = all.paper, .gap = all.gap, .second_moment = all.second_moment, .rho = all.rho,
-                  .loss = found->law.loss, .recovery = found->law.recovery};
+  report.drift = {.owner = all.owner,
+                  .owner_expected = all.owner_expected,
+                  .pair = all.pair,
+                  .pair_expected = all.pair_expected,
+                  .paper_form = all.paper,
+                  .gap = all.gap,
+                  .second_moment = all.second_moment,
+                  .rho = all.rho,
+                  .loss = found->law.loss,
+                  .recovery = found->law.recovery};
   // All of this is equal on all ranks, so all of them send their values again, or none does.
   const auto ranges = static_cast<double>(state_->geometry().ranges(0)) * world_ * options_.drift_every;
   beyond_ = found->beyond() && found->law.loss * ranges >= stale_ranges_min ? beyond_ + 1 : 0;
   if (beyond_ < beyond_max) return {};
   beyond_ = 0;
-  report.warnings.push_back("replicas are further from the owners' values than loss explains (" + std::to_string(all.owner) + " instead of " + std::to_string(all.owner_expected) + "): all values were sent again");
+  report.warnings.push_back("replicas are further from the owners' values than loss explains (" + std::to_string(all.owner) +
+                            " instead of " + std::to_string(all.owner_expected) + "): all values were sent again");
   return resync();
 }
 
@@ -59,9 +77,14 @@ Status ShardedStepper::exchange_backups() {
   const auto reliable = CallOptions{.timeout = options_.timeout, .codec = Codec()};
   uint64_t bytes = own.size();
   std::vector<uint64_t> all(world_);
-  if (auto done = group_->all_gather(ConstTensor(std::span<const uint64_t>(&bytes, 1)), Tensor(std::span(all)), {}, reliable); !done.ok()) return done.status();
-  const auto most = sizeof(float) * (uint64_t{state_->optimizer().state_count()} + 1) * (state_->geometry().shard_elements() + 64);
-  if (all[before] > most) return {Code::invalid, "rank " + std::to_string(before) + " has a backup of " + std::to_string(all[before]) + " bytes; they have at most " + std::to_string(most)};
+  if (auto done = group_->all_gather(ConstTensor(std::span<const uint64_t>(&bytes, 1)), Tensor(std::span(all)), {}, reliable);
+      !done.ok())
+    return done.status();
+  const auto most =
+      sizeof(float) * (uint64_t{state_->optimizer().state_count()} + 1) * (state_->geometry().shard_elements() + 64);
+  if (all[before] > most)
+    return {Code::invalid, "rank " + std::to_string(before) + " has a backup of " + std::to_string(all[before]) +
+                               " bytes; they have at most " + std::to_string(most)};
   Bytes received(all[before]);
   auto receiving = group_->recv_async(Tensor(received.data(), received.size(), DType::u8), before, 0, reliable);
   auto sending = group_->send_async(ConstTensor(own.data(), own.size(), DType::u8), next, 0, reliable);
@@ -82,7 +105,8 @@ Status ShardedStepper::gather_reliably(const StepCodec& codec, std::span<float> 
 
 Status ShardedStepper::resync() {
   if (!broken_.ok()) return broken_;
-  if (auto status = gather_reliably(options_.values, state_->parameters()); !status.ok()) return named("sending all values", status);
+  if (auto status = gather_reliably(options_.values, state_->parameters()); !status.ok())
+    return named("sending all values", status);
   state_->sent();
   for (Rank owner = 0; owner < world_; ++owner) {
     if (owner != rank_) state_->arrived(owner, {});
@@ -92,7 +116,9 @@ Status ShardedStepper::resync() {
 
 Status ShardedStepper::owners_values(std::span<float> values) {
   if (!broken_.ok()) return broken_;
-  if (values.size() != state_->parameters().size()) return {Code::invalid, "sharded step: room for " + std::to_string(values.size()) + " of " + std::to_string(state_->parameters().size()) + " values"};
+  if (values.size() != state_->parameters().size())
+    return {Code::invalid, "sharded step: room for " + std::to_string(values.size()) + " of " +
+                               std::to_string(state_->parameters().size()) + " values"};
   return named("gathering the owners' values", gather_reliably({}, values));
 }
 

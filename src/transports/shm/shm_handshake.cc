@@ -246,7 +246,8 @@ void Reception::step_unauthenticated(Unauthenticated& unauthenticated, Nanos now
       if (now >= unauthenticated.deadline) refuse(unauthenticated, Refusal::malformed);
       return;
     }
-    if (state != Incoming::complete) return refuse(unauthenticated, state == Incoming::malformed ? refusal : Refusal::malformed);
+    if (state != Incoming::complete)
+      return refuse(unauthenticated, state == Incoming::malformed ? refusal : Refusal::malformed);
     unauthenticated.greeted = true;
     unauthenticated.deadline = now + arrival_wait;
     // Nothing more is expected, and an end that comes early is found when the hello is used. Watching would wake for ever.

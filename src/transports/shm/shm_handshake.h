@@ -83,7 +83,8 @@ Incoming receive_hello(Arrival& arrival, Refusal& refusal);
 UniqueFd process_handle(int socket);
 int process_number(int socket);
 
-// The listening side: takes connections, reads hellos, turns unauthenticated peers away, keeps good ones until they are asked for.
+// The listening side: takes connections, reads hellos, turns unauthenticated peers away, keeps good ones until they are asked
+// for.
 class Reception {
  public:
   static Result<Reception> make(const PeerId& self);

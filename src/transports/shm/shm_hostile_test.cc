@@ -63,10 +63,14 @@ TEST(ShmHostile, an_expected_frame_whose_payload_cannot_be_there) {
     uint32_t bytes;
     CellType type;
     uint32_t ref;
-  } cells[] = {{10, CellType::whole, make_ref(Place::small, 64)},   {10, CellType::whole, make_ref(Place::large, (1 << ref_index_bits) - 1)},
-               {10, CellType::whole, 15u << ref_index_bits},        {4097, CellType::whole, make_ref(Place::small, 0)},
-               {10, CellType::whole, 0},                            {0, CellType::whole, make_ref(Place::small, 0)},
-               {10, CellType::next, make_ref(Place::large, 0)},     {10, static_cast<CellType>(9), make_ref(Place::small, 0)}};
+  } cells[] = {{10, CellType::whole, make_ref(Place::small, 64)},
+               {10, CellType::whole, make_ref(Place::large, (1 << ref_index_bits) - 1)},
+               {10, CellType::whole, 15u << ref_index_bits},
+               {4097, CellType::whole, make_ref(Place::small, 0)},
+               {10, CellType::whole, 0},
+               {0, CellType::whole, make_ref(Place::small, 0)},
+               {10, CellType::next, make_ref(Place::large, 0)},
+               {10, static_cast<CellType>(9), make_ref(Place::small, 0)}};
   for (const auto& cell : cells) {
     SCOPED_TRACE(std::to_string(cell.bytes) + " bytes at " + std::to_string(cell.ref));
     Attack attack;

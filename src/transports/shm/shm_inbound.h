@@ -71,7 +71,7 @@ class Inbound {
   Bell bell_;
   RingReader ring_;
   ReleaseWriter releases_;
-  Entry entry_;  // being received
+  Entry entry_;                             // being received
   uint32_t next_ref_ = 0, next_bytes_ = 0;  // of what next() has shown
   Incoming incoming_;
   bool stalled_ = false;      // entry_ waits for memory,

@@ -170,7 +170,9 @@ void Outbound::want(Place place, Purpose purpose, uint32_t shared) {
   any_want_ = true;
 }
 
-bool Outbound::wants_releases() const { return any_want_ || wants_credit_ || wants_ring_ || !pending_.empty() || !overflow_.empty(); }
+bool Outbound::wants_releases() const {
+  return any_want_ || wants_credit_ || wants_ring_ || !pending_.empty() || !overflow_.empty();
+}
 
 bool Outbound::satisfied(int index) {
   const Place place = index < 2 ? Place::small : Place::large;

@@ -5,7 +5,8 @@
 // frame that has begun arrives whole, also after cancel(), which copies what is still to be moved.
 //
 // A payload written into a slot by acquire and read there by the receiver crosses without any copy. Reading the sender's memory
-// from the receiver (process_vm_readv) was built, measured and left out: docs/design/decisions/0005-how-shared-memory-is-written.md.
+// from the receiver (process_vm_readv) was built, measured and left out:
+// docs/design/decisions/0005-how-shared-memory-is-written.md.
 #pragma once
 
 #include <array>
@@ -32,13 +33,14 @@ class Outbound {
   size_t credit();
   // As Transport::send.
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
-  // A whole frame whose payload (if any) lies in a slot that this link holds. publish_in_a_row: the reader is not woken by it, but by
-  // wake_reader() after a publication_fence.
+  // A whole frame whose payload (if any) lies in a slot that this link holds. publish_in_a_row: the reader is not woken by it,
+  // but by wake_reader() after a publication_fence.
   void publish(const FrameHeader& header, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
   void wake_reader() { bell_.after_frame(); }
   // One will follow.
   void prefetch() const { ring_.prefetch(); }
-  // A slot could not be had for this link; `shared` slots beyond the guarantees would be needed. service() tells when to ask again.
+  // A slot could not be had for this link; `shared` slots beyond the guarantees would be needed. service() tells when to ask
+  // again.
   void want(Place place, Purpose purpose, uint32_t shared);
   // The ring was full.
   void want_ring() { wants_ring_ = true; }
@@ -56,12 +58,15 @@ class Outbound {
   void finish();
   // The peer cannot read any more.
   void forget();
-  // The ring takes a frame now. Payloads wait until it does, so that no operation is over while something of it could still be lost.
+  // The ring takes a frame now. Payloads wait until it does, so that no operation is over while something of it could still be
+  // lost.
   bool open() { return overflow_.empty() && ring_.has_credit(); }
   // Something was given to it that the peer cannot see yet.
   bool holds_frames() const { return !overflow_.empty() || !pending_.empty(); }
   // The peer's progress through the ring is waited for.
-  bool overflowing() { return !overflow_.empty() || ((wants_credit_ || wants_ring_ || any_want_ || !pending_.empty()) && !ring_.has_credit()); }
+  bool overflowing() {
+    return !overflow_.empty() || ((wants_credit_ || wants_ring_ || any_want_ || !pending_.empty()) && !ring_.has_credit());
+  }
   // The peer wrote nonsense, or does not read at all.
   const char* fault() const { return fault_; }
   uint64_t sent_bytes() const { return sent_bytes_; }

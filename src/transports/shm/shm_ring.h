@@ -3,9 +3,9 @@
 // Both publish by a number inside the entry itself (sequence, lap), so the reader touches one cache line per entry and no
 // shared index. The frame ring can be full: its writer looks at the reader's head, which lies in the reader's arena, only when
 // its last known value says so. The release ring cannot: what is given back was held, and that is bounded by quota.
-// Publishing is a seq_cst store, because the writer then looks whether the reader sleeps (shm_transport.cc, wake). Who publishes to
-// several readers in a row uses release stores, and one fence for all: each seq_cst store waits until its
-// line has come from the other core.
+// Publishing is a seq_cst store, because the writer then looks whether the reader sleeps (shm_transport.cc, wake). Who
+// publishes to several readers in a row uses release stores, and one fence for all: each seq_cst store waits until its line has
+// come from the other core.
 #pragma once
 
 #include <atomic>

@@ -31,8 +31,9 @@ struct SlotPoolOptions {
   uint32_t regions = 0;    // at most regions_max
   uint32_t quota_min = 2;  // per (region, purpose)
   uint32_t quota_max = 8;
-  // So many come to be used in turn: a reader keeps what it has read last in its cache, where to overwrite it costs more. But payloads take turns
-  // only in so many of those that are free as hold in_turn_bytes of them (and in two): of more, the writer's own cache has lost the oldest.
+  // So many come to be used in turn: a reader keeps what it has read last in its cache, where to overwrite it costs more. But
+  // payloads take turns only in so many of those that are free as hold in_turn_bytes of them (and in two): of more, the
+  // writer's own cache has lost the oldest.
   uint32_t in_turn = 1;
   uint64_t in_turn_bytes = UINT64_MAX;
 };
@@ -46,9 +47,9 @@ class SlotPool {
 
   // Whether one slot can be taken for all of these regions (each named once).
   bool may_take(std::span<const uint16_t> regions, Purpose purpose) const;
-  // Takes it, for a payload of so many bytes. Call only after may_take. Of the slots that are used in turn the one given back first is the first
-  // to be taken again; now and then a new one is, until that many have been used: not one after the other, because a new slot's pages cost more
-  // time than its bytes.
+  // Takes it, for a payload of so many bytes. Call only after may_take. Of the slots that are used in turn the one given back
+  // first is the first to be taken again; now and then a new one is, until that many have been used: not one after the other,
+  // because a new slot's pages cost more time than its bytes.
   uint32_t take(std::span<const uint16_t> regions, Purpose purpose, size_t bytes);
   // A slot that is written to is not free even when no peer holds it: a peer may be lost meanwhile. Once per slot.
   void begin_writing(uint32_t slot);
@@ -85,7 +86,7 @@ class SlotPool {
   bool take_new(uint64_t turn);
 
   std::vector<Slot> slots_;
-  Fifo<uint32_t> used_;      // free, in the order in which they were given back
+  Fifo<uint32_t> used_;     // free, in the order in which they were given back
   uint32_t takes_ = 0;      // while fewer than in_turn have been used
   uint32_t untouched_ = 0;  // from here on never used: their pages are not there yet
   std::vector<std::array<uint32_t, purpose_count>> held_;

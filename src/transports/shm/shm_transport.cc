@@ -17,9 +17,10 @@ namespace {
 using shm::Place;
 using shm::Purpose;
 
-constexpr uint32_t small_slot_bytes = 4096;        // a page; the payload of the usual short frame is 1 KiB or less
-constexpr uint64_t slots_in_turn_bytes = 1u << 20;  // half of it is as quick, unless a payload has 64 KiB and two ranks; more is slower
-constexpr uint32_t small_per_large = 4;            // quotas of small slots, in quotas of large ones
+constexpr uint32_t small_slot_bytes = 4096;  // a page; the payload of the usual short frame is 1 KiB or less
+constexpr uint64_t slots_in_turn_bytes =
+    1u << 20;                            // half of it is as quick, unless a payload has 64 KiB and two ranks; more is slower
+constexpr uint32_t small_per_large = 4;  // quotas of small slots, in quotas of large ones
 constexpr uint32_t piece_bytes = 128u << 10;       // sender and receiver work on different pieces, and both stay in the caches
 constexpr uint32_t guaranteed_large = 2;           // one being filled while the other is read
 constexpr uint32_t frames_per_link_and_poll = 16;  // so that one busy peer does not hide the others
@@ -297,7 +298,8 @@ bool ShmTransport::poll(Nanos now, Sink& sink) {
 }
 
 bool ShmTransport::draining() const {
-  return std::any_of(active_.begin(), active_.end(), [](const Link* link) { return link->stage == Link::Stage::up && link->outbound->holds_frames(); });
+  return std::any_of(active_.begin(), active_.end(),
+                     [](const Link* link) { return link->stage == Link::Stage::up && link->outbound->holds_frames(); });
 }
 
 Nanos ShmTransport::next_deadline() const {

@@ -11,9 +11,10 @@
 // (socket shut down, or the process gone); only then is that memory used again. So a process that was stopped and wakes up
 // late finds what was meant for it, never somebody else's bytes.
 //
-// Memory. regions = peers_max; large slots = max(4 * peers_max, address_bytes_max / slot_bytes), small slots = 32 * peers_max of
-// 4 KiB. All of it is address space; pages are used when touched first. The memory in use is what payloads in
-// flight took at their peak, at most 2 * slots_per_peer times their size for each peer, but up to so many slots, or 1 MiB of them, are used in turn in any case.
+// Memory. regions = peers_max; large slots = max(4 * peers_max, address_bytes_max / slot_bytes), small slots = 32 * peers_max
+// of 4 KiB. All of it is address space; pages are used when touched first. The memory in use is what payloads in flight took at
+// their peak, at most 2 * slots_per_peer times their size for each peer, but up to so many slots, or 1 MiB of them, are used in
+// turn in any case.
 #pragma once
 
 #include <memory>

@@ -73,13 +73,13 @@ class TcpDecoder {
   PayloadPool& pool_;
   TcpReceiveCounters& counters_;
   std::unique_ptr<std::byte[]> inbox_;
-  size_t begin_ = 0, end_ = 0;  // unread part of the inbox
-  FrameHeader header_;          // of the frame whose payload is coming
-  std::byte* target_ = nullptr; // where it lands; null while discarding or without memory
-  PayloadPool::Block block_;    // if it will be lent
-  size_t done_ = 0;             // bytes of the payload that have landed
+  size_t begin_ = 0, end_ = 0;   // unread part of the inbox
+  FrameHeader header_;           // of the frame whose payload is coming
+  std::byte* target_ = nullptr;  // where it lands; null while discarding or without memory
+  PayloadPool::Block block_;     // if it will be lent
+  size_t done_ = 0;              // bytes of the payload that have landed
   bool in_payload_ = false;
-  bool asked_ = false;          // the sink was asked for this frame
+  bool asked_ = false;  // the sink was asked for this frame
   bool discard_ = false;
   bool expect_large_ = false;
   FrameFault fault_ = FrameFault::none;

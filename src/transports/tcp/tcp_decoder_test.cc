@@ -11,7 +11,6 @@
 namespace unisono::conformance {
 namespace {
 
-
 struct Sight final : Sink {
   explicit Sight(PayloadPool& p) : pool(p) {}
   std::byte* place(PeerIndex, const FrameHeader& header) override {

@@ -145,7 +145,9 @@ TcpDialer::Outcome TcpDialer::say_hello(Attempt& attempt) {
 TcpDialer::Outcome TcpDialer::hear_reply(Attempt& attempt) {
   auto& reply = attempt.answer.reply;
   const bool whole = attempt.answer_bytes >= sizeof reply;
-  auto place = std::as_writable_bytes(std::span(&attempt.answer, 1)).first(whole ? sizeof attempt.answer : sizeof reply).subspan(attempt.answer_bytes);
+  auto place = std::as_writable_bytes(std::span(&attempt.answer, 1))
+                   .first(whole ? sizeof attempt.answer : sizeof reply)
+                   .subspan(attempt.answer_bytes);
   bool ended = false;
   const auto count = receive_some(attempt.socket.get(), place, ended);
   if (count < 0) return failed(attempt, static_cast<int>(-count));

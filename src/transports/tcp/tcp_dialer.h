@@ -13,16 +13,16 @@
 
 #include "base/clock.h"
 #include "net/socket_address.h"
-#include "transports/tcp/tcp_handshake.h"
 #include "net/tcp_socket.h"
+#include "transports/tcp/tcp_handshake.h"
 
 namespace unisono {
 
 struct TcpDialRequest {
-  TcpHello hello;                        // stream_count set, the rest filled in here
-  std::vector<TcpAddress> candidates;    // best first
-  std::vector<TcpAddress> sources;       // own addresses to dial from, if an interface was chosen; else empty
-  int epoll = -1;                        // told of progress
+  TcpHello hello;                      // stream_count set, the rest filled in here
+  std::vector<TcpAddress> candidates;  // best first
+  std::vector<TcpAddress> sources;     // own addresses to dial from, if an interface was chosen; else empty
+  int epoll = -1;                      // told of progress
 };
 
 class TcpDialer {

@@ -1,6 +1,6 @@
-// The end of a connection whose other side may still be reading: what it has to be told last is written as it makes room, and what it
-// still sends is read and forgotten, because unread bytes at close make the kernel send a reset, which destroys our last words.
-// A process that was stopped reads them when it wakes up: so it hears that it was removed.
+// The end of a connection whose other side may still be reading: what it has to be told last is written as it makes room, and
+// what it still sends is read and forgotten, because unread bytes at close make the kernel send a reset, which destroys our
+// last words. A process that was stopped reads them when it wakes up: so it hears that it was removed.
 #pragma once
 
 #include "base/bytes.h"

@@ -24,7 +24,7 @@ struct TcpHello {
   uint16_t stream_count = 1;
   JobKey key{};
   PeerId from;
-  PeerId to;  // PeerId{}: whoever listens; introduces itself and is then greeted by its id, on the same connection
+  PeerId to;              // PeerId{}: whoever listens; introduces itself and is then greeted by its id, on the same connection
   uint32_t reserved = 0;  // 0 in this version
   uint32_t checksum = 0;  // CRC-32C of the bytes before it
 };
@@ -34,7 +34,7 @@ static_assert(offsetof(TcpHello, checksum) == 68);
 // Why a connection is not taken. The numbers are part of the wire format.
 enum class TcpRefusal : uint8_t {
   none = 0,
-  not_unisono = 1,    // never sent: what does not speak the protocol gets no answer
+  not_unisono = 1,  // never sent: what does not speak the protocol gets no answer
   version = 2,
   other_job = 3,
   other_process = 4,  // the hello is for somebody else, who had this address before or has it on another host

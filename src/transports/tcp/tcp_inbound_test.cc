@@ -1,4 +1,5 @@
-// A transport with a guest book: processes that nobody added, dials that cross, peers that come again, and addresses where nobody is any more.
+// A transport with a guest book: processes that nobody added, dials that cross, peers that come again, and addresses where
+// nobody is any more.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -78,7 +79,8 @@ class InboundConnection : public TcpPair {
     EXPECT_EQ(to.frames.back().payload, payload);
   }
   bool dialled_by(const TcpTransport& dialler, const TcpTransport& listener) {
-    return dialler.describe(static_cast<PeerIndex>(up_index(dialler))).find("-> " + listener.endpoints()[0].substr(6)) != std::string::npos;
+    return dialler.describe(static_cast<PeerIndex>(up_index(dialler))).find("-> " + listener.endpoints()[0].substr(6)) !=
+           std::string::npos;
   }
 
   Book book_a, book_b;
@@ -188,7 +190,8 @@ TEST_F(InboundConnection, a_peer_that_connects_anew_replaces_its_half_dead_link)
   ASSERT_TRUE(within(50 * millisecond, [&] { return a->state(0) == LinkState::up; }));
   ASSERT_EQ(hear_b->losses[inbound_index].size(), 1u);
   EXPECT_EQ(hear_b->losses[inbound_index][0].code(), Code::peer_lost);
-  EXPECT_NE(hear_b->losses[inbound_index][0].message().find("connected anew"), std::string::npos) << hear_b->losses[inbound_index][0].message();
+  EXPECT_NE(hear_b->losses[inbound_index][0].message().find("connected anew"), std::string::npos)
+      << hear_b->losses[inbound_index][0].message();
   EXPECT_EQ(book_b.inbound, (std::vector{id_a, id_a}));
   expect_frame(*a, *hear_b);
   ASSERT_TRUE(within(1 * second, [&] { return old.closed(); }));
@@ -202,7 +205,8 @@ TEST_F(InboundConnection, a_peer_whose_old_link_ends_meanwhile_need_not_wait) {
   settle();
   EXPECT_EQ(a->state(0), LinkState::connecting);
   old.reset();
-  EXPECT_TRUE(within(100 * millisecond, [&] { return a->state(0) == LinkState::up && b->state(inbound_index) == LinkState::up; }));
+  EXPECT_TRUE(
+      within(100 * millisecond, [&] { return a->state(0) == LinkState::up && b->state(inbound_index) == LinkState::up; }));
 }
 
 TEST_F(InboundConnection, a_full_book_turns_inbound_away) {

@@ -86,9 +86,8 @@ TcpStream& TcpLink::stream_for(size_t payload_bytes) {
     next_stream_ = (next_stream_ + 1) % streams_.size();
     return *streams_[next_stream_];
   }
-  return **std::min_element(streams_.begin(), streams_.end(), [](const auto& a, const auto& b) {
-    return a->queue().bytes() < b->queue().bytes();
-  });
+  return **std::min_element(streams_.begin(), streams_.end(),
+                            [](const auto& a, const auto& b) { return a->queue().bytes() < b->queue().bytes(); });
 }
 
 bool TcpLink::send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {

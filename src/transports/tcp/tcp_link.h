@@ -106,13 +106,13 @@ class TcpLink {
   TcpAddress local_, remote_;
   std::string description_ = "tcp, not connected";
   std::optional<Status> lost_;
-  size_t next_stream_ = 0;       // of large frames
-  bool credit_refused_ = true;     // nothing may be sent while connecting
+  size_t next_stream_ = 0;      // of large frames
+  bool credit_refused_ = true;  // nothing may be sent while connecting
   bool overflowed_ = false;
   bool silent_ = false;
   Nanos silence_check_ = never;
   Nanos end_deadline_ = never;
-  uint64_t checked_bytes_ = 0;   // sent_bytes when all was last known to be acknowledged
+  uint64_t checked_bytes_ = 0;  // sent_bytes when all was last known to be acknowledged
 };
 
 }  // namespace unisono

@@ -171,7 +171,8 @@ TcpListener::Fate TcpListener::read(Visitor& visitor, Nanos now) {
   bool ended = false;
   const auto count = receive_some(visitor.socket.get(), std::span(visitor.bytes).subspan(visitor.byte_count), ended);
   if (count < 0 || ended) {
-    if (visitor.introduced && visitor.byte_count == 0) return Fate::withdrew;  // it has such a link, or wanted nobody but whoever it took us for
+    if (visitor.introduced && visitor.byte_count == 0)
+      return Fate::withdrew;  // it has such a link, or wanted nobody but whoever it took us for
     refuse(visitor, TcpRefusal::not_unisono, "closed before a whole greeting");
     return Fate::refused;
   }
@@ -234,8 +235,8 @@ void TcpListener::refuse(Visitor& visitor, TcpRefusal why, const char* text) {
   // A member that comes twice, or to two of our addresses at once, is no unauthenticated peer.
   if (why != TcpRefusal::duplicate) {
     ++refused_;
-    last_refusal_ = "refused " + std::to_string(refused_) + " connections, the last from " + visitor.from.to_string() +
-                    " (" + text + ")";
+    last_refusal_ =
+        "refused " + std::to_string(refused_) + " connections, the last from " + visitor.from.to_string() + " (" + text + ")";
   }
   if (why == TcpRefusal::not_unisono || !visitor.socket.open()) return;
   TcpReply reply;

@@ -1,8 +1,8 @@
 // The listening port of one process and the unauthenticated peers at it: connections that have not yet shown who they are.
 //
-// An unauthenticated peer has a few seconds to say a hello of this version and job to this process; whatever else comes is counted and
-// closed. Unauthenticated peers cannot use up memory or descriptors: their number is limited, and the oldest goes first. Who has shown the
-// key of the job (or shows a hello before the key is known) may wait longer, until its peer is added.
+// An unauthenticated peer has a few seconds to say a hello of this version and job to this process; whatever else comes is
+// counted and closed. Unauthenticated peers cannot use up memory or descriptors: their number is limited, and the oldest goes
+// first. Who has shown the key of the job (or shows a hello before the key is known) may wait longer, until its peer is added.
 #pragma once
 
 #include <array>
@@ -13,16 +13,16 @@
 
 #include "base/clock.h"
 #include "net/socket_address.h"
-#include "transports/tcp/tcp_handshake.h"
 #include "net/tcp_socket.h"
+#include "transports/tcp/tcp_handshake.h"
 
 namespace unisono {
 
 struct TcpListenerOptions {
   std::vector<InterfaceAddress> addresses{};  // to listen at; empty = everything
-  uint16_t port = 0;                        // 0 = the kernel chooses
+  uint16_t port = 0;                          // 0 = the kernel chooses
   Nanos hello_timeout = 5 * second;
-  Nanos inbound_timeout = 10 * second;        // for a good hello whose peer is not added yet
+  Nanos inbound_timeout = 10 * second;  // for a good hello whose peer is not added yet
   size_t unauthenticated_max = 64;
   // One per stream and address of every member of a large job that all come before the roster does.
   size_t inbound_max = 1024;
@@ -33,7 +33,7 @@ class TcpAcceptor {
  public:
   virtual ~TcpAcceptor() = default;
   struct Verdict {
-    bool wait = false;  // ask again later
+    bool wait = false;    // ask again later
     Nanos again = never;  // at the latest when it has waited so long
     TcpRefusal refusal = TcpRefusal::none;
   };
@@ -69,7 +69,7 @@ class TcpListener {
     std::array<std::byte, sizeof(TcpHello)> bytes{};
     size_t byte_count = 0;
     Nanos until = 0;
-    bool inbound = false;       // its hello is complete and good
+    bool inbound = false;     // its hello is complete and good
     bool introduced = false;  // it has been told our id, and may greet once more
     Nanos since = 0;          // of the hello
     Nanos again = never;      // when it is judged again at the latest

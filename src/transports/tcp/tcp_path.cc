@@ -9,10 +9,11 @@
 namespace unisono {
 namespace {
 
-// The kernel lets a connection have megabytes under way. On one host they leave the caches between the copy in and the copy out; on a
-// switched network, where several ranks send to one, they overflow the queue at the receiver's port: four hosts at 1 Gbit/s lost 200
-// aggregates in five sums of 64 MiB and took 11 % more than the wire, one of 256 KiB (of which the kernel makes 512 KiB with its own
-// overhead) lost none and took what the wire takes. A short way needs no more: 300 us at 10 Gbit/s are 375 KB.
+// The kernel lets a connection have megabytes under way. On one host they leave the caches between the copy in and the copy
+// out; on a switched network, where several ranks send to one, they overflow the queue at the receiver's port: four hosts at 1
+// Gbit/s lost 200 aggregates in five sums of 64 MiB and took 11 % more than the wire, one of 256 KiB (of which the kernel makes
+// 512 KiB with its own overhead) lost none and took what the wire takes. A short way needs no more: 300 us at 10 Gbit/s are 375
+// KB.
 constexpr int bound_bytes = 256 << 10;
 constexpr Nanos short_way = 300 * microsecond;
 

@@ -30,8 +30,8 @@ class TcpSendQueue {
     const std::byte* payload = nullptr;          // the part not yet written
     size_t payload_left = 0;
     uint64_t id = 0;
-    uint64_t block = 0;    // handle of the copy that payload points into; 0 if it is the sender's memory
-    bool notify = false;   // sent(id) is owed
+    uint64_t block = 0;   // handle of the copy that payload points into; 0 if it is the sender's memory
+    bool notify = false;  // sent(id) is owed
     size_t left() const { return header_left + payload_left; }
     void advance(size_t bytes);
   };
@@ -47,18 +47,18 @@ class TcpSendQueue {
   size_t count() const { return count_; }
   size_t bytes() const { return bytes_; }
 
-  // Takes a frame, of which a part may be written already. Copies its payload if that is small and memory is there; returns true if
-  // the sender's memory is not needed any more.
+  // Takes a frame, of which a part may be written already. Copies its payload if that is small and memory is there; returns
+  // true if the sender's memory is not needed any more.
   bool push(Frame frame);
   // Shows the next bytes to write. Returns the number of parts.
   int gather(iovec* parts, size_t& bytes) const;
   // `bytes` of these were written. Ids of finished frames that owe a notice are appended; returns finished frames.
   size_t wrote(size_t bytes, std::vector<uint64_t>& sent);
-  // See Transport::cancel. Returns false if half a frame was cancelled and there was no memory to copy its rest: then the stream
-  // cannot go on.
+  // See Transport::cancel. Returns false if half a frame was cancelled and there was no memory to copy its rest: then the
+  // stream cannot go on.
   bool cancel(uint64_t match, uint64_t mask);
-  // What the other side must still get when nothing more is sent: the rest of a frame half written, and frames that the queue owns. None of
-  // the sender's memory if it may have gone.
+  // What the other side must still get when nothing more is sent: the rest of a frame half written, and frames that the queue
+  // owns. None of the sender's memory if it may have gone.
   Bytes last_words(bool memory_valid) const;
   // Drops everything; ids that owe a notice are appended.
   void clear(std::vector<uint64_t>& sent);

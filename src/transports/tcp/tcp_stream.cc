@@ -157,8 +157,9 @@ void TcpStream::end(int error) {
 std::string TcpStream::end_text() const {
   if (fault_ != FrameFault::none) return std::string("damaged frame (") + name(fault_) + ")";
   if (error_ != 0) return error_text(error_);
-  if (orderly_) return decoder_.between_frames() ? "the other side closed the connection"
-                                                 : "the other side closed the connection inside a frame";
+  if (orderly_)
+    return decoder_.between_frames() ? "the other side closed the connection"
+                                     : "the other side closed the connection inside a frame";
   return "ended";
 }
 

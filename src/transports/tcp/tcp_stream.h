@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "net/tcp_socket.h"
 #include "transports/tcp/tcp_decoder.h"
 #include "transports/tcp/tcp_send_queue.h"
-#include "net/tcp_socket.h"
 
 namespace unisono {
 
@@ -75,7 +75,7 @@ class TcpStream {
   bool ended_ = false;
   bool orderly_ = false;  // the other side closed
   int error_ = 0;
-  int write_error_ = 0;   // the last frames of the other side may still be readable
+  int write_error_ = 0;  // the last frames of the other side may still be readable
   FrameFault fault_ = FrameFault::none;
 };
 

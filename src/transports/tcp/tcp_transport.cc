@@ -50,9 +50,9 @@ Status TcpTransport::open() {
     return Status(Code::unavailable, "tcp: cannot make an epoll descriptor: " + error_text(errno));
   }
   TcpListenerOptions acceptor{.port = options_.port,
-                          .hello_timeout = options_.hello_timeout,
-                          .inbound_timeout = options_.inbound_timeout,
-                          .unauthenticated_max = options_.unauthenticated_max};
+                              .hello_timeout = options_.hello_timeout,
+                              .inbound_timeout = options_.inbound_timeout,
+                              .unauthenticated_max = options_.unauthenticated_max};
   if (!options_.interface.empty()) acceptor.addresses = listening_;
   auto listener = TcpListener::make(acceptor, control_.get());
   if (!listener.ok()) return listener.status();
@@ -106,7 +106,8 @@ Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& 
 }
 
 Status TcpTransport::add_peer(const LinkRequest& request) {
-  if (request.peer >= peers_max) return Status(Code::invalid, "tcp: peer index " + std::to_string(request.peer) + " is too large");
+  if (request.peer >= peers_max)
+    return Status(Code::invalid, "tcp: peer index " + std::to_string(request.peer) + " is too large");
   if (request.id == options_.self) return Status(Code::invalid, "tcp: " + request.label + ": is this process itself");
   const bool anyone = request.id == PeerId{};
   if (anyone && (book_ == nullptr || !request.dial)) {
@@ -250,7 +251,8 @@ bool TcpTransport::poll(Nanos now, Sink& sink) {
 
 bool TcpTransport::control_is_due(Nanos now) {
   if (check_control_ || now >= control_deadline_) return true;
-  const bool busy = std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !drains_.empty() || live_.empty();
+  const bool busy =
+      std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !drains_.empty() || live_.empty();
   if (!busy && ++polls_ % control_every != 0 && now - last_control_ < control_interval) return false;
   last_control_ = now;
   epoll_event event;
@@ -381,7 +383,8 @@ bool TcpTransport::report(Sink& sink) {
 }
 
 bool TcpTransport::draining() const {
-  return !drains_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->queued_frames() > 0; });
+  return !drains_.empty() ||
+         std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->queued_frames() > 0; });
 }
 
 Nanos TcpTransport::next_deadline() const {

@@ -25,19 +25,20 @@ namespace unisono {
 
 struct TcpOptions {
   PeerId self{};
-  std::string interface{};        // name ("eth0") or address ("10.0.0.7", "::1") to listen at and dial from; empty = all
+  std::string interface {};       // name ("eth0") or address ("10.0.0.7", "::1") to listen at and dial from; empty = all
   uint16_t port = 0;              // 0 = the kernel chooses
   uint32_t streams = 1;           // connections per link that this side dials, 1 … tcp_streams_max
   bool payload_checksum = false;  // of what this side sends; what arrives is checked if it has one
   TcpLinkOptions link{};
   PayloadPoolLimits pool{};
-  Nanos hello_timeout = 5 * second;   // a connection that says nothing is closed then
+  Nanos hello_timeout = 5 * second;     // a connection that says nothing is closed then
   Nanos inbound_timeout = 10 * second;  // a good hello waits so long for its peer to be added
-  size_t unauthenticated_max = 64;          // connections without a good hello; the oldest goes
-  // With a guest book: a linked peer that connects anew waits so long for the end of its old link, which may be on the way, or for its own,
-  // if it is of a dial that is withdrawn just now; then the new connection replaces the old one.
+  size_t unauthenticated_max = 64;      // connections without a good hello; the oldest goes
+  // With a guest book: a linked peer that connects anew waits so long for the end of its old link, which may be on the way, or
+  // for its own, if it is of a dial that is withdrawn just now; then the new connection replaces the old one.
   Nanos replace_after = 300 * millisecond;
-  // And who dials us while we dial it, and has the larger id, waits so long for our connection: a handshake over a long way. Then its own is taken.
+  // And who dials us while we dial it, and has the larger id, waits so long for our connection: a handshake over a long way.
+  // Then its own is taken.
   Nanos yield_after = 1 * second;
 };
 
@@ -73,10 +74,11 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
 
-  // From now on processes that nobody added come in, too (a hello to PeerId{} is for whoever listens), and links are symmetric: if two dial
-  // each other, the connection of the smaller id survives, and no `lost` is said; a peer that is linked and connects anew replaces
-  // its link, which is lost then. A dial that meets another job or version is lost with the code invalid. Before any link is made; `book` outlives the transport.
-  // Links have one stream, so that a payload is placed and received before the next one is placed.
+  // From now on processes that nobody added come in, too (a hello to PeerId{} is for whoever listens), and links are symmetric:
+  // if two dial each other, the connection of the smaller id survives, and no `lost` is said; a peer that is linked and
+  // connects anew replaces its link, which is lost then. A dial that meets another job or version is lost with the code
+  // invalid. Before any link is made; `book` outlives the transport. Links have one stream, so that a payload is placed and
+  // received before the next one is placed.
   void welcome(InboundRegistry& book) { book_ = &book; }
   // Where the other end of this link is, or was; no bytes if it never was up.
   TcpAddress remote(PeerIndex peer) const;
@@ -114,17 +116,17 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   Result<std::unique_ptr<TcpDialer>> make_dialer(const LinkRequest& request) const;
 
   TcpOptions options_;
-  Descriptor epoll_;    // control_ and all streams; what a sleeper waits on
-  Descriptor control_;  // listening sockets, unauthenticated peers, dialled sockets, farewells
+  Descriptor epoll_;                          // control_ and all streams; what a sleeper waits on
+  Descriptor control_;                        // listening sockets, unauthenticated peers, dialled sockets, farewells
   std::vector<InterfaceAddress> interfaces_;  // of this host, best first
   std::vector<InterfaceAddress> listening_;   // the part of them that was chosen
   std::optional<TcpListener> listener_;
   std::optional<JobKey> job_;
   InboundRegistry* book_ = nullptr;
   PayloadPool pool_;
-  std::vector<std::unique_ptr<TcpLink>> links_;  // by PeerIndex
-  std::vector<TcpLink*> live_;                   // connecting, up, or lost and not yet reported
-  std::map<PeerId, PeerIndex> by_id_;            // of live_
+  std::vector<std::unique_ptr<TcpLink>> links_;      // by PeerIndex
+  std::vector<TcpLink*> live_;                       // connecting, up, or lost and not yet reported
+  std::map<PeerId, PeerIndex> by_id_;                // of live_
   std::vector<std::unique_ptr<TcpLink>> graveyard_;  // closed during poll
   std::vector<TcpDrain> drains_;
   std::vector<PeerIndex> over_;      // dials without an id that led to a link that there is

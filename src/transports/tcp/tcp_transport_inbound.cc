@@ -45,8 +45,9 @@ TcpAcceptor::Verdict TcpTransport::admit(const TcpHello& hello) {
   return {};
 }
 
-// Both sides decide alike without a word: the smaller id's dial is taken by the larger one, which withdraws its own; the smaller one lets
-// the larger one's wait until it is withdrawn. A dial is accepted only by who has no other, so no link that is up on one side is withdrawn by the other.
+// Both sides decide alike without a word: the smaller id's dial is taken by the larger one, which withdraws its own; the
+// smaller one lets the larger one's wait until it is withdrawn. A dial is accepted only by who has no other, so no link that is
+// up on one side is withdrawn by the other.
 std::optional<TcpAcceptor::Verdict> TcpTransport::judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited) {
   if (link.state() == LinkState::up) {
     if (waited >= options_.replace_after) {

@@ -178,8 +178,8 @@ TEST_F(Tcp, last_words_reach_a_peer_that_reads_late_behind_a_frame_half_written)
   const auto whole = payload;
   uint64_t sent = 0;
   while (a->send(0, data_header(sent, payload.size()), payload, sent)) ++sent;
-  ++sent;                                                           // half of it is written
-  a->send(0, data_header(sent, payload.size()), payload, sent);     // and this one not at all
+  ++sent;                                                        // half of it is written
+  a->send(0, data_header(sent, payload.size()), payload, sent);  // and this one not at all
   a->cancel(0, 0, 0, 0);
   payload.assign(payload.size(), std::byte{});
   auto drain = data_header(77, 0);
@@ -187,7 +187,7 @@ TEST_F(Tcp, last_words_reach_a_peer_that_reads_late_behind_a_frame_half_written)
   a->send(0, drain, {}, 0);
   for (int i = 0; i < 50; ++i) b->send(0, data_header(0, 0), {}, 0);
   a->close(0);
-  for (int i = 0; i < 100; ++i) a->poll(clock_now(), *hear_a);      // the other side still sleeps
+  for (int i = 0; i < 100; ++i) a->poll(clock_now(), *hear_a);  // the other side still sleeps
   ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
   ASSERT_EQ(hear_b->frames.size(), sent + 1);
   EXPECT_EQ(hear_b->frames[sent - 1].payload, whole);
@@ -233,9 +233,8 @@ TEST_F(Tcp, a_peer_that_takes_nothing_is_lost_when_too_much_waits) {
 
 TEST_F(Tcp, more_links_than_are_tried_directly_work_too) {
   constexpr size_t count = 12;
-  auto cluster = ConnectorCluster<TcpTransport>::make(count, [](size_t, PeerId self) {
-    return TcpTransport::make({.self = self, .interface = "127.0.0.1"});
-  });
+  auto cluster = ConnectorCluster<TcpTransport>::make(
+      count, [](size_t, PeerId self) { return TcpTransport::make({.self = self, .interface = "127.0.0.1"}); });
   ASSERT_NE(cluster, nullptr);
   everyone_sends_to_everyone(*cluster);
 }

@@ -73,8 +73,8 @@ class FaultyTransport final : public Transport {
 
  private:
   struct Link {
-    uint64_t frames = 0;   // received
-    bool broken = false;   // by us
+    uint64_t frames = 0;  // received
+    bool broken = false;  // by us
   };
   struct Held {
     PeerIndex from = 0;
@@ -96,7 +96,9 @@ class FaultyTransport final : public Transport {
    public:
     explicit Ear(FaultyTransport& owner) : owner_(owner) {}
     std::byte* place(PeerIndex from, const FrameHeader& header) override { return owner_.heard_place(from, header); }
-    void received(PeerIndex from, const FrameHeader& header, const View& view) override { owner_.heard_frame(from, header, view); }
+    void received(PeerIndex from, const FrameHeader& header, const View& view) override {
+      owner_.heard_frame(from, header, view);
+    }
     void sent(uint64_t id) override { owner_.outer_->sent(id); }
     void lost(PeerIndex peer, const Status& why) override { owner_.heard_lost(peer, why); }
     void credit(PeerIndex peer) override { owner_.heard_credit(peer); }

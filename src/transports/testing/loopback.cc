@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "transports/payload_pool.h"
 #include "net/tcp_socket.h"
+#include "transports/payload_pool.h"
 #include "wire/checksum.h"
 
 namespace unisono {
@@ -32,9 +32,9 @@ struct LoopbackHub::State {
   struct Desk {  // what the hub keeps for one endpoint
     std::string label;
     bool dead = false;
-    std::vector<char> linked;         // by peer
+    std::vector<char> linked;           // by peer
     std::vector<char> wants_credit;     // by peer: credit() or acquire() refused
-    std::vector<size_t> under_way;    // by peer: frames with payload that it has not taken yet
+    std::vector<size_t> under_way;      // by peer: frames with payload that it has not taken yet
     std::vector<PeerIndex> has_credit;  // news
     std::deque<Item> inbox;
     size_t slots_out = 0;
@@ -43,7 +43,7 @@ struct LoopbackHub::State {
     TransportCounters counters;
   };
 
-  struct Shared {  // a block with payload
+  struct Shared {                            // a block with payload
     uint32_t owner = PayloadPool::no_owner;  // endpoint whose slot it is
     uint32_t uses = 0;
     std::byte* data = nullptr;

@@ -1,4 +1,5 @@
-// Datagrams are checked and sealed many at a time. Nobody sees that: neither when one of a batch changes what the others belong to, nor when one is forged.
+// Datagrams are checked and sealed many at a time. Nobody sees that: neither when one of a batch changes what the others belong
+// to, nor when one is forged.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -60,7 +61,12 @@ class UdpBatchOfGroup : public testing::Test {
   }
   void send_ranges(uint64_t count) {
     const auto bytes = pattern(1000 * count, 4);
-    cluster.transports[0]->send_stream(9, {.to = 1, .name = {.op = 1, .phase = 0}, .bytes = bytes, .range_bytes = 1000, .contributors = {}, .deadline_us = 77'000});
+    cluster.transports[0]->send_stream(9, {.to = 1,
+                                           .name = {.op = 1, .phase = 0},
+                                           .bytes = bytes,
+                                           .range_bytes = 1000,
+                                           .contributors = {},
+                                           .deadline_us = 77'000});
     cluster.paused = 1;
     cluster.pass(50 * millisecond);
     cluster.paused = -1;
@@ -116,7 +122,8 @@ class SlowSocket final : public DatagramSocket {
     for (const auto& datagram : batch.first(taken)) {
       Bytes bytes(datagram_header_bytes + datagram.payload.size());
       std::memcpy(bytes.data(), &datagram.header, datagram_header_bytes);
-      if (!datagram.payload.empty()) std::memcpy(bytes.data() + datagram_header_bytes, datagram.payload.data(), datagram.payload.size());
+      if (!datagram.payload.empty())
+        std::memcpy(bytes.data() + datagram_header_bytes, datagram.payload.data(), datagram.payload.size());
       sent.push_back(bytes);
     }
     return {.taken = taken, .stop = taken < batch.size() ? SendStop::would_block : SendStop::none};
@@ -160,7 +167,9 @@ class UdpOutboxOf : public testing::Test {
   UdpSendCounters counters;
   TcpAddress to;
   // Two links with tags, one with checksums.
-  DatagramSeal seals[3] = {{.key = {1, 2}, .auth = DatagramAuth::mac}, {.key = {3, 4}, .auth = DatagramAuth::mac}, {.key = {}, .auth = DatagramAuth::checksum}};
+  DatagramSeal seals[3] = {{.key = {1, 2}, .auth = DatagramAuth::mac},
+                           {.key = {3, 4}, .auth = DatagramAuth::mac},
+                           {.key = {}, .auth = DatagramAuth::checksum}};
 };
 
 TEST_F(UdpOutboxOf, seals_each_for_its_own_link) {

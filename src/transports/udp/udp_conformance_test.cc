@@ -25,7 +25,8 @@ std::unique_ptr<Cluster> udp_cluster(size_t count, const UdpOptions& common, con
 
 constexpr BadNetwork bad_network{.lose = 0.1, .repeat = 0.05, .reorder = 0.1};
 
-[[maybe_unused]] const bool v4 = test_transport("UdpV4", [](size_t count) { return udp_cluster(count, {.interface = "127.0.0.1"}); });
+[[maybe_unused]] const bool v4 =
+    test_transport("UdpV4", [](size_t count) { return udp_cluster(count, {.interface = "127.0.0.1"}); });
 [[maybe_unused]] const bool v6 =
     test_transport("UdpV6", [](size_t count) { return udp_cluster(count, {.interface = "::1", .payload_checksum = true}); });
 [[maybe_unused]] const bool lossy = test_transport("UdpLossy", [](size_t count) {
@@ -36,15 +37,16 @@ constexpr BadNetwork bad_network{.lose = 0.1, .repeat = 0.05, .reorder = 0.1};
 TEST(UdpKernel, a_peer_that_died_without_a_word_is_noticed_by_its_closed_port) {
   for (const char* address : {"127.0.0.1", "::1"}) {
     BadSocket* mouth = nullptr;
-    auto cluster = ConnectorCluster<UdpTransport>::make(2, [&](size_t index, PeerId self) -> Result<std::unique_ptr<UdpTransport>> {
-      UdpOptions options{.self = self, .interface = address, .keep_alive = 100 * millisecond};
-      auto sockets = UdpTransport::sockets(options);
-      if (!sockets.ok()) return sockets.status();
-      auto bad = std::make_unique<BadSocket>(std::move(sockets->front()), BadNetwork{});
-      if (index == 1) mouth = bad.get();
-      sockets->front() = std::move(bad);
-      return UdpTransport::over(options, std::move(*sockets));
-    });
+    auto cluster =
+        ConnectorCluster<UdpTransport>::make(2, [&](size_t index, PeerId self) -> Result<std::unique_ptr<UdpTransport>> {
+          UdpOptions options{.self = self, .interface = address, .keep_alive = 100 * millisecond};
+          auto sockets = UdpTransport::sockets(options);
+          if (!sockets.ok()) return sockets.status();
+          auto bad = std::make_unique<BadSocket>(std::move(sockets->front()), BadNetwork{});
+          if (index == 1) mouth = bad.get();
+          sockets->front() = std::move(bad);
+          return UdpTransport::over(options, std::move(*sockets));
+        });
     ASSERT_NE(cluster, nullptr);
     Players players(*cluster);
     mouth->lose(1);

@@ -1,7 +1,8 @@
 // Frames that go to one peer: queued whole, given out as fragments, kept until every fragment has arrived.
 //
-// A payload stays where its sender has it until then, and `sent` is told of it; small ones are copied at once. A frame is cut only when all before it
-// have been given out, so that what is cancelled while it waits is simply dropped; what has begun must be finished, and is copied then.
+// A payload stays where its sender has it until then, and `sent` is told of it; small ones are copied at once. A frame is cut
+// only when all before it have been given out, so that what is cancelled while it waits is simply dropped; what has begun must
+// be finished, and is copied then.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,8 @@ class UdpFrames {
   bool push(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
   size_t count() const { return waiting() + begun_; }
   bool empty() const { return count() == 0; }
-  // Frames that match lose their sender's memory without being reported. False: there was no memory for a copy, the link must end.
+  // Frames that match lose their sender's memory without being reported. False: there was no memory for a copy, the link must
+  // end.
   bool cancel(uint64_t match, uint64_t mask);
   // The sender's memory goes away: what has not begun is dropped unless it is ours, what has is copied
   // Both are reported as sent. False: no memory for a copy.

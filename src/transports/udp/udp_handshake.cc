@@ -22,12 +22,15 @@ uint64_t derived(const JobKey& job, std::string_view purpose, uint32_t part, std
   return siphash_2_4(as_key(job), head, rest);
 }
 
-DatagramSeal hello_seal(const JobKey& job) { return {.key = {derived(job, "UHEL", 0), derived(job, "UHEL", 1)}, .auth = DatagramAuth::mac}; }
+DatagramSeal hello_seal(const JobKey& job) {
+  return {.key = {derived(job, "UHEL", 0), derived(job, "UHEL", 1)}, .auth = DatagramAuth::mac};
+}
 uint64_t hello_run(const JobKey& job) { return derived(job, "URUN", 0); }
 
 UdpNonce nonce_of(const JobKey& job, const PeerId& self, uint64_t attempt) {
   const uint64_t words[3] = {self.low, self.high, attempt};
-  const uint64_t nonce[2] = {derived(job, "UNON", 0, std::as_bytes(std::span(words))), derived(job, "UNON", 1, std::as_bytes(std::span(words)))};
+  const uint64_t nonce[2] = {derived(job, "UNON", 0, std::as_bytes(std::span(words))),
+                             derived(job, "UNON", 1, std::as_bytes(std::span(words)))};
   UdpNonce result;
   std::memcpy(result.data(), nonce, sizeof nonce);
   return result;
@@ -71,8 +74,14 @@ UdpHandshake::UdpHandshake(const JobKey& job, const UdpHandshakeOptions& options
 }
 
 UdpHello UdpHandshake::hello(UdpHelloStep step) const {
-  return {.step = step, .version = 1, .auth = static_cast<uint16_t>(options_.auth), .window_bytes = options_.window_bytes, .from = options_.self, .to = options_.peer,
-          .nonce = nonce_, .other_nonce = step == UdpHelloStep::ask ? UdpNonce{} : other_nonce_};
+  return {.step = step,
+          .version = 1,
+          .auth = static_cast<uint16_t>(options_.auth),
+          .window_bytes = options_.window_bytes,
+          .from = options_.self,
+          .to = options_.peer,
+          .nonce = nonce_,
+          .other_nonce = step == UdpHelloStep::ask ? UdpNonce{} : other_nonce_};
 }
 
 std::optional<UdpHelloDatagram> UdpHandshake::message() const {
@@ -112,7 +121,8 @@ bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
   }
   if (done_) return false;
   if (hello.step == UdpHelloStep::ask) {
-    // The last one that asks is answered. An old ask, said again by an unauthenticated peer, only moves the answer elsewhere: a confirmation says all again.
+    // The last one that asks is answered. An old ask, said again by an unauthenticated peer, only moves the answer elsewhere: a
+    // confirmation says all again.
     if (!answered_) interval_ = options_.retry_first;
     other_nonce_ = hello.nonce;
     answered_ = true;

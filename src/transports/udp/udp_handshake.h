@@ -1,9 +1,10 @@
-// How a UDP link is made: three hello datagrams, and the keys that follow from them. One side of one link; no socket, no clock, no random device.
+// How a UDP link is made: three hello datagrams, and the keys that follow from them. One side of one link; no socket, no clock,
+// no random device.
 //
-// The dialling side asks every address of the peer again and again, the waiting side answers, the dialling side confirms. All three show that they know
-// the job's key and name both processes; who does not is no business of ours and gets no answer. A confirmation repeats the nonce of the answer, so
-// that a recorded one opens nothing. Nonces follow from the PeerId, which is random and new for each process, and the number of the attempt: they never
-// repeat, and nothing depends on their being secret.
+// The dialling side asks every address of the peer again and again, the waiting side answers, the dialling side confirms. All
+// three show that they know the job's key and name both processes; who does not is no business of ours and gets no answer. A
+// confirmation repeats the nonce of the answer, so that a recorded one opens nothing. Nonces follow from the PeerId, which is
+// random and new for each process, and the number of the attempt: they never repeat, and nothing depends on their being secret.
 #pragma once
 
 #include <array>
@@ -14,8 +15,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "transports/connector.h"
 #include "net/socket_address.h"
+#include "transports/connector.h"
 #include "wire/datagram.h"
 
 namespace unisono {
@@ -31,8 +32,8 @@ struct UdpHello {
   uint16_t auth = 0;          // the DatagramAuth that is enough for the sender of this
   uint32_t window_bytes = 0;  // what the sender of this can buffer while it is not looking
   PeerId from, to;
-  UdpNonce nonce{};           // of the sender of this
-  UdpNonce other_nonce{};     // of the receiver, as the sender knows it; 0 in an ask
+  UdpNonce nonce{};        // of the sender of this
+  UdpNonce other_nonce{};  // of the receiver, as the sender knows it; 0 in an ask
 };
 static_assert(sizeof(UdpHello) == 72);
 inline constexpr uint32_t hello_datagram_bytes = datagram_header_bytes + sizeof(UdpHello);
@@ -43,7 +44,8 @@ struct UdpHelloDatagram {
   UdpHello hello;
 };
 UdpHelloDatagram sealed_hello(const JobKey& job, const UdpHello& hello);
-// Whether the datagram, whose shape is good and whose kind is hello, comes from somebody who knows the job's key. Then `hello` is a copy.
+// Whether the datagram, whose shape is good and whose kind is hello, comes from somebody who knows the job's key. Then `hello`
+// is a copy.
 bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello);
 
 // What both ends make of a finished handshake. Ranks: 0 = the side that dialled, 1 = the side that waited.
@@ -52,8 +54,8 @@ DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self, 
 struct UdpHandshakeOptions {
   PeerId self{}, peer{};
   bool dial = false;
-  uint64_t attempt = 0;       // number of this link in this process: nonces follow from it
-  uint32_t window_bytes = 0;  // announced
+  uint64_t attempt = 0;                   // number of this link in this process: nonces follow from it
+  uint32_t window_bytes = 0;              // announced
   DatagramAuth auth = DatagramAuth::mac;  // likewise: checksums if both sides do
   Nanos deadline = 0;
   Nanos retry_first = 20 * millisecond, retry_max = 500 * millisecond;  // apart by a factor of 1.5

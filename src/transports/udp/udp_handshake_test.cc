@@ -63,7 +63,8 @@ TEST(UdpHandshake, three_messages_give_both_sides_the_same_keys) {
 TEST(UdpHandshake, checksums_are_enough_where_both_sides_say_so) {
   for (const auto of_dialler : {DatagramAuth::mac, DatagramAuth::checksum}) {
     for (const auto of_waiter : {DatagramAuth::mac, DatagramAuth::checksum}) {
-      UdpHandshake a(job(), {.self = dialler_id, .peer = waiter_id, .dial = true, .auth = of_dialler}), b(job(), {.self = waiter_id, .peer = dialler_id, .auth = of_waiter});
+      UdpHandshake a(job(), {.self = dialler_id, .peer = waiter_id, .dial = true, .auth = of_dialler}),
+          b(job(), {.self = waiter_id, .peer = dialler_id, .auth = of_waiter});
       b.heard(carried(a.message()), 0);
       a.heard(carried(b.message()), 0);
       b.heard(carried(a.message()), 0);
@@ -75,7 +76,8 @@ TEST(UdpHandshake, checksums_are_enough_where_both_sides_say_so) {
 }
 
 TEST(UdpHandshake, what_is_no_way_to_authenticate_asks_for_the_safe_one) {
-  UdpHandshake a(job(), {.self = dialler_id, .peer = waiter_id, .dial = true, .auth = DatagramAuth::checksum}), b(job(), {.self = waiter_id, .peer = dialler_id, .auth = DatagramAuth::checksum});
+  UdpHandshake a(job(), {.self = dialler_id, .peer = waiter_id, .dial = true, .auth = DatagramAuth::checksum}),
+      b(job(), {.self = waiter_id, .peer = dialler_id, .auth = DatagramAuth::checksum});
   b.heard(carried(a.message()), 0);
   auto hello = carried(b.message());
   hello.auth = 0x0101;

@@ -1,5 +1,6 @@
-// Datagrams of somebody who is no member, against a whole transport that is up, with links and a group: nothing of them is taken, each is counted once, nothing is
-// answered and no memory grows. The corpus is what was said to the process and by it, and what an older job and an older epoch said.
+// Datagrams of somebody who is no member, against a whole transport that is up, with links and a group: nothing of them is
+// taken, each is counted once, nothing is answered and no memory grows. The corpus is what was said to the process and by it,
+// and what an older job and an older epoch said.
 #include <gtest/gtest.h>
 
 #include <malloc.h>
@@ -34,7 +35,9 @@ size_t memory_in_use() {
 }
 
 struct Silent final : DatagramSink {
-  DatagramFault datagram(uint32_t, Rank, const DatagramHeader&, std::span<const std::byte>, Nanos) override { return ++heard, DatagramFault::none; }
+  DatagramFault datagram(uint32_t, Rank, const DatagramHeader&, std::span<const std::byte>, Nanos) override {
+    return ++heard, DatagramFault::none;
+  }
   void stream_sent(uint32_t, Rank, StreamName) override {}
   uint64_t heard = 0;
 };
@@ -57,7 +60,8 @@ class Talk {
   }
   uint64_t dropped() const {
     uint64_t sum = 0;
-    for (int fault = 0; fault < datagram_fault_count; ++fault) sum += cluster.transports[0]->dropped(static_cast<DatagramFault>(fault));
+    for (int fault = 0; fault < datagram_fault_count; ++fault)
+      sum += cluster.transports[0]->dropped(static_cast<DatagramFault>(fault));
     return sum;
   }
 
@@ -79,7 +83,8 @@ class Talk {
     const Rank from = (to + 1) % 3;
     const StreamName name{.op = epoch, .phase = 0};
     cluster.transports[from]->send(to, data_header(epoch, payload.size()), payload, epoch);
-    cluster.transports[from]->send_stream(group_number, {.to = to, .name = name, .bytes = payload, .range_bytes = 1000, .contributors = {}, .deadline_us = 1});
+    cluster.transports[from]->send_stream(
+        group_number, {.to = to, .name = name, .bytes = payload, .range_bytes = 1000, .contributors = {}, .deadline_us = 1});
     cluster.pass(2 * millisecond);
     cluster.transports[to]->ask(group_number, from, name, 0, 0, pattern(1, 1));
     cluster.transports[to]->ask(group_number, from, name, 0, 0, {});
@@ -99,10 +104,14 @@ void attack(Random& random, const Flying& genuine, Flying& datagram) {
   switch (static_cast<Attack>(random.below(attack_count))) {
     case replay: break;
     case spoofed_address: datagram.from.set_port(static_cast<uint16_t>(random.next() | 1)); break;
-    case spoofed_rank: put(random.below(2) == 0 ? offsetof(DatagramHeader, sender) : offsetof(DatagramHeader, receiver), static_cast<uint16_t>(random.below(4))); break;
+    case spoofed_rank:
+      put(random.below(2) == 0 ? offsetof(DatagramHeader, sender) : offsetof(DatagramHeader, receiver),
+          static_cast<uint16_t>(random.below(4)));
+      break;
     case other_field: put(random.below(datagram_header_bytes - 3), static_cast<uint32_t>(random.next())); break;
     case bits:
-      for (uint64_t flips = 1 + random.below(3); flips > 0; --flips) bytes[random.below(bytes.size())] ^= std::byte{1} << random.below(8);
+      for (uint64_t flips = 1 + random.below(3); flips > 0; --flips)
+        bytes[random.below(bytes.size())] ^= std::byte{1} << random.below(8);
       break;
     case cut: bytes.resize(random.below(bytes.size())); break;
     case longer: bytes.insert(bytes.end(), 1 + random.below(40), std::byte{static_cast<uint8_t>(random.next())}); break;
@@ -138,11 +147,15 @@ void expect_nothing_of(uint64_t datagrams) {
   for (int i = 0; i < 10'000; ++i) ASSERT_EQ(one(), 1u);
   const auto memory = memory_in_use();
   const auto since = std::chrono::steady_clock::now();
-  for (uint64_t i = 0; i < datagrams; ++i) ASSERT_EQ(one(), 1u) << "datagram " << i << " of kind " << static_cast<int>(datagram.bytes.size() > 3 ? datagram.bytes[3] : std::byte{});
+  for (uint64_t i = 0; i < datagrams; ++i)
+    ASSERT_EQ(one(), 1u) << "datagram " << i << " of kind "
+                         << static_cast<int>(datagram.bytes.size() > 3 ? datagram.bytes[3] : std::byte{});
   const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
   const auto grown = static_cast<int64_t>(memory_in_use()) - static_cast<int64_t>(memory);
-  std::cout << "    " << datagrams << " hostile datagrams in " << seconds << " s, " << static_cast<double>(datagrams) / seconds / 1e6 << " million/s; memory " << grown << " bytes more\n    ";
-  for (int i = 1; i < datagram_fault_count; ++i) std::cout << name(static_cast<DatagramFault>(i)) << ' ' << victim.dropped(static_cast<DatagramFault>(i)) << ", ";
+  std::cout << "    " << datagrams << " hostile datagrams in " << seconds << " s, "
+            << static_cast<double>(datagrams) / seconds / 1e6 << " million/s; memory " << grown << " bytes more\n    ";
+  for (int i = 1; i < datagram_fault_count; ++i)
+    std::cout << name(static_cast<DatagramFault>(i)) << ' ' << victim.dropped(static_cast<DatagramFault>(i)) << ", ";
   std::cout << '\n';
   if (counts_memory) {
     EXPECT_LT(grown, 64 << 10);
@@ -152,8 +165,9 @@ void expect_nothing_of(uint64_t datagrams) {
   EXPECT_EQ(victim.counters().received_frames, received);
   EXPECT_EQ(network.carried, carried) << "something was answered";
   EXPECT_TRUE(ear.losses.empty());
-  for (const auto fault : {DatagramFault::too_short, DatagramFault::magic, DatagramFault::version, DatagramFault::kind, DatagramFault::run, DatagramFault::epoch, DatagramFault::receiver,
-                           DatagramFault::sender, DatagramFault::address, DatagramFault::length, DatagramFault::tag, DatagramFault::duplicate}) {
+  for (const auto fault : {DatagramFault::too_short, DatagramFault::magic, DatagramFault::version, DatagramFault::kind,
+                           DatagramFault::run, DatagramFault::epoch, DatagramFault::receiver, DatagramFault::sender,
+                           DatagramFault::address, DatagramFault::length, DatagramFault::tag, DatagramFault::duplicate}) {
     EXPECT_GT(victim.dropped(fault), datagrams / 1000) << name(fault);
   }
   talk.cluster.pass(second);
@@ -161,9 +175,12 @@ void expect_nothing_of(uint64_t datagrams) {
 }
 
 TEST(UdpHostile, of_unauthenticated_nothing_is_taken_and_everything_counted_once) { expect_nothing_of(100'000 / slower); }
-TEST(LongUdpHostile, of_unauthenticated_nothing_is_taken_and_everything_counted_once) { expect_nothing_of(10'000'000 / slower); }
+TEST(LongUdpHostile, of_unauthenticated_nothing_is_taken_and_everything_counted_once) {
+  expect_nothing_of(10'000'000 / slower);
+}
 
-// A member that says what it likes, with good tags and new numbers, but nothing that ends the link: no more memory than the limits say.
+// A member that says what it likes, with good tags and new numbers, but nothing that ends the link: no more memory than the
+// limits say.
 TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
   VirtualCluster cluster(0);
   constexpr size_t pool_bytes = 4u << 20;
@@ -179,14 +196,16 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
   const DatagramGroup group = flow->group();
   std::cout << "seed " << seed << '\n';
   Random random(seed);
-  Flying datagram{*parse_tcp_endpoint("tcp://" + cluster.endpoint(1)), *parse_tcp_endpoint("tcp://" + cluster.endpoint(0)), {}, 0};
+  Flying datagram{
+      *parse_tcp_endpoint("tcp://" + cluster.endpoint(1)), *parse_tcp_endpoint("tcp://" + cluster.endpoint(0)), {}, 0};
   const auto memory = memory_in_use();
   int64_t most = 0;
   uint32_t number = 1000;
   for (int i = 0; i < 200'000 / slower; ++i) {
     DatagramHeader header;
-    header.kind = std::array{DatagramKind::fragment, DatagramKind::fragment, DatagramKind::control, DatagramKind::path_probe, DatagramKind::control_ack, DatagramKind::repair_request,
-                             DatagramKind::fragment_ack}[random.below(7)];
+    header.kind =
+        std::array{DatagramKind::fragment,    DatagramKind::fragment,       DatagramKind::control,     DatagramKind::path_probe,
+                   DatagramKind::control_ack, DatagramKind::repair_request, DatagramKind::fragment_ack}[random.below(7)];
     header.run_id = group.run_id;
     header.epoch = group.epoch;
     header.sender = static_cast<uint16_t>(1 - group.self);
@@ -196,7 +215,8 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
     header.packet_index = static_cast<uint32_t>(random.below(16));
     header.deadline_us = 16;
     Bytes payload(random.below(200));
-    if (header.kind == DatagramKind::fragment) {  // of frames of the largest size and the most fragments; never the first, whose header would be read
+    if (header.kind == DatagramKind::fragment) {  // of frames of the largest size and the most fragments; never the first,
+                                                  // whose header would be read
       header.slice = fragment_bytes_min;
       header.deadline_us = frame_bytes_max;
       header.packet_index = static_cast<uint32_t>(1 + random.below(frame_bytes_max / fragment_bytes_min - 2));
@@ -233,7 +253,8 @@ TEST(UdpHostile, for_a_peer_that_confirms_nothing_no_more_is_kept_than_the_limit
   const auto memory = memory_in_use();
   const auto payload = pattern(UdpFrames::copied_bytes_max, 1);
   size_t frames = 0;
-  for (; cluster.transports[0]->credit(1) > 0; ++frames) cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
+  for (; cluster.transports[0]->credit(1) > 0; ++frames)
+    cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
   EXPECT_EQ(frames, cluster.options.queue_frames_max);
   int64_t most = 0;
   for (; cluster.ears[0]->losses.empty() && frames < 100'000; ++frames) {
@@ -245,7 +266,8 @@ TEST(UdpHostile, for_a_peer_that_confirms_nothing_no_more_is_kept_than_the_limit
   ASSERT_FALSE(cluster.ears[0]->losses.empty());
   EXPECT_NE(cluster.ears[0]->losses[1].at(0).message().find("it takes none"), std::string::npos);
   if (counts_memory) {
-    EXPECT_LT(most, static_cast<int64_t>(UdpFlow::table_bytes_max + 2 * cluster.options.queue_frames_max * UdpFrames::copied_bytes_max));
+    EXPECT_LT(most, static_cast<int64_t>(UdpFlow::table_bytes_max +
+                                         2 * cluster.options.queue_frames_max * UdpFrames::copied_bytes_max));
   }
 }
 

@@ -12,8 +12,8 @@ namespace {
 using conformance::data_header;
 using conformance::pattern;
 
-// Every process sends a last frame to all others, and leaves as soon as it has theirs: as the node does, first waiting for what it owes, then closing,
-// then waiting for its farewells, then gone.
+// Every process sends a last frame to all others, and leaves as soon as it has theirs: as the node does, first waiting for what
+// it owes, then closing, then waiting for its farewells, then gone.
 class Leaving {
  public:
   Leaving(size_t count, uint64_t seed, double lose) : cluster(count, seed), steps_(count), begun_(count), gone_at_(count) {
@@ -31,7 +31,8 @@ class Leaving {
         if (from != to) cluster.transports[from]->send(static_cast<PeerIndex>(to), data_header(from, bytes), payload, from);
       }
     }
-    ASSERT_TRUE(cluster.until([&] { return std::all_of(steps_.begin(), steps_.end(), [](Step step) { return step == Step::gone; }); }, 30 * second));
+    ASSERT_TRUE(cluster.until(
+        [&] { return std::all_of(steps_.begin(), steps_.end(), [](Step step) { return step == Step::gone; }); }, 30 * second));
   }
   // From having all frames to being gone.
   Nanos slowest() const {
@@ -50,7 +51,8 @@ class Leaving {
     const auto now = cluster.network.now;
     if (steps_[i] == Step::receiving) {
       if (cluster.ears[i]->frames.size() + 1 < steps_.size()) {
-        for (const auto& [peer, why] : cluster.ears[i]->losses) EXPECT_TRUE(has_frame_of(i, peer)) << i << " lacks the frame of " << peer << ": " << why.at(0).message();
+        for (const auto& [peer, why] : cluster.ears[i]->losses)
+          EXPECT_TRUE(has_frame_of(i, peer)) << i << " lacks the frame of " << peer << ": " << why.at(0).message();
         return;
       }
       begun_[i] = now;
@@ -128,7 +130,9 @@ TEST(UdpLeaving, a_drain_that_nobody_answers_is_said_a_few_times) {
   cluster.pass(100 * millisecond);
   int words = 0;
   cluster.paused = 1;
-  cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) { return words += datagram.header().kind == DatagramKind::control, false; };
+  cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) {
+    return words += datagram.header().kind == DatagramKind::control, false;
+  };
   const auto since = cluster.network.now;
   cluster.transports[0]->close(1);
   ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));

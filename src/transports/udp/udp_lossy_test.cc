@@ -14,7 +14,6 @@ using conformance::data_header;
 using conformance::pattern;
 using conformance::same;
 
-
 // What a receiver keeps: ranges by sender and stream.
 class Collector final : public DatagramSink {
  public:
@@ -23,7 +22,8 @@ class Collector final : public DatagramSink {
     size_t ends = 0, tails = 0, repaired = 0, duplicates = 0;
     std::set<uint16_t> contributors;
   };
-  DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos) override {
+  DatagramFault datagram(uint32_t group, Rank from, const DatagramHeader& header, std::span<const std::byte> payload,
+                         Nanos) override {
     EXPECT_EQ(group, group_number);
     ++calls;
     auto& stream = streams[{from, header.op, header.phase}];
@@ -35,7 +35,9 @@ class Collector final : public DatagramSink {
     stream.repaired += (header.flags & datagram_repaired) != 0;
     stream.contributors.insert(header.contributors);
     deadline_us = header.deadline_us;
-    const bool fresh = stream.ranges.emplace(header.slice * ranges_per_slice + header.packet_index, Bytes(payload.begin(), payload.end())).second;
+    const bool fresh =
+        stream.ranges.emplace(header.slice * ranges_per_slice + header.packet_index, Bytes(payload.begin(), payload.end()))
+            .second;
     stream.duplicates += !fresh;
     return fresh ? verdict : DatagramFault::duplicate;
   }
@@ -76,7 +78,8 @@ class UdpLossy : public testing::Test {
   Collector::Stream& got(size_t at, Rank from, StreamName name) { return sinks[at].streams[{from, name.op, name.phase}]; }
   uint64_t dropped(size_t at) const {
     uint64_t sum = 0;
-    for (int fault = 0; fault < datagram_fault_count; ++fault) sum += cluster.transports[at]->dropped(static_cast<DatagramFault>(fault));
+    for (int fault = 0; fault < datagram_fault_count; ++fault)
+      sum += cluster.transports[at]->dropped(static_cast<DatagramFault>(fault));
     return sum;
   }
   // Asks rank `from` for all ranges that are missing of a stream of so many, or confirms it.
@@ -124,7 +127,8 @@ TEST_F(UdpLossy, without_loss_every_range_arrives_once_exactly_as_it_was_cut) {
       EXPECT_TRUE(same(sinks[to].whole(from, 41, 1), payloads[from * 2 + (to > from ? to - 1 : to)]));
       const auto told = sinks[from].sent[{to, 41, uint8_t{1}}];
       EXPECT_EQ(told, 1);
-      EXPECT_EQ(cluster.transports[to]->datagram_counters(group_number, from).dropped[static_cast<size_t>(DatagramFault::tag)], 0u);
+      EXPECT_EQ(cluster.transports[to]->datagram_counters(group_number, from).dropped[static_cast<size_t>(DatagramFault::tag)],
+                0u);
     }
   }
   EXPECT_EQ(sinks[1].deadline_us, 77'000u);
@@ -296,15 +300,20 @@ class UdpLossyFaults : public UdpLossy {
     ASSERT_FALSE(genuine.bytes.empty());
   }
   // Rank 1 hears the changed datagram, counts it under this reason alone, and does nothing else.
-  void expect_dropped(const std::function<void(VirtualNetwork::Flying&, DatagramHeader&)>& change, DatagramFault reason, bool seal = false, bool reaches_sink = false) {
+  void expect_dropped(const std::function<void(VirtualNetwork::Flying&, DatagramHeader&)>& change, DatagramFault reason,
+                      bool seal = false, bool reaches_sink = false) {
     auto datagram = genuine;
     auto header = datagram.header();
     change(datagram, header);
     const auto payload = std::span(datagram.bytes).subspan(std::min(datagram.bytes.size(), sizeof header));
-    if (seal) seal_datagram(header, payload, {link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), DatagramAuth::mac});
+    if (seal)
+      seal_datagram(header, payload,
+                    {link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), DatagramAuth::mac});
     std::memcpy(datagram.bytes.data(), &header, std::min(datagram.bytes.size(), sizeof header));
     datagram.at = cluster.network.now;
-    cluster.network.watcher = [](const VirtualNetwork::Flying& answer) { ADD_FAILURE() << "it was answered, kind " << static_cast<int>(answer.header().kind); };
+    cluster.network.watcher = [](const VirtualNetwork::Flying& answer) {
+      ADD_FAILURE() << "it was answered, kind " << static_cast<int>(answer.header().kind);
+    };
     const auto calls = sinks[1].calls, before = dropped(1), reasons = cluster.transports[1]->dropped(reason);
     cluster.network.inject(datagram);
     cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
@@ -329,7 +338,8 @@ TEST_F(UdpLossyFaults, unknown_kind) {
   expect_dropped([](auto&, auto& header) { header.kind = static_cast<DatagramKind>(99); }, DatagramFault::kind, true);
 }
 TEST_F(UdpLossyFaults, kind_of_links_in_a_group) {
-  expect_dropped([](auto&, auto& header) { header.kind = DatagramKind::fragment, header.flow_seq += 100; }, DatagramFault::kind, true);
+  expect_dropped([](auto&, auto& header) { header.kind = DatagramKind::fragment, header.flow_seq += 100; }, DatagramFault::kind,
+                 true);
 }
 TEST_F(UdpLossyFaults, other_run) {
   expect_dropped([](auto&, auto& header) { header.run_id ^= 1; }, DatagramFault::run, true);
@@ -368,28 +378,33 @@ TEST_F(UdpLossyFaults, sent_again_although_it_had_arrived) {
   expect_dropped([](auto&, auto& header) { header.flow_seq += 100; }, DatagramFault::duplicate, true, true);
 }
 TEST_F(UdpLossyFaults, verdicts_of_the_sink_are_counted_by_sender) {
-  for (const auto fault : {DatagramFault::op_old, DatagramFault::op_ahead, DatagramFault::place, DatagramFault::size, DatagramFault::late}) {
+  for (const auto fault :
+       {DatagramFault::op_old, DatagramFault::op_ahead, DatagramFault::place, DatagramFault::size, DatagramFault::late}) {
     sinks[1].verdict = fault;
-    expect_dropped([&](auto&, auto& header) { header.flow_seq += header.packet_index = 100 + static_cast<uint32_t>(fault); }, fault, true, true);
+    expect_dropped([&](auto&, auto& header) { header.flow_seq += header.packet_index = 100 + static_cast<uint32_t>(fault); },
+                   fault, true, true);
     EXPECT_EQ(cluster.transports[1]->datagram_counters(group_number, 0).dropped[static_cast<size_t>(fault)], 1u);
     EXPECT_EQ(cluster.transports[1]->datagram_counters(group_number, 2).dropped[static_cast<size_t>(fault)], 0u);
   }
 }
 
-// A recorded half second of a link and of a group, said again in full and with bits flipped: nothing of it arrives twice or at all.
+// A recorded half second of a link and of a group, said again in full and with bits flipped: nothing of it arrives twice or at
+// all.
 TEST_F(UdpLossyFaults, a_recorded_conversation_said_again_changes_nothing) {
   std::vector<VirtualNetwork::Flying> recorded;
   cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) { recorded.push_back(datagram); };
   const auto payload = pattern(50'000, 4);
   cluster.transports[0]->send_stream(group_number, stream(1, payload, {.op = 2, .phase = 0}));
   for (uint64_t i = 0; i < 5; ++i) cluster.transports[0]->send(1, data_header(i, payload.size()), payload, i);
-  ASSERT_TRUE(cluster.until([&] { return cluster.ears[1]->frames.size() == 5 && got(1, 0, {.op = 2, .phase = 0}).ranges.size() == 50; }));
+  ASSERT_TRUE(cluster.until(
+      [&] { return cluster.ears[1]->frames.size() == 5 && got(1, 0, {.op = 2, .phase = 0}).ranges.size() == 50; }));
   cluster.pass(50 * millisecond);
   cluster.network.watcher = nullptr;
   Random random(3);
   for (int round = 0; round < 2; ++round) {
     for (auto datagram : recorded) {
-      if (round == 1) datagram.bytes[random.below(datagram.bytes.size())] ^= std::byte{static_cast<uint8_t>(1u << random.below(8))};
+      if (round == 1)
+        datagram.bytes[random.below(datagram.bytes.size())] ^= std::byte{static_cast<uint8_t>(1u << random.below(8))};
       datagram.at = cluster.network.now;
       cluster.network.inject(datagram);
       cluster.turn();

@@ -9,7 +9,8 @@ namespace {
 using conformance::data_header;
 using conformance::pattern;
 
-// The kernel is told that the way to a peer works while what is sent arrives there: that the peer is heard says nothing of the way there.
+// The kernel is told that the way to a peer works while what is sent arrives there: that the peer is heard says nothing of the
+// way there.
 TEST(UdpNeighbour, is_confirmed_by_what_arrives_there_not_by_what_comes_from_there) {
   VirtualCluster cluster(2);
   cluster.link_all();

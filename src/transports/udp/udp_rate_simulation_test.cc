@@ -1,4 +1,5 @@
-// The rate control against a virtual bottleneck: one link with a short queue, some random loss behind it, one or several senders.
+// The rate control against a virtual bottleneck: one link with a short queue, some random loss behind it, one or several
+// senders.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -16,12 +17,12 @@ namespace {
 constexpr uint32_t datagram_bytes = 1472, wire_bytes = datagram_bytes + 28;
 
 struct LinkSettings {
-  double rate = 25e6;          // bytes/s: 200 Mbit/s
+  double rate = 25e6;  // bytes/s: 200 Mbit/s
   size_t queue_bytes = 256'000;
   Nanos delay = 100 * microsecond;  // each way
-  double loss = 0;             // of datagrams and of feedback
-  uint64_t start = 1'250'000;  // of each sender
-  Nanos on = never, off = 0;   // senders pause for `off` after each `on`
+  double loss = 0;                  // of datagrams and of feedback
+  uint64_t start = 1'250'000;       // of each sender
+  Nanos on = never, off = 0;        // senders pause for `off` after each `on`
 };
 
 class Bottleneck {
@@ -52,11 +53,14 @@ class Bottleneck {
   };
   Counts take_counts(size_t sender) { return std::exchange(senders_[sender]->counts, {}); }
   RateControl& control(size_t sender) { return senders_[sender]->control; }
-  size_t queued_bytes(Nanos now) const { return free_at_ <= now ? 0 : static_cast<size_t>(static_cast<double>(free_at_ - now) * 1e-9 * settings_.rate); }
+  size_t queued_bytes(Nanos now) const {
+    return free_at_ <= now ? 0 : static_cast<size_t>(static_cast<double>(free_at_ - now) * 1e-9 * settings_.rate);
+  }
 
  private:
   struct Sender {
-    Sender(const LinkSettings& settings, uint32_t offset) : control({.start = settings.start}), bucket(settings.start, datagram_bytes), clock_offset(offset) {}
+    Sender(const LinkSettings& settings, uint32_t offset)
+        : control({.start = settings.start}), bucket(settings.start, datagram_bytes), clock_offset(offset) {}
     RateControl control;
     RttEstimator rtt;
     TokenBucket bucket;
@@ -81,7 +85,9 @@ class Bottleneck {
     auto& sender = *senders_[event.sender];
     const Nanos now = event.at;
     if (settings_.on != never && now % (settings_.on + settings_.off) > settings_.on) {
-      return push({.at = (now / (settings_.on + settings_.off) + 1) * (settings_.on + settings_.off), .kind = Kind::send, .sender = event.sender});
+      return push({.at = (now / (settings_.on + settings_.off) + 1) * (settings_.on + settings_.off),
+                   .kind = Kind::send,
+                   .sender = event.sender});
     }
     while (sender.bucket.take(datagram_bytes, now)) {
       sender.control.sent(datagram_bytes);
@@ -93,7 +99,11 @@ class Bottleneck {
       }
       free_at_ = std::max(free_at_, now) + static_cast<Nanos>(wire_bytes / settings_.rate * 1e9);
       if (random_.chance(settings_.loss)) continue;
-      push({.at = free_at_ + settings_.delay, .kind = Kind::arrive, .sender = event.sender, .flow_seq = flow_seq, .sent_at_us = us(now)});
+      push({.at = free_at_ + settings_.delay,
+            .kind = Kind::arrive,
+            .sender = event.sender,
+            .flow_seq = flow_seq,
+            .sent_at_us = us(now)});
     }
     push({.at = sender.bucket.ready_at(datagram_bytes, now), .kind = Kind::send, .sender = event.sender});
   }
@@ -103,7 +113,8 @@ class Bottleneck {
     ++sender.counts.arrived;
     sender.meter.arrived(event.flow_seq, event.sent_at_us, us(event.at) + sender.clock_offset, event.at);
     if (sender.meter.due() <= event.at) return answer(event.sender, event.at);
-    if (!std::exchange(sender.report_planned, true)) push({.at = sender.meter.due(), .kind = Kind::report, .sender = event.sender});
+    if (!std::exchange(sender.report_planned, true))
+      push({.at = sender.meter.due(), .kind = Kind::report, .sender = event.sender});
   }
   void report(const Event& event) {
     auto& sender = *senders_[event.sender];
@@ -116,12 +127,14 @@ class Bottleneck {
   void answer(size_t index, Nanos now) {
     auto& sender = *senders_[index];
     const auto report = sender.meter.report(0, us(now) + sender.clock_offset);
-    if (!random_.chance(settings_.loss)) push({.at = now + settings_.delay, .kind = Kind::feedback, .sender = index, .report = report});
+    if (!random_.chance(settings_.loss))
+      push({.at = now + settings_.delay, .kind = Kind::feedback, .sender = index, .report = report});
   }
   void feedback(const Event& event) {
     auto& sender = *senders_[event.sender];
     sender.rtt.echoed(us(event.at), event.report.echo_sent_at_us, event.report.echo_held_us);
-    if (sender.control.feedback(event.report, sender.rtt, event.at)) sender.bucket.set(sender.control.rate(), datagram_bytes, event.at);
+    if (sender.control.feedback(event.report, sender.rtt, event.at))
+      sender.bucket.set(sender.control.rate(), datagram_bytes, event.at);
   }
 
   LinkSettings settings_;
@@ -146,7 +159,8 @@ Outcome measure(Bottleneck& link, const LinkSettings& settings, size_t senders, 
     const auto counts = link.take_counts(i);
     sent += counts.sent;
     dropped += counts.queue_drops;
-    outcome.shares.push_back(static_cast<double>((counts.sent - counts.queue_drops) * wire_bytes) / (settings.rate * static_cast<double>(to - from) * 1e-9));
+    outcome.shares.push_back(static_cast<double>((counts.sent - counts.queue_drops) * wire_bytes) /
+                             (settings.rate * static_cast<double>(to - from) * 1e-9));
     outcome.together += outcome.shares.back();
   }
   outcome.queue_loss = static_cast<double>(dropped) / static_cast<double>(sent);

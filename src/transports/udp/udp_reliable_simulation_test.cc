@@ -1,5 +1,5 @@
-// Whole frames over a virtual link that loses, delays, reorders and doubles datagrams in both directions: everything between a frame and its datagrams,
-// put together without a socket.
+// Whole frames over a virtual link that loses, delays, reorders and doubles datagrams in both directions: everything between a
+// frame and its datagrams, put together without a socket.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/random.h"
-#include "transports/udp/reliable/udp_fragments.h"
-#include "transports/udp/reliable/udp_loss_detector.h"
 #include "transports/udp/path/udp_pacer.h"
 #include "transports/udp/path/udp_rate_control.h"
+#include "transports/udp/reliable/udp_fragments.h"
+#include "transports/udp/reliable/udp_loss_detector.h"
 #include "transports/udp/reliable/udp_reassembler.h"
 
 namespace unisono {
@@ -35,7 +35,12 @@ struct Frame {
 
 class Network : Sink {
  public:
-  Network(const PathSettings& path, uint64_t seed) : path_(path), random_(seed), pool_({.owner_bytes_max = path.owner_bytes_max}), bucket_(12'500'000, 1472), control_({.start = 12'500'000}) {}
+  Network(const PathSettings& path, uint64_t seed)
+      : path_(path),
+        random_(seed),
+        pool_({.owner_bytes_max = path.owner_bytes_max}),
+        bucket_(12'500'000, 1472),
+        control_({.start = 12'500'000}) {}
 
   void send_frame(uint32_t payload_bytes) {
     Frame frame;
@@ -51,13 +56,15 @@ class Network : Sink {
   // Until all frames are known to have arrived, or `until`.
   bool run(Nanos until) {
     while (confirmed_ < frames_.size() && now_ < until) {
-      while (pushed_ < frames_.size() && !queue_.full()) queue_.push(64 + frames_[pushed_++].header.payload_bytes, ethernet_fragment_bytes);
+      while (pushed_ < frames_.size() && !queue_.full())
+        queue_.push(64 + frames_[pushed_++].header.payload_bytes, ethernet_fragment_bytes);
       transmit();
       Nanos next = std::min({losses_.due(), acks_.due(), wake_});
       if (!air_.empty()) next = std::min(next, air_.top().at);
       if (next == never || sent_ > 100 * fragments_ + 1000) return false;
       now_ = std::max(now_, next);
-      for (; !air_.empty() && air_.top().at <= now_; air_.pop()) air_.top().acknowledgement.empty() ? receive(air_.top()) : hear(air_.top());
+      for (; !air_.empty() && air_.top().at <= now_; air_.pop())
+        air_.top().acknowledgement.empty() ? receive(air_.top()) : hear(air_.top());
       if (acks_.due() <= now_) acknowledge();
       if (losses_.due() <= now_) {
         lost_.clear();
@@ -68,9 +75,9 @@ class Network : Sink {
     return confirmed_ == frames_.size();
   }
 
-  uint64_t sent() const { return sent_; }                // datagrams with fragments
+  uint64_t sent() const { return sent_; }  // datagrams with fragments
   uint64_t acknowledgements() const { return acks_sent_; }
-  uint64_t fragments() const { return fragments_; }      // of all frames
+  uint64_t fragments() const { return fragments_; }  // of all frames
   const LossDetector& losses() const { return losses_; }
   Nanos now() const { return now_; }
   size_t delivered() const { return delivered_; }
@@ -109,7 +116,8 @@ class Network : Sink {
       control_.sent(place->bytes() + 56);
       ++sent_;
       free_at_ = std::max(free_at_, now_) + static_cast<Nanos>((place->bytes() + 84) / path_.rate * 1e9);
-      put_on_air({.at = free_at_, .flow_seq = flow_seq_, .sent_at_us = us(now_), .place = *place, .acknowledgement{}}, bad_there_);
+      put_on_air({.at = free_at_, .flow_seq = flow_seq_, .sent_at_us = us(now_), .place = *place, .acknowledgement{}},
+                 bad_there_);
     }
   }
 
@@ -232,7 +240,8 @@ TEST(ReliableSimulation, an_outage_makes_no_storm_and_the_rest_follows_soon_afte
   EXPECT_FALSE(network.run(3 * second));
   ASSERT_TRUE(network.run(11 * second));
   EXPECT_LE(network.now(), 3 * second + 200 * millisecond);
-  EXPECT_LE(network.sent(), network.fragments() + network.fragments() / 10 + 600) << "what was under way, and two datagrams per 50 ms";
+  EXPECT_LE(network.sent(), network.fragments() + network.fragments() / 10 + 600)
+      << "what was under way, and two datagrams per 50 ms";
 }
 
 TEST(ReliableSimulation, one_short_frame_takes_a_round_trip_and_few_datagrams) {
@@ -254,7 +263,8 @@ TEST(ReliableSimulation, a_receiver_short_of_memory_gets_everything_in_the_end) 
   for (int i = 0; i < 100; ++i) network.send_frame(200'000);
   ASSERT_TRUE(network.run(30 * second));
   EXPECT_EQ(network.delivered(), 100u);
-  EXPECT_LE(network.sent(), 20 * network.fragments()) << "1 MiB for a hundred frames of 200 kB: most is refused, again and again, but ever more seldom";
+  EXPECT_LE(network.sent(), 20 * network.fragments())
+      << "1 MiB for a hundred frames of 200 kB: most is refused, again and again, but ever more seldom";
 }
 
 }  // namespace

@@ -16,17 +16,19 @@
 namespace unisono {
 namespace {
 
-constexpr size_t datagrams_per_call = 256;   // of sending
-constexpr size_t messages_per_call = 32;     // of receiving: with a run in each they are 2 MiB
-constexpr size_t run_datagrams_max = 64;     // UDP_MAX_SEGMENTS of every kernel that has UDP_SEGMENT
-constexpr size_t run_bytes_max = 65507;      // a run is one IP packet until it is cut
+constexpr size_t datagrams_per_call = 256;  // of sending
+constexpr size_t messages_per_call = 32;    // of receiving: with a run in each they are 2 MiB
+constexpr size_t run_datagrams_max = 64;    // UDP_MAX_SEGMENTS of every kernel that has UDP_SEGMENT
+constexpr size_t run_bytes_max = 65507;     // a run is one IP packet until it is cut
 constexpr size_t run_buffer_bytes = 65536;
-constexpr int tries_max = 3;                 // an error that comes so often in a row is the datagram's own
-constexpr int errors_per_call = 64;          // a flood of them must not hold up what else there is
+constexpr int tries_max = 3;         // an error that comes so often in a row is the datagram's own
+constexpr int errors_per_call = 64;  // a flood of them must not hold up what else there is
 constexpr size_t cache_line = 64;
-constexpr Nanos wait_max = 10 * second;      // what would have waited longer came before somebody set the clock on the wall
+constexpr Nanos wait_max = 10 * second;  // what would have waited longer came before somebody set the clock on the wall
 
-bool set_option(int socket, int level, int name, int value) { return ::setsockopt(socket, level, name, &value, sizeof value) == 0; }
+bool set_option(int socket, int level, int name, int value) {
+  return ::setsockopt(socket, level, name, &value, sizeof value) == 0;
+}
 
 int get_option(int socket, int level, int name) {
   int value = 0;
@@ -71,10 +73,19 @@ size_t run_of(std::span<const OutDatagram> batch) {
   return count;
 }
 
-// May mean something that was sent before, by any call: the network answers late, and the kernel tells at the next occasion, once.
+// May mean something that was sent before, by any call: the network answers late, and the kernel tells at the next occasion,
+// once.
 bool may_be_about_the_past(int error) {
   switch (error) {
-    case ECONNREFUSED: case EHOSTUNREACH: case ENETUNREACH: case EHOSTDOWN: case ENONET: case ENOPROTOOPT: case EOPNOTSUPP: case EPROTO: case EACCES:
+    case ECONNREFUSED:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case ENONET:
+    case ENOPROTOOPT:
+    case EOPNOTSUPP:
+    case EPROTO:
+    case EACCES:
     case EMSGSIZE: return true;
     default: return false;
   }
@@ -83,7 +94,8 @@ bool may_be_about_the_past(int error) {
 SendStop stop_of(int error) {
   switch (error) {
     case EAGAIN: return SendStop::would_block;
-    case ENOBUFS: case ENOMEM: return SendStop::no_buffers;
+    case ENOBUFS:
+    case ENOMEM: return SendStop::no_buffers;
     case EMSGSIZE: return SendStop::too_long;
     case EPERM: return SendStop::firewalled;
     default: return SendStop::other;
@@ -166,12 +178,15 @@ UdpSocket::~UdpSocket() = default;
 
 Result<std::unique_ptr<UdpSocket>> UdpSocket::make(const UdpSocketOptions& options) {
   const int family = options.address.family();
-  if (family != AF_INET && family != AF_INET6) return Status(Code::invalid, "udp: a socket needs an IPv4 or IPv6 address of this host");
+  if (family != AF_INET && family != AF_INET6)
+    return Status(Code::invalid, "udp: a socket needs an IPv4 or IPv6 address of this host");
   if (options.datagram_bytes_max < datagram_header_bytes || options.datagram_bytes_max > run_bytes_max) {
-    return Status(Code::invalid, "udp: datagrams of " + std::to_string(options.datagram_bytes_max) + " bytes: from 56 to 65507 are possible");
+    return Status(Code::invalid,
+                  "udp: datagrams of " + std::to_string(options.datagram_bytes_max) + " bytes: from 56 to 65507 are possible");
   }
   Descriptor socket(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.open()) return Status(Code::unsupported, "udp: no socket for " + options.address.to_string() + ": " + error_text(errno));
+  if (!socket.open())
+    return Status(Code::unsupported, "udp: no socket for " + options.address.to_string() + ": " + error_text(errno));
   std::unique_ptr<UdpSocket> made(new UdpSocket(std::move(socket)));
   if (auto status = made->set_up(options); !status.ok()) return status;
   return made;
@@ -180,18 +195,23 @@ Result<std::unique_ptr<UdpSocket>> UdpSocket::make(const UdpSocketOptions& optio
 Status UdpSocket::set_up(const UdpSocketOptions& options) {
   const int socket = socket_.get();
   const bool wide = options.address.family() == AF_INET6;
-  const auto fail = [&](Code code, const char* what) { return Status(code, "udp: " + std::string(what) + " " + options.address.to_string() + ": " + error_text(errno)); };
+  const auto fail = [&](Code code, const char* what) {
+    return Status(code, "udp: " + std::string(what) + " " + options.address.to_string() + ": " + error_text(errno));
+  };
   if (wide && !set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1)) return fail(Code::unsupported, "cannot keep IPv4 apart at");
-  const bool whole = wide ? set_option(socket, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) : set_option(socket, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+  const bool whole = wide ? set_option(socket, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO)
+                          : set_option(socket, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   if (!whole) return fail(Code::unsupported, "cannot forbid fragments at");
 
-  // The rest makes it better, and works without. Errors of the network come with the address that they are about; and only with this on does the kernel tell of
-  // datagrams that its own queues drop (ENOBUFS).
+  // The rest makes it better, and works without. Errors of the network come with the address that they are about; and only with
+  // this on does the kernel tell of datagrams that its own queues drop (ENOBUFS).
   (void)(wide ? set_option(socket, IPPROTO_IPV6, IPV6_RECVERR, 1) : set_option(socket, IPPROTO_IP, IP_RECVERR, 1));
   (void)set_option(socket, SOL_SOCKET, SO_RXQ_OVFL, 1);
   (void)set_option(socket, SOL_SOCKET, SO_TIMESTAMPNS, 1);
-  if (!set_option(socket, SOL_SOCKET, SO_RCVBUFFORCE, options.receive_buffer_bytes)) (void)set_option(socket, SOL_SOCKET, SO_RCVBUF, options.receive_buffer_bytes);
-  if (!set_option(socket, SOL_SOCKET, SO_SNDBUFFORCE, options.send_buffer_bytes)) (void)set_option(socket, SOL_SOCKET, SO_SNDBUF, options.send_buffer_bytes);
+  if (!set_option(socket, SOL_SOCKET, SO_RCVBUFFORCE, options.receive_buffer_bytes))
+    (void)set_option(socket, SOL_SOCKET, SO_RCVBUF, options.receive_buffer_bytes);
+  if (!set_option(socket, SOL_SOCKET, SO_SNDBUFFORCE, options.send_buffer_bytes))
+    (void)set_option(socket, SOL_SOCKET, SO_SNDBUF, options.send_buffer_bytes);
   send_runs_ = options.segmentation_offload && get_option(socket, SOL_UDP, UDP_SEGMENT) >= 0;
   receive_runs_ = options.receive_offload && set_option(socket, SOL_UDP, UDP_GRO, 1);
 
@@ -205,7 +225,8 @@ Status UdpSocket::set_up(const UdpSocketOptions& options) {
 int UdpSocket::receive_buffer_bytes() const { return get_option(socket_.get(), SOL_SOCKET, SO_RCVBUF); }
 int UdpSocket::send_buffer_bytes() const { return get_option(socket_.get(), SOL_SOCKET, SO_SNDBUF); }
 
-// --- sending -------------------------------------------------------------------------------------------------------------------
+// --- sending
+// -------------------------------------------------------------------------------------------------------------------
 
 SendOutcome UdpSocket::send(std::span<const OutDatagram> batch) {
   SendOutcome outcome;
@@ -237,7 +258,8 @@ void UdpSocket::give(std::span<const OutDatagram> batch, size_t messages, SendOu
   size_t done = 0;  // of the batch
   int tries = 0;
   for (size_t at = 0; at < messages;) {
-    const int count = ::sendmmsg(socket_.get(), &outbox_->messages[at], static_cast<unsigned>(messages - at), flags_for(batch[0]));
+    const int count =
+        ::sendmmsg(socket_.get(), &outbox_->messages[at], static_cast<unsigned>(messages - at), flags_for(batch[0]));
     ++counters_.sent_calls;
     if (count > 0) {
       // What stopped it was not told, and will not be told again if it was about the past.
@@ -256,7 +278,8 @@ void UdpSocket::give(std::span<const OutDatagram> batch, size_t messages, SendOu
       errors_waiting_ = true;
       if (++tries < tries_max) continue;
     }
-    if (outbox_->counts[at] > 1 && stop_of(error) != SendStop::would_block && stop_of(error) != SendStop::no_buffers && error != EPERM) {
+    if (outbox_->counts[at] > 1 && stop_of(error) != SendStop::would_block && stop_of(error) != SendStop::no_buffers &&
+        error != EPERM) {
       // Is it the datagram, or that it is in a run? Alone it shows. Kernels and devices refuse runs with various numbers.
       error = give_alone(batch[done]);
       if (error == 0) {
@@ -283,7 +306,8 @@ int UdpSocket::give_alone(const OutDatagram& datagram) {
   }
 }
 
-// --- receiving -----------------------------------------------------------------------------------------------------------------
+// --- receiving
+// -----------------------------------------------------------------------------------------------------------------
 
 ReceiveOutcome UdpSocket::receive(DatagramInbox& inbox, size_t datagrams_max) {
   ReceiveOutcome outcome;
@@ -367,12 +391,14 @@ void UdpSocket::read_errors(DatagramInbox& inbox) {
     }
     about.bytes = message.msg_namelen;
     for (auto* note = CMSG_FIRSTHDR(&message); note != nullptr; note = CMSG_NXTHDR(&message, note)) {
-      const bool error = (note->cmsg_level == SOL_IP && note->cmsg_type == IP_RECVERR) || (note->cmsg_level == SOL_IPV6 && note->cmsg_type == IPV6_RECVERR);
+      const bool error = (note->cmsg_level == SOL_IP && note->cmsg_type == IP_RECVERR) ||
+                         (note->cmsg_level == SOL_IPV6 && note->cmsg_type == IPV6_RECVERR);
       sock_extended_err what{};
       if (!error || note->cmsg_len < CMSG_LEN(sizeof what)) continue;
       std::memcpy(&what, CMSG_DATA(note), sizeof what);
       const bool by_network = what.ee_origin == SO_EE_ORIGIN_ICMP || what.ee_origin == SO_EE_ORIGIN_ICMP6;
-      // Only a host says that nobody is there. That it cannot be reached now is a loss; send tells of datagrams that are too long.
+      // Only a host says that nobody is there. That it cannot be reached now is a loss; send tells of datagrams that are too
+      // long.
       if (!by_network || what.ee_errno != ECONNREFUSED) continue;
       ++counters_.refused;
       inbox.refused(about);
@@ -380,11 +406,14 @@ void UdpSocket::read_errors(DatagramInbox& inbox) {
   }
 }
 
-// The kernel tells its count with each datagram, as it was when that one came; those that were dropped after the last one are known only here.
+// The kernel tells its count with each datagram, as it was when that one came; those that were dropped after the last one are
+// known only here.
 void UdpSocket::read_own_drops() {
   std::array<uint32_t, SK_MEMINFO_VARS> values{};
   socklen_t bytes = sizeof values;
-  if (::getsockopt(socket_.get(), SOL_SOCKET, SO_MEMINFO, values.data(), &bytes) == 0 && bytes > SK_MEMINFO_DROPS * sizeof values[0]) own_drops_.saw(values[SK_MEMINFO_DROPS]);
+  if (::getsockopt(socket_.get(), SOL_SOCKET, SO_MEMINFO, values.data(), &bytes) == 0 &&
+      bytes > SK_MEMINFO_DROPS * sizeof values[0])
+    own_drops_.saw(values[SK_MEMINFO_DROPS]);
 }
 
 }  // namespace unisono

@@ -1,8 +1,9 @@
 // A UDP socket of the kernel: the only file of the UDP transport with system calls for data.
 //
-// Nothing is fragmented. Datagrams are given to the kernel in batches, header and payload from where they lie; runs of equal size to one address go
-// through it as one (segmentation offload) where it can, and such runs are received as one likewise. Sockets are of one family. Clocks are read here for one
-// thing: when the kernel says that a datagram came, as a time of CLOCK_MONOTONIC.
+// Nothing is fragmented. Datagrams are given to the kernel in batches, header and payload from where they lie; runs of equal
+// size to one address go through it as one (segmentation offload) where it can, and such runs are received as one likewise.
+// Sockets are of one family. Clocks are read here for one thing: when the kernel says that a datagram came, as a time of
+// CLOCK_MONOTONIC.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +19,21 @@
 namespace unisono {
 
 struct UdpSocketOptions {
-  TcpAddress address{};                    // of an interface, or the wildcard; port 0: the kernel chooses
-  uint32_t datagram_bytes_max = 65507;     // that can be received whole
-  int receive_buffer_bytes = 16 << 20;     // asked of the kernel, which may give less
+  TcpAddress address{};                 // of an interface, or the wildcard; port 0: the kernel chooses
+  uint32_t datagram_bytes_max = 65507;  // that can be received whole
+  int receive_buffer_bytes = 16 << 20;  // asked of the kernel, which may give less
   int send_buffer_bytes = 4 << 20;
-  bool segmentation_offload = true;        // of what is sent
-  // Costs 64 KiB per buffer of the ring, whatever datagram_bytes_max is; and own_drops counts a run that was dropped as one datagram.
+  bool segmentation_offload = true;  // of what is sent
+  // Costs 64 KiB per buffer of the ring, whatever datagram_bytes_max is; and own_drops counts a run that was dropped as one
+  // datagram.
   bool receive_offload = true;
 };
 
 struct UdpSocketCounters {
-  uint64_t sent = 0, received = 0;         // datagrams
+  uint64_t sent = 0, received = 0;  // datagrams
   uint64_t sent_calls = 0, received_calls = 0;
-  uint64_t sent_in_runs = 0;               // of sent: through segmentation offload
-  uint64_t refused = 0;                    // errors of the network about what was sent (closed port, unreachable host)
+  uint64_t sent_in_runs = 0;  // of sent: through segmentation offload
+  uint64_t refused = 0;       // errors of the network about what was sent (closed port, unreachable host)
 };
 
 // What a counter of 32 bits that only grows, and wraps, has counted. It is told in any order, but never half its range apart.
@@ -84,7 +86,7 @@ class UdpSocket final : public DatagramSocket {
   Descriptor socket_;
   TcpAddress address_;
   bool send_runs_ = false, receive_runs_ = false;
-  bool errors_waiting_ = false;            // in the kernel's queue, which keeps the handle readable
+  bool errors_waiting_ = false;  // in the kernel's queue, which keeps the handle readable
   WrappingCount own_drops_;
   UdpSocketCounters counters_;
   std::unique_ptr<Outbox> outbox_;

@@ -1,4 +1,5 @@
-// UDP sockets at the edges: kernels that refuse runs, unauthenticated peers' datagrams, addresses that cannot be had, counters that wrap, memory.
+// UDP sockets at the edges: kernels that refuse runs, unauthenticated peers' datagrams, addresses that cannot be had, counters
+// that wrap, memory.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -93,14 +94,16 @@ TEST(UdpSocketRuns, have_64_datagrams_at_most) {
   auto to = address_of("127.0.0.1");
   const int on = 1;
   ASSERT_EQ(::bind(receiver.get(), to.get(), to.bytes), 0);
-  if (!sender->segmentation_offload() || ::setsockopt(receiver.get(), SOL_UDP, UDP_GRO, &on, sizeof on) != 0) GTEST_SKIP() << "this kernel has no runs";
+  if (!sender->segmentation_offload() || ::setsockopt(receiver.get(), SOL_UDP, UDP_GRO, &on, sizeof on) != 0)
+    GTEST_SKIP() << "this kernel has no runs";
   to = local_address(receiver.get());
   const Bytes payload(44);
   EXPECT_EQ(sender->send(equal_ones(150, to, payload)), (SendOutcome{.taken = 150}));
   std::vector<ptrdiff_t> runs;
   pollfd wait{receiver.get(), POLLIN, 0};
   Bytes memory(65536);
-  while (runs.size() < 3 && ::poll(&wait, 1, 5'000) > 0) runs.push_back(::recv(receiver.get(), memory.data(), memory.size(), 0));
+  while (runs.size() < 3 && ::poll(&wait, 1, 5'000) > 0)
+    runs.push_back(::recv(receiver.get(), memory.data(), memory.size(), 0));
   EXPECT_EQ(runs, (std::vector<ptrdiff_t>{6400, 6400, 2200}));
 }
 
@@ -129,7 +132,8 @@ TEST(UdpSocket, shows_that_a_datagram_was_longer_than_it_takes) {
     narrow.receive_offload = aggregation;
     const auto sender = make(options()), receiver = make(narrow);
     const Bytes longer(1473 - datagram_header_bytes), longest(60'000), fitting(1472 - datagram_header_bytes);
-    for (const auto* payload : {&longer, &longest, &fitting}) EXPECT_EQ(sender->send(equal_ones(1, receiver->address(), *payload)), (SendOutcome{.taken = 1}));
+    for (const auto* payload : {&longer, &longest, &fitting})
+      EXPECT_EQ(sender->send(equal_ones(1, receiver->address(), *payload)), (SendOutcome{.taken = 1}));
     Sizes inbox;
     receive_all(*receiver, inbox, 3);
     ASSERT_EQ(inbox.sizes.size(), 3u);

@@ -1,5 +1,5 @@
-// What the kernel says when it does not take a datagram: a full socket, a full queue behind it, a firewall, a narrow interface. In a network of the test's own, so this needs root,
-// and the programs ip, tc and nft.
+// What the kernel says when it does not take a datagram: a full socket, a full queue behind it, a firewall, a narrow interface.
+// In a network of the test's own, so this needs root, and the programs ip, tc and nft.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -66,7 +66,8 @@ struct Numbers final : DatagramInbox {
 };
 
 std::vector<OutDatagram> numbered(size_t count, const TcpAddress& to, const Bytes& payload) {
-  std::vector<OutDatagram> batch(count, {.to = &to, .header = {.payload_bytes = static_cast<uint16_t>(payload.size())}, .payload = payload});
+  std::vector<OutDatagram> batch(
+      count, {.to = &to, .header = {.payload_bytes = static_cast<uint16_t>(payload.size())}, .payload = payload});
   for (size_t i = 0; i < count; ++i) batch[i].header.op = static_cast<uint32_t>(i);
   return batch;
 }
@@ -109,7 +110,8 @@ void full_socket(bool runs) {
 
 TEST(UdpSocketKernel, a_full_socket_blocks_until_it_is_writable_and_nothing_is_lost) {
   for (const bool runs : {false, true}) {
-    if (!in_new_network("tc qdisc add dev lo root tbf rate 80mbit burst 70kb limit 10mb", [&] { full_socket(runs); })) GTEST_SKIP();
+    if (!in_new_network("tc qdisc add dev lo root tbf rate 80mbit burst 70kb limit 10mb", [&] { full_socket(runs); }))
+      GTEST_SKIP();
   }
 }
 

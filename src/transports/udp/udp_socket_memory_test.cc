@@ -1,4 +1,5 @@
-// Sending and receiving take no memory once a socket is made. This file replaces the global operator new of the whole test program, and counts.
+// Sending and receiving take no memory once a socket is made. This file replaces the global operator new of the whole test
+// program, and counts.
 #include <array>
 #include <vector>
 
@@ -41,7 +42,8 @@ TEST(UdpSocketMemory, is_all_taken_when_the_socket_is_made) {
   auto& in = **receiver;
   const auto closed = UdpSocket::make({.address = here.value()}).value()->address();
   const std::array<std::byte, 100> payload{};
-  const OutDatagram one{.to = &in.address(), .header = {.payload_bytes = 100}, .payload = payload}, astray{.to = &closed, .header = {.payload_bytes = 100}, .payload = payload};
+  const OutDatagram one{.to = &in.address(), .header = {.payload_bytes = 100}, .payload = payload},
+      astray{.to = &closed, .header = {.payload_bytes = 100}, .payload = payload};
   std::vector<OutDatagram> batch(300, one);
   batch[100] = batch[200] = astray;
   Count seen;

@@ -76,7 +76,8 @@ Bytes random_bytes(Random& random, size_t count) {
 void expect_same(const std::vector<Bytes>& seen, const std::vector<Bytes>& expected) {
   EXPECT_EQ(seen.size(), expected.size());
   for (size_t i = 0; i < std::min(seen.size(), expected.size()); ++i) {
-    ASSERT_TRUE(seen[i] == expected[i]) << "datagram " << i << ": " << seen[i].size() << " bytes, expected " << expected[i].size();
+    ASSERT_TRUE(seen[i] == expected[i]) << "datagram " << i << ": " << seen[i].size() << " bytes, expected "
+                                        << expected[i].size();
   }
 }
 
@@ -92,7 +93,9 @@ struct Batch {
     for (const auto size : sizes) {
       payloads.push_back(random_bytes(random, size - datagram_header_bytes));
       const auto& payload = payloads.back();
-      DatagramHeader header{.op = static_cast<uint32_t>(random.next()), .payload_bytes = static_cast<uint16_t>(payload.size()), .tag = random.next()};
+      DatagramHeader header{.op = static_cast<uint32_t>(random.next()),
+                            .payload_bytes = static_cast<uint16_t>(payload.size()),
+                            .tag = random.next()};
       datagrams.push_back({.to = &to, .header = header, .payload = payload});
       const auto head = std::as_bytes(std::span(&header, 1));
       expected.emplace_back(head.begin(), head.end());
@@ -124,10 +127,13 @@ class UdpSocketOf : public testing::TestWithParam<std::tuple<int, bool, bool>> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, UdpSocketOf, testing::Combine(testing::Values(AF_INET, AF_INET6), testing::Bool(), testing::Bool()), [](const auto& chosen) {
-  return std::string(std::get<0>(chosen.param) == AF_INET ? "ipv4" : "ipv6") + (std::get<1>(chosen.param) ? "_segmentation" : "") +
-         (std::get<2>(chosen.param) ? "_aggregation" : "");
-});
+INSTANTIATE_TEST_SUITE_P(All, UdpSocketOf,
+                         testing::Combine(testing::Values(AF_INET, AF_INET6), testing::Bool(), testing::Bool()),
+                         [](const auto& chosen) {
+                           return std::string(std::get<0>(chosen.param) == AF_INET ? "ipv4" : "ipv6") +
+                                  (std::get<1>(chosen.param) ? "_segmentation" : "") +
+                                  (std::get<2>(chosen.param) ? "_aggregation" : "");
+                         });
 
 TEST_P(UdpSocketOf, datagrams_of_mixed_sizes_arrive_whole_and_in_order) {
   const uint64_t seed = 7;
@@ -205,7 +211,8 @@ TEST_P(UdpSocketOf, a_datagram_that_is_too_long_stops_the_batch_and_only_it_is_l
   Inbox none;
   EXPECT_TRUE(sender->receive(none, 1).drained);
   EXPECT_EQ(events_of(*sender, 0), 0);
-  EXPECT_EQ(sender->send(std::span(batch.datagrams).subspan(5)), (SendOutcome{.taken = 0, .stop = SendStop::too_long, .error = EMSGSIZE}));
+  EXPECT_EQ(sender->send(std::span(batch.datagrams).subspan(5)),
+            (SendOutcome{.taken = 0, .stop = SendStop::too_long, .error = EMSGSIZE}));
   EXPECT_TRUE(sender->receive(none, 1).drained);
   EXPECT_EQ(events_of(*sender, 0), 0);
   EXPECT_TRUE(none.refusals.empty());
@@ -297,7 +304,9 @@ TEST_P(UdpSocketOf, nothing_is_fragmented) {
   int value = -1;
   socklen_t bytes = sizeof value;
   const bool wide = family() == AF_INET6;
-  EXPECT_EQ(::getsockopt(socket->wait_handle(), wide ? IPPROTO_IPV6 : IPPROTO_IP, wide ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &value, &bytes), 0);
+  EXPECT_EQ(::getsockopt(socket->wait_handle(), wide ? IPPROTO_IPV6 : IPPROTO_IP, wide ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER,
+                         &value, &bytes),
+            0);
   EXPECT_EQ(value, wide ? IPV6_PMTUDISC_DO : IP_PMTUDISC_DO);
 }
 
@@ -306,7 +315,9 @@ TEST_P(UdpSocketOf, an_inbox_may_answer_at_once) {
     explicit Echo(DatagramSocket& s) : socket(s) {}
     void arrived(std::span<const InDatagram> batch) override {
       for (const auto& datagram : batch) {
-        const OutDatagram answer{.to = datagram.from, .header = {.op = 99, .payload_bytes = static_cast<uint16_t>(datagram.bytes.size())}, .payload = datagram.bytes};
+        const OutDatagram answer{.to = datagram.from,
+                                 .header = {.op = 99, .payload_bytes = static_cast<uint16_t>(datagram.bytes.size())},
+                                 .payload = datagram.bytes};
         EXPECT_EQ(socket.send({&answer, 1}), (SendOutcome{.taken = 1}));
       }
     }
@@ -318,17 +329,21 @@ TEST_P(UdpSocketOf, an_inbox_may_answer_at_once) {
   const Batch batch(random, answering->address(), std::vector<size_t>(20, 300));
   EXPECT_EQ(asking->send(batch.datagrams), (SendOutcome{.taken = 20}));
   Echo echo(*answering);
-  for (size_t answered = 0; answered < 20 && events_of(*answering, patience_ms) != 0;) answered += answering->receive(echo, 100).datagrams;
+  for (size_t answered = 0; answered < 20 && events_of(*answering, patience_ms) != 0;)
+    answered += answering->receive(echo, 100).datagrams;
   Inbox inbox;
   receive_all(*asking, inbox, 20);
   ASSERT_EQ(inbox.datagrams.size(), 20u);
-  for (size_t i = 0; i < 20; ++i) EXPECT_TRUE(std::equal(batch.expected[i].begin(), batch.expected[i].end(), inbox.datagrams[i].begin() + datagram_header_bytes));
+  for (size_t i = 0; i < 20; ++i)
+    EXPECT_TRUE(
+        std::equal(batch.expected[i].begin(), batch.expected[i].end(), inbox.datagrams[i].begin() + datagram_header_bytes));
 }
 
 TEST_P(UdpSocketOf, tells_when_the_network_brought_something_not_when_it_was_fetched) {
   Random random(9);
   const auto from = make(options()), to = make(options());
-  const Batch early(random, to->address(), std::vector<size_t>(1, 100)), late(random, to->address(), std::vector<size_t>(2000, 100));
+  const Batch early(random, to->address(), std::vector<size_t>(1, 100)),
+      late(random, to->address(), std::vector<size_t>(2000, 100));
   const auto begun = monotonic_now();
   EXPECT_EQ(from->send(early.datagrams).taken, 1u);
   const auto sent = monotonic_now();

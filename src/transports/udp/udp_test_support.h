@@ -1,4 +1,5 @@
-// Networks for tests of the UDP transport: a virtual one with virtual time, and a bad one in front of a real socket. Both draw from a seed.
+// Networks for tests of the UDP transport: a virtual one with virtual time, and a bad one in front of a real socket. Both draw
+// from a seed.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,8 @@ struct BadNetwork {
 // Loses, repeats and reorders what is sent through a real socket.
 class BadSocket final : public DatagramSocket {
  public:
-  BadSocket(std::unique_ptr<DatagramSocket> inner, const BadNetwork& network) : inner_(std::move(inner)), network_(network), random_(network.seed) {}
+  BadSocket(std::unique_ptr<DatagramSocket> inner, const BadNetwork& network)
+      : inner_(std::move(inner)), network_(network), random_(network.seed) {}
 
   void lose(double share) { network_.lose = share; }
   SendOutcome send(std::span<const OutDatagram> batch) override {
@@ -89,14 +91,17 @@ class VirtualNetwork {
     ~Socket() override { network_.sockets_.erase(address_.to_string()); }
     SendOutcome send(std::span<const OutDatagram> batch) override {
       for (size_t i = 0; i < batch.size(); ++i) {
-        if (sizeof(DatagramHeader) + batch[i].payload.size() > network_.datagram_bytes_max) return {.taken = i, .stop = SendStop::too_long, .error = 0};
+        if (sizeof(DatagramHeader) + batch[i].payload.size() > network_.datagram_bytes_max)
+          return {.taken = i, .stop = SendStop::too_long, .error = 0};
         network_.carry(address_, batch[i]);
       }
       return {.taken = batch.size()};
     }
     ReceiveOutcome receive(DatagramInbox& inbox, size_t datagrams_max) override {
       ReceiveOutcome outcome;
-      const auto is_there = [&] { return outcome.datagrams < datagrams_max && !inbox_.empty() && inbox_.front().at <= network_.now; };
+      const auto is_there = [&] {
+        return outcome.datagrams < datagrams_max && !inbox_.empty() && inbox_.front().at <= network_.now;
+      };
       while (is_there()) {
         std::vector<Flying> taken;
         while (is_there() && taken.size() < datagrams_per_batch) {
@@ -156,10 +161,10 @@ class VirtualNetwork {
 
   Nanos now = second;
   Nanos delay = 50 * microsecond;
-  Nanos jitter = 0;             // uniform on top; reorders
+  Nanos jitter = 0;  // uniform on top; reorders
   double lose = 0, repeat = 0;
   size_t datagram_bytes_max = 9000;
-  size_t queue_max = SIZE_MAX;  // of one socket; what does not fit is its own drop
+  size_t queue_max = SIZE_MAX;                // of one socket; what does not fit is its own drop
   std::function<bool(const Flying&)> filter;  // false: lost
   std::function<void(const Flying&)> watcher;
   uint64_t carried = 0, lost = 0;
@@ -192,7 +197,8 @@ class VirtualNetwork {
       ++socket.own_drops_;
       return;
     }
-    const auto place = std::upper_bound(socket.inbox_.begin(), socket.inbox_.end(), datagram, [](const auto& a, const auto& b) { return a.at < b.at; });
+    const auto place = std::upper_bound(socket.inbox_.begin(), socket.inbox_.end(), datagram,
+                                        [](const auto& a, const auto& b) { return a.at < b.at; });
     socket.inbox_.insert(place, datagram);
   }
   std::map<std::string, Socket*> sockets_;

@@ -58,11 +58,17 @@ Result<std::vector<std::unique_ptr<UdpSocket>>> open_sockets(const UdpOptions& o
 }  // namespace
 
 UdpTransport::Port::Port(UdpTransport& transport, std::unique_ptr<DatagramSocket> with, size_t number)
-    : owner(transport), socket(std::move(with)), outbox(*socket, std::clamp<size_t>(transport.options_.datagram_bytes_max, scratch_bytes_min, scratch_bytes_max)), index(number) {}
+    : owner(transport),
+      socket(std::move(with)),
+      outbox(*socket, std::clamp<size_t>(transport.options_.datagram_bytes_max, scratch_bytes_min, scratch_bytes_max)),
+      index(number) {}
 
 UdpTransport::UdpTransport(const UdpOptions& options)
-    : options_(options), window_bytes_(options.window_bytes != 0 ? options.window_bytes : window_assumed), pool_(options.pool),
-      pacer_({.rate_limit = options.rate_limit}, 0), all_({.limit = options.rate_limit}) {}
+    : options_(options),
+      window_bytes_(options.window_bytes != 0 ? options.window_bytes : window_assumed),
+      pool_(options.pool),
+      pacer_({.rate_limit = options.rate_limit}, 0),
+      all_({.limit = options.rate_limit}) {}
 
 Result<std::vector<std::unique_ptr<DatagramSocket>>> UdpTransport::sockets(const UdpOptions& options) {
   auto made = open_sockets(options);
@@ -85,14 +91,17 @@ Result<std::unique_ptr<UdpTransport>> UdpTransport::make(const UdpOptions& optio
   if (with.window_bytes == 0) with.window_bytes = buffer / buffer_share;
   std::unique_ptr<UdpTransport> transport(new UdpTransport(with));
   if (auto all = list_interfaces(); all.ok()) transport->interfaces_ = std::move(*all);
-  for (auto& socket : sockets) transport->ports_.push_back(std::make_unique<Port>(*transport, std::move(socket), transport->ports_.size()));
+  for (auto& socket : sockets)
+    transport->ports_.push_back(std::make_unique<Port>(*transport, std::move(socket), transport->ports_.size()));
   if (auto status = transport->watch_ports(); !status.ok()) return status;
   return transport;
 }
 
-std::unique_ptr<UdpTransport> UdpTransport::over(const UdpOptions& options, std::vector<std::unique_ptr<DatagramSocket>> sockets) {
+std::unique_ptr<UdpTransport> UdpTransport::over(const UdpOptions& options,
+                                                 std::vector<std::unique_ptr<DatagramSocket>> sockets) {
   std::unique_ptr<UdpTransport> transport(new UdpTransport(options));
-  for (auto& socket : sockets) transport->ports_.push_back(std::make_unique<Port>(*transport, std::move(socket), transport->ports_.size()));
+  for (auto& socket : sockets)
+    transport->ports_.push_back(std::make_unique<Port>(*transport, std::move(socket), transport->ports_.size()));
   (void)transport->watch_ports();
   return transport;
 }
@@ -151,7 +160,8 @@ Status UdpTransport::add_peer(const LinkRequest& request) {
       for (const auto& target : dial_addresses(*address, interfaces_)) {
         for (const auto& port : ports_) {
           const auto& own = port->socket->address();
-          if (own.family() == target.family() && own.is_loopback() == target.is_loopback()) link->candidates.push_back({target, port->index});
+          if (own.family() == target.family() && own.is_loopback() == target.is_loopback())
+            link->candidates.push_back({target, port->index});
         }
       }
     }
@@ -425,7 +435,8 @@ bool UdpTransport::report(Sink& sink) {
       continue;
     }
     ++i;
-    if (!link->credit_refused || link->state != LinkState::up || link->flow->frames().count() >= options_.queue_frames_max) continue;
+    if (!link->credit_refused || link->state != LinkState::up || link->flow->frames().count() >= options_.queue_frames_max)
+      continue;
     link->credit_refused = false;
     sink.credit(peer);
     any = true;
@@ -463,11 +474,13 @@ bool UdpTransport::arm() {
   }
   for (const auto* link : live_) {
     if (link->lost || link->overflowed || (link->flow && !link->flow->sent().empty())) return false;
-    if (link->credit_refused && link->state == LinkState::up && link->flow->frames().count() < options_.queue_frames_max) return false;
+    if (link->credit_refused && link->state == LinkState::up && link->flow->frames().count() < options_.queue_frames_max)
+      return false;
   }
   const auto next = next_deadline();
   if (next <= now_) return false;
-  // Who sleeps on the handle alone is woken in time too. Relative, since the clock is not ours to read: late by what has passed since poll().
+  // Who sleeps on the handle alone is woken in time too. Relative, since the clock is not ours to read: late by what has passed
+  // since poll().
   const auto wait = next == never ? 0 : std::min(next - now_, 60 * second);
   const itimerspec spec{.it_interval = {}, .it_value = {.tv_sec = wait / second, .tv_nsec = wait % second}};
   (void)::timerfd_settime(timer_.get(), 0, &spec, nullptr);

@@ -1,8 +1,9 @@
 // UDP: whole frames, sent until they have arrived, and beside them the streams of lossy operations, each datagram sent once.
 //
-// This class composes: sockets carry datagrams, handshakes make links, a flow per peer decides what is said, one pacer says when, and poll() drives all
-// of them and reports. No thread, nothing blocks, no clock is read but the one in the options. It runs over any DatagramSocket: the kernel's, or a virtual
-// network's in virtual time. Unlike TCP's, nobody in the kernel answers for a process that does not poll: draining() is true while there are links.
+// This class composes: sockets carry datagrams, handshakes make links, a flow per peer decides what is said, one pacer says
+// when, and poll() drives all of them and reports. No thread, nothing blocks, no clock is read but the one in the options. It
+// runs over any DatagramSocket: the kernel's, or a virtual network's in virtual time. Unlike TCP's, nobody in the kernel
+// answers for a process that does not poll: draining() is true while there are links.
 #pragma once
 
 #include <array>
@@ -17,36 +18,37 @@
 #include <unordered_map>
 #include <vector>
 
+#include "net/losing_socket.h"
+#include "net/tcp_socket.h"
 #include "transports/connector.h"
 #include "transports/datagram_service.h"
-#include "net/losing_socket.h"
 #include "transports/payload_pool.h"
-#include "net/tcp_socket.h"
 #include "transports/transport.h"
-#include "transports/udp/reliable/udp_flow.h"
-#include "transports/udp/udp_handshake.h"
-#include "transports/udp/reliable/udp_outbox.h"
 #include "transports/udp/path/udp_pacer.h"
+#include "transports/udp/reliable/udp_flow.h"
+#include "transports/udp/reliable/udp_outbox.h"
+#include "transports/udp/udp_handshake.h"
 
 namespace unisono {
 
 struct UdpOptions {
   PeerId self{};
-  std::string interface{};        // as TcpOptions::interface
-  uint16_t port = 0;              // 0 = the kernel chooses
-  bool payload_checksum = false;  // of what this side sends
-  uint32_t datagram_bytes_max = 0;  // 0: 8972, with IPv6 8952; less where the path takes less
-  uint64_t rate_limit = 0;        // bytes/s, of this process; 0: none
+  std::string interface {};               // as TcpOptions::interface
+  uint16_t port = 0;                      // 0 = the kernel chooses
+  bool payload_checksum = false;          // of what this side sends
+  uint32_t datagram_bytes_max = 0;        // 0: 8972, with IPv6 8952; less where the path takes less
+  uint64_t rate_limit = 0;                // bytes/s, of this process; 0: none
   DatagramAuth auth = DatagramAuth::mac;  // that is enough for frames; where both ends say so
-  uint32_t window_bytes = 0;      // what a peer may have on its way to this process at a time; 0: follows from the sockets
+  uint32_t window_bytes = 0;  // what a peer may have on its way to this process at a time; 0: follows from the sockets
   size_t queue_frames_max = 64, extra_frames_max = 4096;  // as TcpLinkOptions
-  Nanos keep_alive = 500 * millisecond;  // a peer that says nothing is asked
-  Nanos silence = 10 * second;           // a peer that does not answer is lost
-  Nanos drain = 2 * second;             // after close(), for what was queued
-  PurposeLoss loss{};                    // of what arrives, on purpose; describe() says so
+  Nanos keep_alive = 500 * millisecond;                   // a peer that says nothing is asked
+  Nanos silence = 10 * second;                            // a peer that does not answer is lost
+  Nanos drain = 2 * second;                               // after close(), for what was queued
+  PurposeLoss loss{};                                     // of what arrives, on purpose; describe() says so
   PayloadPoolLimits pool{};
-  // The clock that poll() is given. Without it, what is sent leaves with the next poll(), and what the kernel takes its time for is not seen: a thread
-  // that was put aside between poll()'s time and a system call would measure delays that are not, or negative ones.
+  // The clock that poll() is given. Without it, what is sent leaves with the next poll(), and what the kernel takes its time
+  // for is not seen: a thread that was put aside between poll()'s time and a system call would measure delays that are not, or
+  // negative ones.
   std::function<Nanos()> clock{};
 };
 
@@ -96,7 +98,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   bool datagram_bytes_known(std::span<const PeerIndex> peers) const override;
   void send_stream(uint32_t group, const OutStream& stream) override;
   void drop_stream(uint32_t group, Rank to, StreamName stream) override;
-  void ask(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first, std::span<const std::byte> bitmap) override;
+  void ask(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first,
+           std::span<const std::byte> bitmap) override;
   bool stream_wanted(uint32_t group, Rank to, StreamName stream) const override;
   Nanos answer_time(uint32_t group, Rank rank) const override;
   // What claims to be of the rank. Of this rank itself: what could not be told to be anybody's.
@@ -133,9 +136,9 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     UdpSendCounters sending;            // of hellos
     std::optional<Status> lost;         // to be reported
     bool credit_refused = true, overflowed = false;
-    Nanos leaves_at = 0;                // closed: when it is given up; 0 until poll has set it
-    uint64_t refused = 0;               // while connecting
-    bool drain = false;              // closed on this side, with frames still to be taken
+    Nanos leaves_at = 0;   // closed: when it is given up; 0 until poll has set it
+    uint64_t refused = 0;  // while connecting
+    bool drain = false;    // closed on this side, with frames still to be taken
   };
   struct Group {
     uint32_t number = 0;
@@ -152,7 +155,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     Link* link = nullptr;
     Group* group = nullptr;
   };
-  // To whom a datagram says that it belongs, and the first check that it failed, if any. Neither link nor group: a hello, or nobody's.
+  // To whom a datagram says that it belongs, and the first check that it failed, if any. Neither link nor group: a hello, or
+  // nobody's.
   struct Claim {
     DatagramHeader header;
     DatagramFault fault = DatagramFault::none;
@@ -185,7 +189,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   void take(Port& port, const InDatagram& datagram, const Claim& claim);
   void refused(Port& port, const TcpAddress& to);
   void hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
-  DatagramFault of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival);
+  DatagramFault of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> payload,
+                        const UdpArrival& arrival);
   DatagramFault of_group(const Claim& claim, std::span<const std::byte> payload, const UdpArrival& arrival);
   DatagramFault deliver(Group& group, UdpGroupPeer& peer, const DatagramHeader& header, std::span<const std::byte> payload);
 
@@ -219,12 +224,12 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   std::optional<JobKey> job_;
   PayloadPool pool_;
   Pacer pacer_;
-  RateControl all_;  // of what goes to all peers together
-  std::vector<std::unique_ptr<Link>> links_;     // by PeerIndex
-  std::vector<Link*> live_;                      // connecting, up, or lost and not yet reported
-  std::map<PeerId, PeerIndex> by_id_;            // of live_
-  std::vector<std::unique_ptr<Link>> drains_; // closed, with something to say
-  std::vector<std::unique_ptr<Link>> graveyard_; // closed during poll
+  RateControl all_;                               // of what goes to all peers together
+  std::vector<std::unique_ptr<Link>> links_;      // by PeerIndex
+  std::vector<Link*> live_;                       // connecting, up, or lost and not yet reported
+  std::map<PeerId, PeerIndex> by_id_;             // of live_
+  std::vector<std::unique_ptr<Link>> drains_;     // closed, with something to say
+  std::vector<std::unique_ptr<Link>> graveyard_;  // closed during poll
   std::vector<Link*> by_destination_;
   std::vector<std::unique_ptr<Group>> groups_, group_graveyard_;
   std::unordered_map<uint64_t, Context> contexts_;
@@ -239,7 +244,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   uint64_t refused_frames_[frame_fault_count] = {};
   uint64_t dropped_[datagram_fault_count] = {};
   Nanos now_ = 0;
-  bool stale_ = false;  // nothing was read yet in this turn
+  bool stale_ = false;    // nothing was read yet in this turn
   Sink* sink_ = nullptr;  // during poll
   bool polling_ = false;
 };

@@ -33,8 +33,13 @@ void UdpTransport::step_handshake(Link& link, Nanos now) {
   }
   if (!link.handshake) {
     if (!job_) return;
-    link.handshake.emplace(*job_, UdpHandshakeOptions{.self = options_.self, .peer = link.request.id, .dial = link.request.dial, .attempt = attempts_++,
-                                                      .window_bytes = window_bytes_, .auth = options_.auth, .deadline = link.request.deadline});
+    link.handshake.emplace(*job_, UdpHandshakeOptions{.self = options_.self,
+                                                      .peer = link.request.id,
+                                                      .dial = link.request.dial,
+                                                      .attempt = attempts_++,
+                                                      .window_bytes = window_bytes_,
+                                                      .auth = options_.auth,
+                                                      .deadline = link.request.deadline});
   }
   if (!link.handshake->due(now)) return;
   if (link.handshake->answered()) {
@@ -55,10 +60,17 @@ void UdpTransport::bring_up(Link& link, Nanos now) {
     pacer_.grow(by_destination_.size());
   }
   by_destination_[destination] = &link;
-  UdpFlowOptions options{.peer = link.request.peer, .group = group, .address = link.at.address, .window_bytes = link.handshake->peer_window_bytes(),
-                         .datagram_bytes_max = path_packet_bytes - ipv4_headers_bytes, .rate_limit = options_.rate_limit,
-                         .keep_alive = options_.keep_alive, .silence = options_.silence, .started = now};
-  if (options_.datagram_bytes_max != 0) options.datagram_bytes_max = std::min(options_.datagram_bytes_max, longest_datagram_bytes);
+  UdpFlowOptions options{.peer = link.request.peer,
+                         .group = group,
+                         .address = link.at.address,
+                         .window_bytes = link.handshake->peer_window_bytes(),
+                         .datagram_bytes_max = path_packet_bytes - ipv4_headers_bytes,
+                         .rate_limit = options_.rate_limit,
+                         .keep_alive = options_.keep_alive,
+                         .silence = options_.silence,
+                         .started = now};
+  if (options_.datagram_bytes_max != 0)
+    options.datagram_bytes_max = std::min(options_.datagram_bytes_max, longest_datagram_bytes);
   link.flow = std::make_unique<UdpFlow>(options, pool_, all_, destination);
   link.state = LinkState::up;
   contexts_[key] = {.run_id = group.run_id, .epoch = group.epoch, .link = &link, .group = nullptr};
@@ -73,7 +85,8 @@ void UdpTransport::lose(Link& link, const Status& why) {
     auto& flow = *link.flow;
     if (const auto fault = flow.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
     link.lost = ended(link, why, now_);
-    // The peer may be well, and know nothing of it: a link that only one side has given up would be kept alive by the other for ever.
+    // The peer may be well, and know nothing of it: a link that only one side has given up would be kept alive by the other for
+    // ever.
     if (!flow.heard_goodbye()) flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
     speak(link, now_);  // whoever said goodbye hears that it was heard
     pacer_.want(flow.destination(), 0);
@@ -107,12 +120,15 @@ Status UdpTransport::unreachable(const Link& link) const {
 }
 
 Status UdpTransport::ended(const Link& link, const Status& why, Nanos now) const {
-  return Status(why.code(), link.request.label + ": " + why.message() + "; " + describe(link.request.peer) + "; " + link.flow->numbers(now));
+  return Status(why.code(), link.request.label + ": " + why.message() + "; " + describe(link.request.peer) + "; " +
+                                link.flow->numbers(now));
 }
 
 // Datagrams in -------------------------------------------------------------------------------------------------------
 
-uint64_t UdpTransport::context_key(uint64_t run_id, uint32_t epoch) { return run_id ^ (uint64_t{epoch} * 0x9E3779B97F4A7C15ull); }
+uint64_t UdpTransport::context_key(uint64_t run_id, uint32_t epoch) {
+  return run_id ^ (uint64_t{epoch} * 0x9E3779B97F4A7C15ull);
+}
 
 const UdpTransport::Context* UdpTransport::find_context(uint64_t run_id, uint32_t epoch) const {
   const auto found = contexts_.find(context_key(run_id, epoch));
@@ -123,8 +139,8 @@ bool UdpTransport::knows_run(uint64_t run_id) const {
   return std::any_of(contexts_.begin(), contexts_.end(), [&](const auto& entry) { return entry.second.run_id == run_id; });
 }
 
-// All of a batch are checked before the first of them is acted upon, because many tags are made faster than one. What an earlier one changes is seen: then the
-// others are checked again.
+// All of a batch are checked before the first of them is acted upon, because many tags are made faster than one. What an
+// earlier one changes is seen: then the others are checked again.
 void UdpTransport::arrived(Port& port, std::span<const InDatagram> batch) {
   UNISONO_CHECK(batch.size() <= claims_.size());
   if (std::exchange(stale_, false)) refresh();
@@ -178,7 +194,8 @@ void UdpTransport::identify(const InDatagram& datagram, Claim& claim) const {
     flow = flow_of(*group, header.sender);
     seal = &peer->in_seal;
   }
-  if (fault == DatagramFault::none && (flow == nullptr || !same_endpoint(*datagram.from, flow->address()))) fault = DatagramFault::address;
+  if (fault == DatagramFault::none && (flow == nullptr || !same_endpoint(*datagram.from, flow->address())))
+    fault = DatagramFault::address;
   if (fault == DatagramFault::none) fault = check_length(header, datagram.bytes);
 }
 
@@ -190,11 +207,13 @@ void UdpTransport::take(Port& port, const InDatagram& datagram, const Claim& cla
   if (fault == DatagramFault::none) {
     if (claim.seal == nullptr) return hello(port, claim.header, datagram.bytes, *datagram.from);
     const auto payload = datagram.bytes.subspan(datagram_header_bytes);
-    fault = claim.link != nullptr ? of_link(*claim.link, claim.header, payload, {now, came}) : of_group(claim, payload, {now, came});
+    fault = claim.link != nullptr ? of_link(*claim.link, claim.header, payload, {now, came})
+                                  : of_group(claim, payload, {now, came});
   }
   if (fault == DatagramFault::none) return;
   ++dropped_[static_cast<size_t>(fault)];
-  if (claim.group != nullptr) ++(claim.peer != nullptr ? claim.peer->dropped : claim.group->dropped)[static_cast<size_t>(fault)];
+  if (claim.group != nullptr)
+    ++(claim.peer != nullptr ? claim.peer->dropped : claim.group->dropped)[static_cast<size_t>(fault)];
 }
 
 void UdpTransport::refused(Port& port, const TcpAddress& to) {
@@ -209,7 +228,8 @@ void UdpTransport::refused(Port& port, const TcpAddress& to) {
   }
 }
 
-void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from) {
+void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram,
+                         const TcpAddress& from) {
   const auto ignore = [&](DatagramFault why) { ++dropped_[static_cast<size_t>(why)]; };
   if (!job_) return ignore(DatagramFault::run);  // it will be said again
   UdpHello hello;
@@ -229,13 +249,15 @@ void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<con
   if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
 }
 
-DatagramFault UdpTransport::of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival) {
+DatagramFault UdpTransport::of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> payload,
+                                    const UdpArrival& arrival) {
   auto& flow = *link.flow;
   if (link.state == LinkState::up) {
     if (link.handshake) link.handshake.reset();  // our confirmation has arrived
     return flow.heard(header, payload, arrival, *sink_);
   }
-  if (!link.drain && !UdpFlow::says_goodbye(header, payload) && (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
+  if (!link.drain && !UdpFlow::says_goodbye(header, payload) &&
+      (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
     // The link is over here, and its peer goes on: it has missed what it was told. A goodbye is not answered by another.
     flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
     return DatagramFault::late;
@@ -252,8 +274,10 @@ std::string UdpTransport::describe(PeerIndex peer) const {
   if (!link->flow) return "udp, not connected";
   const auto& own = ports_[link->at.port]->socket->address();
   std::string text = "udp " + own.to_string() + " -> " + link->at.address.to_string();
-  const auto entry = std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
-  if (entry != interfaces_.end()) text += " (" + entry->interface + ", " + std::to_string(link->flow->datagram_bytes()) + " bytes)";
+  const auto entry =
+      std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
+  if (entry != interfaces_.end())
+    text += " (" + entry->interface + ", " + std::to_string(link->flow->datagram_bytes()) + " bytes)";
   if (link->flow->group().auth == DatagramAuth::checksum) text += ", checksums only";
   if (options_.loss.per_mille > 0) text += ", loses " + std::to_string(options_.loss.per_mille) + " per mille on purpose";
   return text;

@@ -25,10 +25,14 @@ UdpFlow* UdpTransport::flow_of(const Group& group, Rank rank) const {
   return link != nullptr && link->state == LinkState::up ? link->flow.get() : nullptr;
 }
 
-Status UdpTransport::open_group(uint32_t number, const DatagramGroup& what, std::span<const PeerIndex> peers, DatagramSink& sink) {
-  const auto invalid = [&](const std::string& why) { return Status(Code::invalid, "udp: group " + std::to_string(number) + ": " + why); };
+Status UdpTransport::open_group(uint32_t number, const DatagramGroup& what, std::span<const PeerIndex> peers,
+                                DatagramSink& sink) {
+  const auto invalid = [&](const std::string& why) {
+    return Status(Code::invalid, "udp: group " + std::to_string(number) + ": " + why);
+  };
   if (what.world < 2 || what.world > UINT16_MAX || what.self >= what.world || peers.size() != what.world) {
-    return invalid("rank " + std::to_string(what.self) + " of " + std::to_string(what.world) + " with " + std::to_string(peers.size()) + " peers");
+    return invalid("rank " + std::to_string(what.self) + " of " + std::to_string(what.world) + " with " +
+                   std::to_string(peers.size()) + " peers");
   }
   if (find_group(number) != nullptr) return invalid("is open already");
   const auto key = context_key(what.run_id, what.epoch);
@@ -39,7 +43,8 @@ Status UdpTransport::open_group(uint32_t number, const DatagramGroup& what, std:
   group->peers.assign(peers.begin(), peers.end());
   group->sink = &sink;
   for (Rank rank = 0; rank < what.world; ++rank) {
-    if (rank != what.self && flow_of(*group, rank) == nullptr) return Status(Code::unavailable, "udp: the link to rank " + std::to_string(rank) + " is not up");
+    if (rank != what.self && flow_of(*group, rank) == nullptr)
+      return Status(Code::unavailable, "udp: the link to rank " + std::to_string(rank) + " is not up");
   }
   for (Rank rank = 0; rank < what.world; ++rank) {
     group->ranks.push_back(nullptr);
@@ -120,7 +125,8 @@ void UdpTransport::drop_stream(uint32_t number, Rank to, StreamName stream) {
   if (auto* peer = find_peer(number, to)) peer->streams.drop(stream);
 }
 
-void UdpTransport::ask(uint32_t number, Rank from, StreamName stream, uint16_t slice, uint32_t first, std::span<const std::byte> bitmap) {
+void UdpTransport::ask(uint32_t number, Rank from, StreamName stream, uint16_t slice, uint32_t first,
+                       std::span<const std::byte> bitmap) {
   auto* peer = find_peer(number, from);
   auto* flow = peer == nullptr ? nullptr : flow_of(*find_group(number), from);
   if (flow == nullptr) return;
@@ -139,7 +145,8 @@ bool UdpTransport::stream_wanted(uint32_t number, Rank to, StreamName stream) co
 
 Nanos UdpTransport::answer_time(uint32_t number, Rank rank) const {
   const auto* group = find_group(number);
-  const auto* flow = group == nullptr || rank >= group->peers.size() || rank == group->what.self ? nullptr : flow_of(*group, rank);
+  const auto* flow =
+      group == nullptr || rank >= group->peers.size() || rank == group->what.self ? nullptr : flow_of(*group, rank);
   return flow == nullptr ? RttEstimator::unmeasured_answer_time : flow->rtt().answer_time();
 }
 
@@ -174,7 +181,8 @@ DatagramFault UdpTransport::of_group(const Claim& claim, std::span<const std::by
   return fault;
 }
 
-DatagramFault UdpTransport::deliver(Group& group, UdpGroupPeer& peer, const DatagramHeader& header, std::span<const std::byte> payload) {
+DatagramFault UdpTransport::deliver(Group& group, UdpGroupPeer& peer, const DatagramHeader& header,
+                                    std::span<const std::byte> payload) {
   switch (header.kind) {
     case DatagramKind::data:
     case DatagramKind::end: return group.sink->datagram(group.number, header.sender, header, payload, now_);
@@ -191,7 +199,8 @@ bool UdpTransport::report_streams() {
   for (const auto& group : groups_) {
     for (const auto& peer : group->ranks) {
       StreamName name;
-      while (peer && peer->streams.held() > 0 && peer->streams.take_sent(name)) stream_news_.push_back({group->number, peer->rank, name});
+      while (peer && peer->streams.held() > 0 && peer->streams.take_sent(name))
+        stream_news_.push_back({group->number, peer->rank, name});
     }
   }
   bool any = false;

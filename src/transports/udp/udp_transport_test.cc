@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "transports/udp/udp_endpoint.h"
 #include "tests/conformance/udp_virtual_cluster.h"
+#include "transports/udp/udp_endpoint.h"
 
 namespace unisono {
 namespace {
@@ -49,7 +49,8 @@ TEST(UdpTransport, ipv6_links_come_up_too) {
 TEST(UdpTransport, datagrams_fill_the_packets_of_both_versions_of_ip) {
   for (const bool v6 : {false, true}) {
     const uint32_t headers = v6 ? ipv6_headers_bytes : ipv4_headers_bytes;
-    for (const auto& [packet, filled] : std::map<uint32_t, uint32_t>{{1300, 1200}, {1500, 1500 - headers}, {9000, 9000 - headers}}) {
+    for (const auto& [packet, filled] :
+         std::map<uint32_t, uint32_t>{{1300, 1200}, {1500, 1500 - headers}, {9000, 9000 - headers}}) {
       VirtualCluster cluster(2, 1, v6);
       cluster.network.datagram_bytes_max = packet - headers;
       cluster.link_all();
@@ -60,7 +61,8 @@ TEST(UdpTransport, datagrams_fill_the_packets_of_both_versions_of_ip) {
   }
 }
 
-// Somebody has recorded what a process said and says it again after its death: nobody takes that for life, and nothing is answered or done for it.
+// Somebody has recorded what a process said and says it again after its death: nobody takes that for life, and nothing is
+// answered or done for it.
 TEST(UdpTransport, recordings_of_a_dead_peer_do_not_keep_it_alive) {
   VirtualCluster cluster(2);
   std::vector<VirtualNetwork::Flying> recorded;
@@ -73,7 +75,8 @@ TEST(UdpTransport, recordings_of_a_dead_peer_do_not_keep_it_alive) {
   cluster.pass(3 * second);
   std::set<DatagramKind> kinds;
   for (const auto& datagram : recorded) kinds.insert(datagram.header().kind);
-  for (const auto kind : {DatagramKind::fragment, DatagramKind::fragment_ack, DatagramKind::path_probe, DatagramKind::control, DatagramKind::control_ack}) {
+  for (const auto kind : {DatagramKind::fragment, DatagramKind::fragment_ack, DatagramKind::path_probe, DatagramKind::control,
+                          DatagramKind::control_ack}) {
     EXPECT_TRUE(kinds.contains(kind)) << "nothing to say again of kind " << static_cast<int>(kind);
   }
   cluster.network.watcher = nullptr;
@@ -124,7 +127,9 @@ TEST(UdpTransport, another_job_gets_no_answer_and_is_counted) {
   VirtualCluster cluster(2);
   cluster.transports[1]->set_job(VirtualCluster::job(0x11));
   size_t answers = 0;
-  cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) { answers += datagram.from.to_string() == cluster.endpoint(1); };
+  cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) {
+    answers += datagram.from.to_string() == cluster.endpoint(1);
+  };
   ASSERT_TRUE(cluster.add(0, 1, 0, true, second).ok());
   ASSERT_TRUE(cluster.add(1, 0, 0, false, second).ok());
   ASSERT_TRUE(cluster.until([&] { return !cluster.ears[0]->losses.empty() && !cluster.ears[1]->losses.empty(); }));
@@ -162,7 +167,8 @@ TEST(UdpTransport, two_sides_that_both_dial_or_both_wait_are_told_at_the_deadlin
     VirtualCluster cluster(2);
     ASSERT_TRUE(cluster.add(0, 1, 0, dial, second).ok());
     ASSERT_TRUE(cluster.add(1, 0, 0, dial, second).ok());
-    ASSERT_TRUE(cluster.until([&] { return !cluster.ears[0]->losses.empty() && !cluster.ears[1]->losses.empty(); }, 3 * second));
+    ASSERT_TRUE(
+        cluster.until([&] { return !cluster.ears[0]->losses.empty() && !cluster.ears[1]->losses.empty(); }, 3 * second));
     EXPECT_EQ(cluster.ears[0]->losses[1].at(0).code(), Code::unavailable);
     EXPECT_EQ(cluster.transports[0]->state(1), LinkState::lost);
   }
@@ -233,7 +239,8 @@ TEST(UdpEndpoint, is_written_as_it_is_read) {
     ASSERT_TRUE(address.ok());
     EXPECT_EQ(udp_endpoint(*address), text);
   }
-  for (const char* text : {"", "udp://", "udp://1.2.3.4", "tcp://1.2.3.4:5", "udp://1.2.3.4:0", "udp://host:5", "udp://::1:5"}) {
+  for (const char* text :
+       {"", "udp://", "udp://1.2.3.4", "tcp://1.2.3.4:5", "udp://1.2.3.4:0", "udp://host:5", "udp://::1:5"}) {
     EXPECT_EQ(parse_udp_endpoint(text).status().code(), Code::invalid) << text;
   }
 }
@@ -286,7 +293,9 @@ TEST(UdpTransport, a_process_that_is_gone_is_noticed_within_a_second_although_no
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(3 * second);
-  cluster.network.filter = [](const VirtualNetwork::Flying& datagram) { return datagram.header().kind != DatagramKind::control; };
+  cluster.network.filter = [](const VirtualNetwork::Flying& datagram) {
+    return datagram.header().kind != DatagramKind::control;
+  };
   cluster.transports[1].reset();  // its last word is lost
   cluster.network.filter = nullptr;
   const auto since = cluster.network.now;
@@ -338,7 +347,8 @@ TEST(UdpTransport, frames_arrive_once_and_whole_over_a_bad_network) {
     cluster.link_all();
     std::vector<Bytes> payloads;
     for (size_t i = 0; i < 40; ++i) payloads.push_back(pattern((i * 7919) % 60'000, i));
-    for (size_t i = 0; i < payloads.size(); ++i) cluster.transports[0]->send(1, data_header(i, payloads[i].size()), payloads[i], i);
+    for (size_t i = 0; i < payloads.size(); ++i)
+      cluster.transports[0]->send(1, data_header(i, payloads[i].size()), payloads[i], i);
     ASSERT_TRUE(cluster.until([&] { return cluster.ears[1]->frames.size() >= payloads.size(); }, 60 * second));
     cluster.pass(second);
     ASSERT_EQ(cluster.ears[1]->frames.size(), payloads.size());
@@ -421,8 +431,10 @@ TEST(UdpTransport, fragments_that_are_not_the_peers_are_counted_and_change_nothi
   expect_dropped(DatagramFault::tag, [](auto& datagram) { datagram.bytes[offsetof(DatagramHeader, op)] ^= std::byte{1}; });
   expect_dropped(DatagramFault::length, [](auto& datagram) { datagram.bytes.pop_back(); });
   expect_dropped(DatagramFault::epoch, [](auto& datagram) { datagram.bytes[offsetof(DatagramHeader, epoch)] ^= std::byte{2}; });
-  expect_dropped(DatagramFault::receiver, [](auto& datagram) { datagram.bytes[offsetof(DatagramHeader, receiver)] ^= std::byte{1}; });
-  expect_dropped(DatagramFault::sender, [](auto& datagram) { datagram.bytes[offsetof(DatagramHeader, sender)] ^= std::byte{1}; });
+  expect_dropped(DatagramFault::receiver,
+                 [](auto& datagram) { datagram.bytes[offsetof(DatagramHeader, receiver)] ^= std::byte{1}; });
+  expect_dropped(DatagramFault::sender,
+                 [](auto& datagram) { datagram.bytes[offsetof(DatagramHeader, sender)] ^= std::byte{1}; });
   inject(caught);
   ASSERT_EQ(cluster.ears[1]->frames.size(), 1u) << "the genuine one";
   const auto before = cluster.transports[1]->dropped(DatagramFault::duplicate);

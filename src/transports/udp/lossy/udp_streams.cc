@@ -50,7 +50,8 @@ bool UdpStreams::wanted(StreamName name) const {
 }
 
 DatagramFault UdpStreams::asked(const DatagramHeader& header, std::span<const std::byte> payload) {
-  if (payload.size() < sizeof(uint32_t) || payload.size() > sizeof(uint32_t) + repair_bitmap_bytes_max) return DatagramFault::size;
+  if (payload.size() < sizeof(uint32_t) || payload.size() > sizeof(uint32_t) + repair_bitmap_bytes_max)
+    return DatagramFault::size;
   auto* stream = find({header.op, header.phase});
   if (stream == nullptr) {
     // Of one that was dropped: its receiver is behind. Of one that has not begun: it is ahead of us, and will ask again.

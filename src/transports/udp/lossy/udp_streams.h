@@ -1,8 +1,10 @@
-// The lossy streams that one rank of a group sends to another: which datagram goes next. No socket, no clock; the flow paces, numbers and seals.
+// The lossy streams that one rank of a group sends to another: which datagram goes next. No socket, no clock; the flow paces,
+// numbers and seals.
 //
-// Every range goes once, in order; the last ones carry `tail`, and three `end` datagrams follow, a millisecond apart. A range goes again only where the
-// receiver asks, and not before what was sent of it last can have arrived. A stream that nobody has confirmed says its end again now and then, so
-// that a receiver which heard no end can ask. Memory of streams is used again: nothing is allocated once there were as many at a time.
+// Every range goes once, in order; the last ones carry `tail`, and three `end` datagrams follow, a millisecond apart. A range
+// goes again only where the receiver asks, and not before what was sent of it last can have arrived. A stream that nobody has
+// confirmed says its end again now and then, so that a receiver which heard no end can ask. Memory of streams is used again:
+// nothing is allocated once there were as many at a time.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +27,7 @@ class UdpStreams {
   };
   struct Turn {
     Nanos now = 0;
-    Nanos answer_time = 0;   // after which what was sent would have been heard of
+    Nanos answer_time = 0;     // after which what was sent would have been heard of
     bool others_wait = false;  // something else goes to this peer: no end needs to be repeated
   };
 
@@ -61,9 +63,9 @@ class UdpStreams {
     int ends_sent = 0;
     Nanos end_at = 0, probe_interval = 0;
     bool confirmed = false, told = false;
-    std::vector<uint64_t> asked;        // ranges to be sent again, by bit
+    std::vector<uint64_t> asked;           // ranges to be sent again, by bit
     uint32_t asked_count = 0, cursor = 0;  // no bit is set in the words before cursor
-    std::vector<Nanos> sent_at;         // of each range, last
+    std::vector<Nanos> sent_at;            // of each range, last
   };
   Stream* find(StreamName name) const;
   bool next_repair(Stream& stream, const Turn& turn, Datagram& datagram);

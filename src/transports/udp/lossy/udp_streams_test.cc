@@ -105,7 +105,8 @@ TEST_F(UdpStreamsTest, an_end_that_nobody_confirms_is_said_again_less_and_less_o
     now = due;
     ASSERT_TRUE(next());
   }
-  EXPECT_EQ(pauses, (std::vector<Nanos>{4 * millisecond, 8 * millisecond, 16 * millisecond, 32 * millisecond, 50 * millisecond, 50 * millisecond}));
+  EXPECT_EQ(pauses, (std::vector<Nanos>{4 * millisecond, 8 * millisecond, 16 * millisecond, 32 * millisecond, 50 * millisecond,
+                                        50 * millisecond}));
   ASSERT_EQ(ask({}), DatagramFault::none);
   EXPECT_EQ(streams.next_deadline(), never);
   EXPECT_FALSE(streams.wanted(stream_name));

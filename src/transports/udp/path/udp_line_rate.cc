@@ -16,7 +16,8 @@ bool LineRate::bytes_at(Nanos at, double& bytes) const {
   for (size_t back = 1; back <= std::min(count_, history_.size()); ++back) {
     const auto& earlier = history_[(count_ - back) % history_.size()];
     if (earlier.at <= at) {
-      const auto share = later.at == earlier.at ? 0 : static_cast<double>(at - earlier.at) / static_cast<double>(later.at - earlier.at);
+      const auto share =
+          later.at == earlier.at ? 0 : static_cast<double>(at - earlier.at) / static_cast<double>(later.at - earlier.at);
       bytes = earlier.bytes + (later.bytes - earlier.bytes) * share;
       return true;
     }
@@ -40,7 +41,8 @@ void LineRate::waited(Nanos sent_at, double queue_us) {
   } else {
     points_ += sent_at - last_sent_at_ >= step;
     if (points_ >= points_min && left.at - anchor_.at >= span_min) {
-      measured_[measured_count_++ % measured_.size()] = (left.bytes - anchor_.bytes) / (static_cast<double>(left.at - anchor_.at) * 1e-9);
+      measured_[measured_count_++ % measured_.size()] =
+          (left.bytes - anchor_.bytes) / (static_cast<double>(left.at - anchor_.at) * 1e-9);
       points_ = delays_ = 0;
       anchor_ = left;
     } else if (sent_at - last_sent_at_ < step) {

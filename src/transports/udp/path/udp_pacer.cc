@@ -136,7 +136,9 @@ void Pacer::sent(size_t destination, size_t bytes, Nanos now) {
   turn_used_ = 0;
 }
 
-uint64_t Pacer::turn_bytes() const { return std::min<uint64_t>(turn_bytes_max, rank_.rate() / static_cast<uint64_t>(second / turn_time)); }
+uint64_t Pacer::turn_bytes() const {
+  return std::min<uint64_t>(turn_bytes_max, rank_.rate() / static_cast<uint64_t>(second / turn_time));
+}
 
 void Pacer::spend(size_t destination, size_t bytes, Nanos now) {
   lanes_[destination].bucket.spend(bytes, now);

@@ -1,9 +1,10 @@
 // When the next datagram may go out, and to whom: one bucket of tokens for the rank and one for each destination.
 //
-// A bucket holds at most max(two datagrams, what its rate gives in 250 us): what was not sent during a pause is not sent faster after it, because such
-// bursts overflow shallow queues. Destinations take turns, one datagram each, or as many as the rank's rate gives in 50 us: datagrams to one destination, one
-// behind the other, cost the kernel far less (segmentation offload). One without tokens or without anything to send is passed over, not waited
-// for. Source: docs/design/methods/packet_loss.md, "Rates".
+// A bucket holds at most max(two datagrams, what its rate gives in 250 us): what was not sent during a pause is not sent faster
+// after it, because such bursts overflow shallow queues. Destinations take turns, one datagram each, or as many as the rank's
+// rate gives in 50 us: datagrams to one destination, one behind the other, cost the kernel far less (segmentation offload). One
+// without tokens or without anything to send is passed over, not waited for. Source: docs/design/methods/packet_loss.md,
+// "Rates".
 #pragma once
 
 #include <cstddef>
@@ -29,9 +30,11 @@ class TokenBucket {
   void set(uint64_t rate, uint32_t datagram_bytes, Nanos now);
   uint64_t rate() const { return rate_; }
 
-  // Takes `bytes`, or nothing and returns false. Something longer than the cap goes when the bucket is full, and leaves it in debt.
+  // Takes `bytes`, or nothing and returns false. Something longer than the cap goes when the bucket is full, and leaves it in
+  // debt.
   bool take(size_t bytes, Nanos now);
-  // For what is sent in any case (answers, several datagrams at once): the bucket may be in debt after it, by its cap or 128 KiB at most.
+  // For what is sent in any case (answers, several datagrams at once): the bucket may be in debt after it, by its cap or 128
+  // KiB at most.
   void spend(size_t bytes, Nanos now);
   // When take() will succeed, if nothing else is taken: now or later.
   Nanos ready_at(size_t bytes, Nanos now) const;
@@ -48,18 +51,22 @@ class TokenBucket {
 
 struct PacerSettings {
   uint32_t datagram_bytes = 1472;
-  uint64_t rate_limit = 0;                 // of the rank, bytes/s; 0: the largest rate of its destinations
-  uint64_t destination_rate = 125'000;     // of a destination until set_rate
+  uint64_t rate_limit = 0;              // of the rank, bytes/s; 0: the largest rate of its destinations
+  uint64_t destination_rate = 125'000;  // of a destination until set_rate
 };
 
-// Destinations are numbered 0 … count-1 in the order of their turns. For the ranks of a group that is destination_of(): in slot t rank i sends to
-// (i + 1 + t mod (N-1)) mod N, so that in step no two ranks send to one receiver.
+// Destinations are numbered 0 … count-1 in the order of their turns. For the ranks of a group that is destination_of(): in slot
+// t rank i sends to (i + 1 + t mod (N-1)) mod N, so that in step no two ranks send to one receiver.
 class Pacer {
  public:
   Pacer(const PacerSettings& settings, size_t destinations);
 
-  static constexpr uint32_t destination_of(uint32_t self, uint32_t rank, uint32_t world) { return (rank + world - self - 1) % world; }
-  static constexpr uint32_t rank_of(uint32_t self, uint32_t destination, uint32_t world) { return (self + 1 + destination) % world; }
+  static constexpr uint32_t destination_of(uint32_t self, uint32_t rank, uint32_t world) {
+    return (rank + world - self - 1) % world;
+  }
+  static constexpr uint32_t rank_of(uint32_t self, uint32_t destination, uint32_t world) {
+    return (self + 1 + destination) % world;
+  }
 
   // More destinations, which want nothing yet. Allocates; the rest does not.
   void grow(size_t destinations);

@@ -42,7 +42,8 @@ TEST(TokenBucket, keeps_its_rate_exactly) {
       bytes += full;
     }
     const double seconds = static_cast<double>(now) * 1e-9;
-    EXPECT_NEAR(static_cast<double>(bytes), static_cast<double>(rate) * (seconds + 250e-6), 3.0 * full + static_cast<double>(rate) * 1e-9 * 20'000);
+    EXPECT_NEAR(static_cast<double>(bytes), static_cast<double>(rate) * (seconds + 250e-6),
+                3.0 * full + static_cast<double>(rate) * 1e-9 * 20'000);
   }
 }
 
@@ -118,7 +119,8 @@ TEST(Pacer, turns_are_longer_where_the_rate_is_high) {
   EXPECT_EQ(turns(pacer, 24, now), expected);
   EXPECT_EQ(turns(pacer, 2, now), (std::vector<size_t>{1, 1}));
   pacer.want(1, 0);
-  EXPECT_EQ(turns(pacer, 7, now), (std::vector<size_t>{2, 2, 2, 2, 2, 2, 0})) << "a turn that another one ended does not shorten the next";
+  EXPECT_EQ(turns(pacer, 7, now), (std::vector<size_t>{2, 2, 2, 2, 2, 2, 0}))
+      << "a turn that another one ended does not shorten the next";
 }
 
 TEST(Pacer, turns_are_no_longer_than_the_kernel_joins) {

@@ -17,7 +17,10 @@ void put_question(const PathQuestion& question, DatagramHeader& header) {
 
 bool get_question(const DatagramHeader& header, PathQuestion& question) {
   if (header.phase != static_cast<uint8_t>(PathPhase::question)) return false;
-  question = {.number = header.op, .index = header.packet_index, .count = header.deadline_us, .bytes = header.payload_bytes + datagram_header_bytes};
+  question = {.number = header.op,
+              .index = header.packet_index,
+              .count = header.deadline_us,
+              .bytes = header.payload_bytes + datagram_header_bytes};
   return question.count >= 1 && question.count <= PathProbe::train_datagrams && question.index < question.count;
 }
 
@@ -34,7 +37,8 @@ bool read_answer(std::span<const std::byte> payload, PathAnswer& answer) {
   return reader.done();
 }
 
-PathProbe::PathProbe(const PathProbeSettings& settings) : settings_(settings), sizes_{1500 - settings.headers_bytes, 9000 - settings.headers_bytes, 65'000} {
+PathProbe::PathProbe(const PathProbeSettings& settings)
+    : settings_(settings), sizes_{1500 - settings.headers_bytes, 9000 - settings.headers_bytes, 65'000} {
   if (settings.sizes) return;
   stage_ = Stage::train;
   best_ = settings.bytes_max;
@@ -98,15 +102,17 @@ bool PathProbe::answered(uint32_t number, const PathAnswer& answer, RttEstimator
   auto& asked = asked_[number % asked_.size()];
   if (asked.at == never || asked.number != number) return false;
   const Nanos held = Nanos{answer.held_us} * microsecond;
-  if (answer.datagrams < 1 || answer.datagrams > asked.count || answer.bytes > (answer.datagrams - 1) * asked.bytes || held > now - asked.at) return false;
+  if (answer.datagrams < 1 || answer.datagrams > asked.count || answer.bytes > (answer.datagrams - 1) * asked.bytes ||
+      held > now - asked.at)
+    return false;
   rtt.sample(now - asked.at - held);
   asked.at = never;
   if (asked.count == 1) {
     if (asked.bytes < too_long_) best_ = std::max(best_, asked.bytes);
     // Is there a longer one to wait for?
     const bool waiting = stage_ == Stage::sizes && std::any_of(sizes_.begin(), sizes_.end(), [this](uint32_t bytes) {
-      return bytes > best_ && bytes <= settings_.bytes_max && bytes < too_long_;
-    });
+                           return bytes > best_ && bytes <= settings_.bytes_max && bytes < too_long_;
+                         });
     if (stage_ == Stage::sizes) due_ = std::min(due_, waiting ? now + rtt.repair_interval() : now);
     return true;
   }

@@ -1,8 +1,9 @@
-// What a path carries: the largest datagram that arrives, and a first guess of its rate from how a train of datagrams spreads. Pure.
+// What a path carries: the largest datagram that arrives, and a first guess of its rate from how a train of datagrams spreads.
+// Pure.
 //
-// Both ends use datagrams of kind path_probe. A question (phase 0) is padded with zeros; op is its number, packet_index its place in the train, deadline_us how many
-// datagrams the train has. The answer (phase 1) has the question's op and a PathAnswer as payload; answers are not answered, and are shorter than
-// questions. Sizes: docs/design/methods/packet_loss.md, "Rates".
+// Both ends use datagrams of kind path_probe. A question (phase 0) is padded with zeros; op is its number, packet_index its
+// place in the train, deadline_us how many datagrams the train has. The answer (phase 1) has the question's op and a PathAnswer
+// as payload; answers are not answered, and are shorter than questions. Sizes: docs/design/methods/packet_loss.md, "Rates".
 #pragma once
 
 #include <array>
@@ -17,10 +18,10 @@
 namespace unisono {
 
 struct PathAnswer {
-  uint32_t datagrams = 0;   // of the train, that arrived
-  uint32_t bytes = 0;       // of those after the first, UDP payload
-  uint32_t spread_ns = 0;   // between the first and the last arrival
-  uint32_t held_us = 0;     // since the last arrival
+  uint32_t datagrams = 0;  // of the train, that arrived
+  uint32_t bytes = 0;      // of those after the first, UDP payload
+  uint32_t spread_ns = 0;  // between the first and the last arrival
+  uint32_t held_us = 0;    // since the last arrival
   friend bool operator==(const PathAnswer&, const PathAnswer&) = default;
 };
 static_assert(sizeof(PathAnswer) == 16);
@@ -43,18 +44,18 @@ inline constexpr uint32_t ipv4_headers_bytes = 28, ipv6_headers_bytes = 48;
 
 struct PathProbeSettings {
   static constexpr uint32_t assumed_bytes = 1200;
-  uint32_t bytes_max = 8972;   // 65,000 where the link is a loopback: tried too if >= 65,000
+  uint32_t bytes_max = 8972;  // 65,000 where the link is a loopback: tried too if >= 65,000
   uint32_t headers_bytes = ipv4_headers_bytes;
-  bool sizes = true;           // false: bytes_max is given, and only the rate is asked for
+  bool sizes = true;  // false: bytes_max is given, and only the rate is asked for
 };
 
 class PathProbe {
  public:
   static constexpr uint32_t train_datagrams = 16;
-  static constexpr uint32_t size_tries_max = 12;     // at 30 % loss both ways all of them fail once in 3000 times
+  static constexpr uint32_t size_tries_max = 12;  // at 30 % loss both ways all of them fail once in 3000 times
   static constexpr uint32_t train_tries_max = 6;
   static constexpr Nanos train_wait_min = 50 * millisecond;
-  static constexpr uint32_t train_heard_min = 4;     // fewer say nothing about the rate
+  static constexpr uint32_t train_heard_min = 4;  // fewer say nothing about the rate
 
   explicit PathProbe(const PathProbeSettings& settings);
 
@@ -62,7 +63,8 @@ class PathProbe {
   bool next(const RttEstimator& rtt, Nanos now, PathQuestion& question);
   // An answer to question `number`. Gives rtt its sample. Unknown numbers and impossible answers are ignored: false.
   bool answered(uint32_t number, const PathAnswer& answer, RttEstimator& rtt, Nanos now);
-  // The kernel said EMSGSIZE to a datagram of this size: it and longer ones are not tried, and the result goes below it, for the next epoch.
+  // The kernel said EMSGSIZE to a datagram of this size: it and longer ones are not tried, and the result goes below it, for
+  // the next epoch.
   void too_long(uint32_t bytes);
   // When to call next() again; `never` when done.
   Nanos due() const { return due_; }

@@ -42,7 +42,8 @@ Probing run(PathProbe& probe, const Path& path, uint64_t seed = 3) {
       free_at = std::max(free_at, now) + static_cast<Nanos>(question.bytes / path.rate * 1e9);
       coming.emplace(free_at + path.delay, question);
     }
-    for (; !coming.empty() && coming.begin()->first <= now; coming.erase(coming.begin())) meter.question(coming.begin()->second, coming.begin()->first);
+    for (; !coming.empty() && coming.begin()->first <= now; coming.erase(coming.begin()))
+      meter.question(coming.begin()->second, coming.begin()->first);
     if (meter.due() <= now) {
       uint32_t number = 0;
       const auto answer = meter.answer(now, number);
@@ -57,7 +58,8 @@ Probing run(PathProbe& probe, const Path& path, uint64_t seed = 3) {
 }
 
 TEST(PathProbe, fills_packets_with_ipv6_headers_too) {
-  for (const auto& [packet, found] : std::map<uint32_t, uint32_t>{{1280, 1200}, {1499, 1200}, {1500, 1452}, {8999, 1452}, {9000, 8952}}) {
+  for (const auto& [packet, found] :
+       std::map<uint32_t, uint32_t>{{1280, 1200}, {1499, 1200}, {1500, 1452}, {8999, 1452}, {9000, 8952}}) {
     PathProbe probe({.headers_bytes = ipv6_headers_bytes});
     run(probe, {.bytes_max = packet - ipv6_headers_bytes});
     EXPECT_EQ(probe.datagram_bytes(), found) << packet;
@@ -67,7 +69,8 @@ TEST(PathProbe, fills_packets_with_ipv6_headers_too) {
 }
 
 TEST(PathProbe, finds_the_largest_datagram_that_arrives_and_the_rate) {
-  for (const auto& [carries, found] : std::map<uint32_t, uint32_t>{{1200, 1200}, {1472, 1472}, {8971, 1472}, {8972, 8972}, {65'507, 8972}}) {
+  for (const auto& [carries, found] :
+       std::map<uint32_t, uint32_t>{{1200, 1200}, {1472, 1472}, {8971, 1472}, {8972, 8972}, {65'507, 8972}}) {
     PathProbe probe({});
     const auto result = run(probe, {.bytes_max = carries});
     EXPECT_EQ(probe.datagram_bytes(), found);
@@ -175,7 +178,8 @@ TEST(PathQuestions, survive_the_wire_and_are_refused_outside_of_their_train) {
 TEST(TrainMeter, counts_each_datagram_once_and_answers_a_train_once) {
   TrainMeter meter;
   EXPECT_EQ(meter.due(), never);
-  for (const uint32_t index : {0u, 1u, 1u, 4u}) meter.question({.number = 5, .index = index, .count = 16, .bytes = 1000}, 1000 * index);
+  for (const uint32_t index : {0u, 1u, 1u, 4u})
+    meter.question({.number = 5, .index = index, .count = 16, .bytes = 1000}, 1000 * index);
   EXPECT_EQ(meter.due(), 4000 + 2 * millisecond);
   uint32_t number = 0;
   const PathAnswer expected{.datagrams = 3, .bytes = 2000, .spread_ns = 4000, .held_us = 2};

@@ -24,7 +24,9 @@ double RecentMinimum::value(Nanos now, double otherwise) const {
   return least;
 }
 
-RateControl::RateControl(const RateSettings& settings) : settings_(settings), rate_(0) { set(static_cast<double>(settings.start)); }
+RateControl::RateControl(const RateSettings& settings) : settings_(settings), rate_(0) {
+  set(static_cast<double>(settings.start));
+}
 
 void RateControl::set(double rate) {
   rate_ = std::clamp(rate, static_cast<double>(RateSettings::floor), 1e11);
@@ -57,7 +59,8 @@ void RateControl::held_back(Nanos now) {
   const auto pause = 2 * millisecond + static_cast<Nanos>(2e9 * settings_.datagram_bytes / rate_);
   if (now - held_back_at_ > pause) {
     paused_ = true;
-    // A bucket of the network's may have filled meanwhile: what went through when it last emptied is not what goes through now for long.
+    // A bucket of the network's may have filled meanwhile: what went through when it last emptied is not what goes through now
+    // for long.
     if (line_.rate() > 0) set(std::min(rate_, known_rate()));
   }
   held_back_at_ = now;
@@ -75,14 +78,16 @@ bool RateControl::feedback(const FlowFeedback& report, const RttEstimator& rtt, 
     return false;
   }
   const auto newer = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b); };
-  if (newer(totals.received, latest_.received) < 0 || newer(totals.highest, latest_.highest) < 0 || newer(totals.own_drops, latest_.own_drops) < 0) {
+  if (newer(totals.received, latest_.received) < 0 || newer(totals.highest, latest_.highest) < 0 ||
+      newer(totals.own_drops, latest_.own_drops) < 0) {
     return false;  // overtaken by another report
   }
   if (all == nullptr) line_.sent(total_bytes_, now);
   if (totals.received != latest_.received) {
     take_delay(report.delay_us, now);
     if (all == nullptr && of_way_out_) {
-      line_.waited(now - Nanos{static_cast<uint32_t>(now / microsecond) - report.echo_sent_at_us} * microsecond, recent_queue_us(rtt, now, nullptr));
+      line_.waited(now - Nanos{static_cast<uint32_t>(now / microsecond) - report.echo_sent_at_us} * microsecond,
+                   recent_queue_us(rtt, now, nullptr));
     } else if (all != nullptr) {
       auto more = report;
       more.received -= latest_.received;
@@ -91,7 +96,8 @@ bool RateControl::feedback(const FlowFeedback& report, const RttEstimator& rtt, 
     }
   }
   latest_ = totals;
-  if (now - updated_ < std::max({rtt.smoothed(), interval_min_, microsecond}) || latest_.highest == at_update_.highest) return false;
+  if (now - updated_ < std::max({rtt.smoothed(), interval_min_, microsecond}) || latest_.highest == at_update_.highest)
+    return false;
   const double before = rate_;
   update(rtt, now, all);
   return rate_ != before;
@@ -109,20 +115,22 @@ void RateControl::pool(const FlowFeedback& more, const RateControl& from, const 
   pooled_.delay_us = static_cast<int32_t>(from.latest_queue_us(now));
   reporters_[delay_count_ % reporters_.size()] = &from;
   size_t different = 0;
-  for (size_t i = 0; i < reporters_.size(); ++i) different += reporters_[i] != nullptr && std::find(&reporters_[0], &reporters_[i], reporters_[i]) == &reporters_[i];
+  for (size_t i = 0; i < reporters_.size(); ++i)
+    different += reporters_[i] != nullptr && std::find(&reporters_[0], &reporters_[i], reporters_[i]) == &reporters_[i];
   reporters_most_ = std::max(reporters_most_, different);
   of_way_out_ = different >= std::min(reporters_most_, reporters_asked);
   (void)feedback(pooled_, rtt, now);
 }
 
 void RateControl::take_delay(int32_t delay_us, Nanos now) {
-  const auto above = static_cast<double>(static_cast<int32_t>(static_cast<uint32_t>(delay_us) - static_cast<uint32_t>(delay_reference_us_)));
+  const auto above =
+      static_cast<double>(static_cast<int32_t>(static_cast<uint32_t>(delay_us) - static_cast<uint32_t>(delay_reference_us_)));
   delay_minimum_us_.add(above, now);
   delays_[delay_count_++ % delays_.size()] = {now, above};
 }
 
-// The smallest of the latest reports; while the rate is still doubled, the last one's: waiting for more would be eight times too fast. Several destinations
-// bring them sooner.
+// The smallest of the latest reports; while the rate is still doubled, the last one's: waiting for more would be eight times
+// too fast. Several destinations bring them sooner.
 double RateControl::recent_delay_us(const RttEstimator& rtt, Nanos now, const RateControl* all) const {
   const auto& last = delays_[(delay_count_ - 1) % delays_.size()];
   if (starting_ && (all != nullptr ? all : this)->reporters_most_ < reporters_asked) return last.us;
@@ -138,12 +146,16 @@ double RateControl::recent_queue_us(const RttEstimator& rtt, Nanos now, const Ra
   return delay_count_ == 0 ? 0 : std::max(recent_delay_us(rtt, now, all) - delay_minimum_us_.value(now, 0), 0.0);
 }
 
-double RateControl::latest_queue_us(Nanos now) const { return std::max(delays_[(delay_count_ - 1) % delays_.size()].us - delay_minimum_us_.value(now, 0), 0.0); }
+double RateControl::latest_queue_us(Nanos now) const {
+  return std::max(delays_[(delay_count_ - 1) % delays_.size()].us - delay_minimum_us_.value(now, 0), 0.0);
+}
 
 void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* all) {
   const double interval = static_cast<double>(now - updated_) * 1e-9;
-  const double datagram_bytes = sent_datagrams_ > 0 ? static_cast<double>(sent_bytes_) / static_cast<double>(sent_datagrams_) : settings_.datagram_bytes;
-  delivered_ = static_cast<double>(std::min(latest_.received - at_update_.received, latest_.highest - at_update_.highest)) * datagram_bytes / interval;
+  const double datagram_bytes =
+      sent_datagrams_ > 0 ? static_cast<double>(sent_bytes_) / static_cast<double>(sent_datagrams_) : settings_.datagram_bytes;
+  delivered_ = static_cast<double>(std::min(latest_.received - at_update_.received, latest_.highest - at_update_.highest)) *
+               datagram_bytes / interval;
   count_use(interval);
   const double common_us = all == nullptr ? 0 : all->recent_queue_us(rtt, now, nullptr);
   const double queue_us = std::max(recent_queue_us(rtt, now, all) - common_us, 0.0);
@@ -160,9 +172,11 @@ void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* 
     delayed(queue_us, target_us, answer, now);
   } else if (loses) {
     decrease(std::max(0.7 * rate_, std::min(delivered_, rate_)));
-  } else if (latest_queue_us(now) - common_us < target_us / 2 && (held_back_ || static_cast<double>(sent_bytes_) >= rate_ * interval / 2)) {
+  } else if (latest_queue_us(now) - common_us < target_us / 2 &&
+             (held_back_ || static_cast<double>(sent_bytes_) >= rate_ * interval / 2)) {
     // Only a rate that is used is raised: else pauses would raise it without end, for nothing has been tried. It is used, too,
-    // where something waits for it although little goes out: beside other destinations, or where the process seldom gets a processor.
+    // where something waits for it although little goes out: beside other destinations, or where the process seldom gets a
+    // processor.
     increase(interval, all);
   }
   // What several destinations may get together is soon exceeded by one that knows nothing of them.
@@ -174,7 +188,8 @@ void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* 
 }
 
 // The decrease by delay, with two bounds from what is known to go through. And while the queue gets shorter the last
-// decrease is enough: the delay of a long queue goes on for as long as it takes to empty, and a rate that is lowered all the while leaves the line idle then.
+// decrease is enough: the delay of a long queue goes on for as long as it takes to empty, and a rate that is lowered all the
+// while leaves the line idle then.
 void RateControl::delayed(double queue_us, double target_us, Nanos answer, Nanos now) {
   const bool shrinks = now - judged_at_ < 4 * answer && queue_us < 0.9 * judged_queue_us_;
   judged_at_ = now;
@@ -196,7 +211,8 @@ void RateControl::count_use(double interval) {
   used_ += static_cast<double>(sent_bytes_) - used_ / 8;
 }
 
-// The rate at which as much goes out as the line carries; 0: not known. A process that gets its processor late cannot use all that its rate allows.
+// The rate at which as much goes out as the line carries; 0: not known. A process that gets its processor late cannot use all
+// that its rate allows.
 double RateControl::known_rate() const { return line_.rate() * (used_ > 0 ? std::clamp(allowed_ / used_, 1.0, 16.0) : 1.0); }
 
 void RateControl::increase(double interval, const RateControl* all) {
@@ -263,8 +279,12 @@ FlowFeedback ArrivalMeter::report(uint32_t own_drops, uint32_t clock_us) {
   }
   unreported_ = 0;
   first_unreported_ = never;
-  return {.received = received_, .highest_flow_seq = highest_, .own_drops = own_drops, .echo_sent_at_us = latest_sent_at_us_,
-          .echo_held_us = clock_us - latest_clock_us_, .delay_us = reported_delay_us_};
+  return {.received = received_,
+          .highest_flow_seq = highest_,
+          .own_drops = own_drops,
+          .echo_sent_at_us = latest_sent_at_us_,
+          .echo_held_us = clock_us - latest_clock_us_,
+          .delay_us = reported_delay_us_};
 }
 
 }  // namespace unisono

@@ -208,9 +208,12 @@ TEST(RateControl, takes_loss_far_above_its_minimum_for_congestion_when_it_lasts_
   while (ends.control.loss() < 0.2) ends.full(1, 0.25, 700);
   EXPECT_EQ(ends.control.decreases(), decreases) << "one window may be chance";
   while (ends.control.decreases() == decreases) ends.full(1, 0.25, 700);
-  EXPECT_NEAR(static_cast<double>(ends.control.rate()), 0.75 * static_cast<double>(before), 0.02 * static_cast<double>(before)) << "the rate delivered";
+  EXPECT_NEAR(static_cast<double>(ends.control.rate()), 0.75 * static_cast<double>(before), 0.02 * static_cast<double>(before))
+      << "the rate delivered";
   while (ends.control.decreases() == decreases + 1) ends.full(1, 0.6, 700);
-  EXPECT_NEAR(static_cast<double>(ends.control.rate()), 0.7 * 0.75 * static_cast<double>(before), 0.02 * static_cast<double>(before)) << "but not below 0.7";
+  EXPECT_NEAR(static_cast<double>(ends.control.rate()), 0.7 * 0.75 * static_cast<double>(before),
+              0.02 * static_cast<double>(before))
+      << "but not below 0.7";
 }
 
 TEST(RateControl, stays_above_a_megabit_and_within_its_limit) {
@@ -297,7 +300,8 @@ TEST(ArrivalMeter, reports_the_mean_delay_since_the_last_report_and_the_latest_e
   meter.arrived(9, 2000, 1700, 20);
   meter.arrived(8, 1500, 1900, 30);
   EXPECT_EQ(meter.due(), 10 + 3 * millisecond) << "three are few";
-  const FlowFeedback expected{.received = 3, .highest_flow_seq = 9, .own_drops = 4, .echo_sent_at_us = 1500, .echo_held_us = 100, .delay_us = -134};
+  const FlowFeedback expected{
+      .received = 3, .highest_flow_seq = 9, .own_drops = 4, .echo_sent_at_us = 1500, .echo_held_us = 100, .delay_us = -134};
   EXPECT_EQ(meter.report(4, 2000), expected);
   EXPECT_EQ(meter.due(), never);
   meter.arrived(10, 5000, 5050, 40);

@@ -1,7 +1,8 @@
-// Round-trip time of one path: smoothed, its variation (RFC 6298, section 2), and the smallest seen. Samples come in as arguments.
+// Round-trip time of one path: smoothed, its variation (RFC 6298, section 2), and the smallest seen. Samples come in as
+// arguments.
 //
-// Unlike TCP's, the time to wait for an answer has no minimum of 200 ms: on a lossy network that minimum would be what every step takes
-// (docs/design/methods/packet_loss.md, "What stays reliable").
+// Unlike TCP's, the time to wait for an answer has no minimum of 200 ms: on a lossy network that minimum would be what every
+// step takes (docs/design/methods/packet_loss.md, "What stays reliable").
 #pragma once
 
 #include <algorithm>
@@ -25,8 +26,8 @@ class RttEstimator {
     variation_ = measured() ? variation_ + (std::abs(smoothed_ - rtt) - variation_) / 4 : rtt / 2;
     smoothed_ = measured() ? smoothed_ + (rtt - smoothed_) / 8 : rtt;
   }
-  // From the echo in feedback: now_us and echo_sent_at_us are of this side's clock and wrap. What cannot be (held for longer than it
-  // took; more than a minute) changes nothing.
+  // From the echo in feedback: now_us and echo_sent_at_us are of this side's clock and wrap. What cannot be (held for longer
+  // than it took; more than a minute) changes nothing.
   void echoed(uint32_t now_us, uint32_t echo_sent_at_us, uint32_t held_us) {
     const uint32_t passed = now_us - echo_sent_at_us;
     if (passed > 60'000'000 || held_us > passed) return;

@@ -45,7 +45,8 @@ AckFault read_ack(std::span<const std::byte> payload, uint32_t highest_sent, Ack
 bool AckBuilder::received(uint32_t flow_seq, bool eliciting, Nanos now) {
   bool opens_gap = false;
   const bool fresh = note(flow_seq, opens_gap);
-  if (fresh && written_count_ >= tellings && sequence_before(flow_seq, newest_at_[written_count_ % tellings])) all_again_ = tellings;
+  if (fresh && written_count_ >= tellings && sequence_before(flow_seq, newest_at_[written_count_ % tellings]))
+    all_again_ = tellings;
   if (!eliciting) return fresh;
   // The sender sent what we have had already: it does not know that, so it is told soon.
   ++unsaid_;

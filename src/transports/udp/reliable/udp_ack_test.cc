@@ -29,7 +29,8 @@ TEST(Acknowledgement, is_read_as_it_was_written) {
   AckBuilder builder({});
   for (const uint32_t seq : {3u, 4u, 9u, 5u, 7u}) EXPECT_TRUE(builder.received(seq, true, 0));
   std::byte out[ack_bytes_max];
-  const FlowFeedback feedback{.received = 5, .highest_flow_seq = 9, .own_drops = 1, .echo_sent_at_us = 2, .echo_held_us = 3, .delay_us = -4};
+  const FlowFeedback feedback{
+      .received = 5, .highest_flow_seq = 9, .own_drops = 1, .echo_sent_at_us = 2, .echo_held_us = 3, .delay_us = -4};
   const auto bytes = builder.write(feedback, out, 0);
   EXPECT_EQ(bytes, 24u + 3 * 8);
   Acknowledgement ack;

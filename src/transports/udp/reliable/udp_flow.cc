@@ -10,14 +10,15 @@ namespace unisono {
 namespace {
 
 constexpr size_t datagrams_outstanding_max = 8192;
-// A closed port is believed when it was reported so often, over so long, and nothing came meanwhile: one report may be forged, or from a restart.
+// A closed port is believed when it was reported so often, over so long, and nothing came meanwhile: one report may be forged,
+// or from a restart.
 constexpr uint32_t refusals_believed = 3;
 constexpr Nanos refusals_last = 100 * millisecond;
 // However long the silence, it must have been asked so often.
 constexpr uint32_t pings_in_vain = 8;
 constexpr Nanos control_interval_max = 50 * millisecond;
-// The kernel looks for a neighbour of which it has not heard for some 30 s. Where packets are lost its questions are, too, each for a second, and meanwhile
-// nothing else leaves for there: it is told often enough that it need not ask.
+// The kernel looks for a neighbour of which it has not heard for some 30 s. Where packets are lost its questions are, too, each
+// for a second, and meanwhile nothing else leaves for there: it is told often enough that it need not ask.
 constexpr Nanos confirm_interval = 250 * millisecond;
 constexpr int64_t debt_max = 64 << 10;  // who could not send for a while does not get all of it back
 constexpr std::array<std::byte, 65'536> zeros{};
@@ -27,13 +28,18 @@ constexpr std::array<std::byte, 65'536> zeros{};
 UdpFlow::UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& all, size_t destination)
     : options_(options),
       destination_(destination),
-      out_seal_{link_key(options.group.key, options.group.self, 1 - options.group.self, options.group.epoch, options.group.run_id), options.group.auth},
-      in_seal_{link_key(options.group.key, 1 - options.group.self, options.group.self, options.group.epoch, options.group.run_id), options.group.auth},
+      out_seal_{
+          link_key(options.group.key, options.group.self, 1 - options.group.self, options.group.epoch, options.group.run_id),
+          options.group.auth},
+      in_seal_{
+          link_key(options.group.key, 1 - options.group.self, options.group.self, options.group.epoch, options.group.run_id),
+          options.group.auth},
       all_(all),
       rate_({.limit = options.rate_limit}),
       acks_(AckSettings{}),
       losses_(datagrams_outstanding_max),
-      probe_({.bytes_max = options.datagram_bytes_max, .headers_bytes = options.address.family() == AF_INET6 ? ipv6_headers_bytes : ipv4_headers_bytes}),
+      probe_({.bytes_max = options.datagram_bytes_max,
+              .headers_bytes = options.address.family() == AF_INET6 ? ipv6_headers_bytes : ipv4_headers_bytes}),
       frames_(pool),
       reassembler_(options.peer, pool),
       messages_(messages_max),
@@ -121,7 +127,8 @@ bool UdpFlow::speak_messages(Nanos now, UdpOutbox& outbox) {
 bool UdpFlow::speak_probe(Nanos now, UdpOutbox& outbox) {
   if (const auto bytes = std::exchange(sending_.too_long_bytes, 0); bytes != 0) {
     // Frames and streams that were cut for a longer path can never be finished.
-    const bool streams = std::any_of(groups_.begin(), groups_.end(), [](const auto* group) { return group->streams.held() > 0; });
+    const bool streams =
+        std::any_of(groups_.begin(), groups_.end(), [](const auto* group) { return group->streams.held() > 0; });
     if (bytes <= datagram_bytes() && (!frames_.empty() || streams) && end_.ok()) {
       end_ = Status(Code::peer_lost, "its path takes no datagrams of " + std::to_string(bytes) + " bytes any more");
     }
@@ -193,12 +200,15 @@ std::optional<FragmentPlace> UdpFlow::next_fragment() {
   if (!place) return place;
   const size_t bytes = datagram_header_bytes + place->bytes();
   if (!losses_.may_send(bytes, rate_.rate(), rtt_)) return std::nullopt;
-  if (options_.window_bytes != 0 && losses_.outstanding_bytes() > 0 && losses_.outstanding_bytes() + bytes > options_.window_bytes) return std::nullopt;
+  if (options_.window_bytes != 0 && losses_.outstanding_bytes() > 0 &&
+      losses_.outstanding_bytes() + bytes > options_.window_bytes)
+    return std::nullopt;
   return place;
 }
 
 bool UdpFlow::stream_waits(Nanos now) const {
-  return std::any_of(groups_.begin(), groups_.end(), [&](const auto* group) { return group->streams.waits() || group->streams.next_deadline() <= now; });
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [&](const auto* group) { return group->streams.waits() || group->streams.next_deadline() <= now; });
 }
 
 uint32_t UdpFlow::wanted(Nanos now) {
@@ -296,7 +306,8 @@ void UdpFlow::refused(Nanos now) {
   goodbye_refused_ |= goodbye_.active && goodbye_.tries > 0;
 }
 
-DatagramFault UdpFlow::heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink) {
+DatagramFault UdpFlow::heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival,
+                             Sink& sink) {
   if (!is_new(header)) return DatagramFault::duplicate;
   const auto now = arrival.now;
   settle(now);
@@ -338,7 +349,8 @@ void UdpFlow::measure(const DatagramHeader& header, const UdpArrival& arrival) {
   meter_.arrived(header.flow_seq, header.sent_at_us, clock_us(arrival.came), arrival.now);
 }
 
-DatagramFault UdpFlow::fragment(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink) {
+DatagramFault UdpFlow::fragment(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival,
+                                Sink& sink) {
   FragmentPlace place;
   if (!get_place(header, place)) return DatagramFault::place;
   measure(header, arrival);
@@ -366,7 +378,8 @@ DatagramFault UdpFlow::fragment(const DatagramHeader& header, std::span<const st
 }
 
 DatagramFault UdpFlow::acknowledgement(const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
-  if (report_heard_ && !sequence_before(newest_report_, header.flow_seq) && header.kind == DatagramKind::feedback) return DatagramFault::duplicate;
+  if (report_heard_ && !sequence_before(newest_report_, header.flow_seq) && header.kind == DatagramKind::feedback)
+    return DatagramFault::duplicate;
   Acknowledgement ack;
   if (header.kind == DatagramKind::feedback) {
     if (payload.size() != sizeof ack.feedback) return DatagramFault::size;
@@ -412,7 +425,8 @@ DatagramFault UdpFlow::probe(const DatagramHeader& header, std::span<const std::
 }
 
 bool UdpFlow::says_goodbye(const DatagramHeader& header, std::span<const std::byte> payload) {
-  return header.kind == DatagramKind::control && payload.size() == sizeof(uint32_t) + 1 && static_cast<Word>(payload.back()) == Word::goodbye;
+  return header.kind == DatagramKind::control && payload.size() == sizeof(uint32_t) + 1 &&
+         static_cast<Word>(payload.back()) == Word::goodbye;
 }
 
 DatagramFault UdpFlow::control(std::span<const std::byte> payload, Nanos now) {
@@ -443,7 +457,8 @@ bool UdpFlow::step(Nanos now) {
   if (!ping_.active && now - last_heard_ >= options_.keep_alive) start(ping_, now);
   if (!end_.ok()) return any;
   if (refusals_in_row_ >= refusals_believed && now - first_refusal_ >= refusals_last) {
-    end_ = Status(Code::peer_lost, "its process is gone: its host refused " + std::to_string(refusals_in_row_) + " datagrams in a row");
+    end_ = Status(Code::peer_lost,
+                  "its process is gone: its host refused " + std::to_string(refusals_in_row_) + " datagrams in a row");
   } else if (now - silent_since_ > options_.silence && ping_.active && ping_.tries >= pings_in_vain) {
     end_ = Status(Code::peer_lost, "no answer for " + std::to_string((now - last_heard_) / millisecond) + " ms, asked " +
                                        std::to_string(ping_.tries) + " times");
@@ -478,8 +493,9 @@ void UdpFlow::detach(const UdpGroupPeer& group) {
 
 std::string UdpFlow::numbers(Nanos now) const {
   return std::to_string(frames_.sent_bytes()) + " bytes sent, " + std::to_string(received_bytes_) + " received, " +
-         std::to_string(frames_.count()) + " frames not confirmed, last heard " + std::to_string((now - last_heard_) / millisecond) + " ms ago, rtt " +
-         std::to_string(rtt_.smoothed() / microsecond) + " us, " + std::to_string(losses_.lost_count()) + " datagrams lost";
+         std::to_string(frames_.count()) + " frames not confirmed, last heard " +
+         std::to_string((now - last_heard_) / millisecond) + " ms ago, rtt " + std::to_string(rtt_.smoothed() / microsecond) +
+         " us, " + std::to_string(losses_.lost_count()) + " datagrams lost";
 }
 
 }  // namespace unisono

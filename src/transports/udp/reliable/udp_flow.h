@@ -1,9 +1,9 @@
-// What two processes say to each other over UDP once their handshake is done: this side of it. Frames, acknowledgements, reports, probes and the end,
-// and what the streams of lossy groups share with them: numbers, pace, address.
+// What two processes say to each other over UDP once their handshake is done: this side of it. Frames, acknowledgements,
+// reports, probes and the end, and what the streams of lossy groups share with them: numbers, pace, address.
 //
-// Two series of numbers: what asks for an answer or a report (fragments, data, ends, control) counts in the one, so that losses show as gaps; what
-// answers counts in the other, or reports would ask for reports. Every datagram that is given to heard() has been checked up to its tag.
-// No clock: `now` comes with every call that needs it.
+// Two series of numbers: what asks for an answer or a report (fragments, data, ends, control) counts in the one, so that losses
+// show as gaps; what answers counts in the other, or reports would ask for reports. Every datagram that is given to heard() has
+// been checked up to its tag. No clock: `now` comes with every call that needs it.
 #pragma once
 
 #include <array>
@@ -16,25 +16,25 @@
 #include <vector>
 
 #include "transports/transport.h"
-#include "transports/udp/udp_frames.h"
-#include "transports/udp/reliable/udp_loss_detector.h"
-#include "transports/udp/reliable/udp_outbox.h"
+#include "transports/udp/lossy/udp_streams.h"
 #include "transports/udp/path/udp_path_probe.h"
 #include "transports/udp/path/udp_rate_control.h"
+#include "transports/udp/path/udp_rtt.h"
+#include "transports/udp/reliable/udp_loss_detector.h"
+#include "transports/udp/reliable/udp_outbox.h"
 #include "transports/udp/reliable/udp_reassembler.h"
 #include "transports/udp/reliable/udp_replay.h"
-#include "transports/udp/path/udp_rtt.h"
-#include "transports/udp/lossy/udp_streams.h"
+#include "transports/udp/udp_frames.h"
 
 namespace unisono {
 
 struct UdpFlowOptions {
   PeerIndex peer = 0;
-  DatagramGroup group{};            // of the link: two ranks
-  TcpAddress address{};             // of the peer
-  uint32_t window_bytes = 0;        // what the peer said that it can buffer
+  DatagramGroup group{};      // of the link: two ranks
+  TcpAddress address{};       // of the peer
+  uint32_t window_bytes = 0;  // what the peer said that it can buffer
   uint32_t datagram_bytes_max = 8972;
-  uint64_t rate_limit = 0;          // bytes/s; 0: none
+  uint64_t rate_limit = 0;  // bytes/s; 0: none
   Nanos keep_alive = 500 * millisecond;
   Nanos silence = 10 * second;
   Nanos started = 0;
@@ -57,11 +57,15 @@ struct UdpArrival {
 };
 
 // Memory of one flow, whatever its peer says or does not say:
-//   tables                at most table_bytes_max: what is under way 640 KiB, bits of the fragments of 256 frames in each direction 1 MiB, 4160 frames that
-//                         wait (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link) 850 KiB, repair requests, numbers and the rest 100 KiB
-//   payloads that arrive  PayloadPoolLimits::owner_bytes_max, or one frame; what has no room is not acknowledged, and comes again
-//   payloads that leave   4 KiB of each frame that waits, in pages; and frames under way whose operation was cancelled: 40 MiB, in powers of two
-// Streams add 16 bytes per range of an operation of this process's own. An unauthenticated peer gets none at all: nothing is kept for who does not know the keys.
+//   tables                at most table_bytes_max: what is under way 640 KiB, bits of the fragments of 256 frames in each
+//   direction 1 MiB, 4160 frames that
+//                         wait (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link) 850 KiB, repair
+//                         requests, numbers and the rest 100 KiB
+//   payloads that arrive  PayloadPoolLimits::owner_bytes_max, or one frame; what has no room is not acknowledged, and comes
+//   again payloads that leave   4 KiB of each frame that waits, in pages; and frames under way whose operation was cancelled:
+//   40 MiB, in powers of two
+// Streams add 16 bytes per range of an operation of this process's own. An unauthenticated peer gets none at all: nothing is
+// kept for who does not know the keys.
 class UdpFlow {
  public:
   static constexpr size_t table_bytes_max = 4u << 20;
@@ -76,15 +80,16 @@ class UdpFlow {
   // Payloads of frames that have arrived at the peer, since the last call; the caller clears it.
   std::vector<uint64_t>& sent() { return sent_; }
 
-  // An authentic datagram of the link's own epoch, of a kind that belongs there. May call sink.place and sink.received. duplicate: a copy, which changes
-  // nothing; above all it is no sign of life.
+  // An authentic datagram of the link's own epoch, of a kind that belongs there. May call sink.place and sink.received.
+  // duplicate: a copy, which changes nothing; above all it is no sign of life.
   DatagramFault heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
   // An authentic datagram of a group: it counts as a sign of life, and in reports. duplicate: a copy, not to be looked at.
   DatagramFault heard_of_group(const DatagramHeader& header, const UdpArrival& arrival);
   // The network says that nobody is there.
   void refused(Nanos now);
 
-  // Says everything that does not wait for its turn: acknowledgements, reports, answers, probes, what is due again. False: the outbox is full.
+  // Says everything that does not wait for its turn: acknowledgements, reports, answers, probes, what is due again. False: the
+  // outbox is full.
   bool speak(Nanos now, uint32_t own_drops, UdpOutbox& outbox);
   // Bytes of the next fragment or stream datagram; 0: there is none now.
   uint32_t wanted(Nanos now);
@@ -104,7 +109,8 @@ class UdpFlow {
   bool goodbye_heard() const { return goodbye_answered_; }
   // It was said for long enough, or nobody is there: who has not heard it finds this side's port closed.
   bool goodbye_in_vain(Nanos now) const {
-    return goodbye_.active && (goodbye_refused_ || (goodbye_.tries > goodbye_tries_min && now - goodbye_.since >= goodbye_patience));
+    return goodbye_.active &&
+           (goodbye_refused_ || (goodbye_.tries > goodbye_tries_min && now - goodbye_.since >= goodbye_patience));
   }
   // The peer has said it.
   bool heard_goodbye() const { return heard_goodbye_; }
@@ -149,7 +155,8 @@ class UdpFlow {
     std::array<std::byte, sizeof(uint32_t) + repair_bitmap_bytes_max> payload{};
   };
   static constexpr size_t messages_max = 32;
-  // Where three of ten datagrams are lost, one farewell in 1400 is not heard in 6 tries; on a fast link there are 12 in that time.
+  // Where three of ten datagrams are lost, one farewell in 1400 is not heard in 6 tries; on a fast link there are 12 in that
+  // time.
   static constexpr uint32_t goodbye_tries_min = 6;
   static constexpr Nanos goodbye_patience = 300 * millisecond;
   static uint32_t clock_us(Nanos now) { return static_cast<uint32_t>(now / microsecond); }
@@ -160,7 +167,8 @@ class UdpFlow {
   void put(DatagramHeader header, std::span<const std::byte> payload, UdpOutbox& outbox);
   bool is_new(const DatagramHeader& header);
   void measure(const DatagramHeader& header, const UdpArrival& arrival);
-  DatagramFault fragment(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
+  DatagramFault fragment(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival,
+                         Sink& sink);
   DatagramFault acknowledgement(const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   DatagramFault probe(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival);
   DatagramFault control(std::span<const std::byte> payload, Nanos now);
@@ -194,10 +202,10 @@ class UdpFlow {
   UdpSendCounters sending_;
   std::vector<UdpGroupPeer*> groups_;
   std::vector<uint64_t> sent_;
-  std::vector<FragmentName> arrived_, lost_;       // of one acknowledgement
-  std::vector<Message> messages_;                  // ring of messages_max
+  std::vector<FragmentName> arrived_, lost_;  // of one acknowledgement
+  std::vector<Message> messages_;             // ring of messages_max
   size_t first_message_ = 0, message_count_ = 0;
-  std::vector<uint32_t> control_answers_;          // ids
+  std::vector<uint32_t> control_answers_;  // ids
   Control ping_, goodbye_;
   uint32_t next_seq_ = 1, next_answer_seq_ = 1, next_control_ = 1;
   uint32_t newest_report_ = 0, reported_ = 0;  // reported_: what it says to have received

@@ -28,7 +28,8 @@ FragmentParts fragment_parts(const FragmentPlace& place, const FrameHeader& head
   const auto header_bytes = std::as_bytes(std::span(&header, 1));
   FragmentParts parts;
   if (begin < sizeof header) parts.header = header_bytes.subspan(begin, std::min(end, sizeof header) - begin);
-  if (end > sizeof header) parts.payload = payload.subspan(std::max(begin, sizeof header) - sizeof header, end - std::max(begin, sizeof header));
+  if (end > sizeof header)
+    parts.payload = payload.subspan(std::max(begin, sizeof header) - sizeof header, end - std::max(begin, sizeof header));
   return parts;
 }
 
@@ -41,7 +42,8 @@ void remove(std::vector<uint64_t>& set, uint32_t index) { set[index / 64] &= ~(u
 FragmentQueue::FragmentQueue() : frames_(fragment_frames_max) {}
 
 uint32_t FragmentQueue::push(uint32_t frame_bytes, uint32_t fragment_bytes) {
-  UNISONO_CHECK(!full() && frame_bytes >= sizeof(FrameHeader) && frame_bytes <= frame_bytes_max && fragment_bytes >= fragment_bytes_min && fragment_bytes <= fragment_bytes_max);
+  UNISONO_CHECK(!full() && frame_bytes >= sizeof(FrameHeader) && frame_bytes <= frame_bytes_max &&
+                fragment_bytes >= fragment_bytes_min && fragment_bytes <= fragment_bytes_max);
   const uint32_t number = next_frame_++;
   auto& frame = frames_[number % fragment_frames_max];
   frame.number = number;
@@ -86,7 +88,8 @@ FragmentPlace FragmentQueue::next_lost() {
 std::optional<FragmentPlace> FragmentQueue::next_unsent() {
   for (; unsent_frame_ != next_frame_; ++unsent_frame_) {
     const auto* frame = find(unsent_frame_);
-    if (frame != nullptr && frame->unsent < frame->fragments) return FragmentPlace{{frame->number, frame->unsent}, frame->frame_bytes, frame->fragment_bytes};
+    if (frame != nullptr && frame->unsent < frame->fragments)
+      return FragmentPlace{{frame->number, frame->unsent}, frame->frame_bytes, frame->fragment_bytes};
   }
   return std::nullopt;
 }

@@ -43,7 +43,9 @@ TEST(FragmentPlace, of_a_frame_shorter_than_its_header_is_refused) {
   EXPECT_FALSE(taken(0, 63, 1000, 63));
 }
 TEST(FragmentPlace, of_a_frame_too_long_is_refused) { EXPECT_FALSE(taken(0, frame_bytes_max + 1, 1000, 1000)); }
-TEST(FragmentPlace, of_fragments_too_short_is_refused) { EXPECT_FALSE(taken(0, 3000, fragment_bytes_min - 1, fragment_bytes_min - 1)); }
+TEST(FragmentPlace, of_fragments_too_short_is_refused) {
+  EXPECT_FALSE(taken(0, 3000, fragment_bytes_min - 1, fragment_bytes_min - 1));
+}
 TEST(FragmentPlace, of_fragments_of_no_bytes_is_refused) { EXPECT_FALSE(taken(0, 3000, 0, 0)); }
 TEST(FragmentPlace, of_fragments_too_long_is_refused) { EXPECT_FALSE(taken(0, 65'500, 65'500, 65'500)); }
 TEST(FragmentPlace, outside_of_its_frame_is_refused) {

@@ -7,12 +7,14 @@
 
 namespace unisono {
 
-LossDetector::LossDetector(size_t datagrams) : ring_(std::bit_ceil(std::max<size_t>(2 * datagrams, 16))), limit_(std::max<size_t>(datagrams, 1)) {}
+LossDetector::LossDetector(size_t datagrams)
+    : ring_(std::bit_ceil(std::max<size_t>(2 * datagrams, 16))), limit_(std::max<size_t>(datagrams, 1)) {}
 
 bool LossDetector::may_send(size_t bytes, uint64_t rate, const RttEstimator& rtt) const {
   if (outstanding_ >= limit_ || (count_ == ring_.size() && at(0).state == State::outstanding)) return false;
   // Twice what is under way at this rate, and what may lie in queues and wait for an acknowledgement meanwhile.
-  const double window = static_cast<double>(rate) * static_cast<double>(2 * (rtt.smoothed() + ack_delay_max) + queue_allowance) * 1e-9;
+  const double window =
+      static_cast<double>(rate) * static_cast<double>(2 * (rtt.smoothed() + ack_delay_max) + queue_allowance) * 1e-9;
   return static_cast<double>(outstanding_bytes_ + bytes) <= std::max(window, static_cast<double>(window_bytes_min));
 }
 
@@ -42,8 +44,8 @@ size_t LossDetector::lower_bound(uint32_t flow_seq) const {
   return low;
 }
 
-void LossDetector::acknowledged(const Acknowledgement& ack, const RttEstimator& rtt, Nanos now, std::vector<FragmentName>& arrived,
-                                std::vector<FragmentName>& lost) {
+void LossDetector::acknowledged(const Acknowledgement& ack, const RttEstimator& rtt, Nanos now,
+                                std::vector<FragmentName>& arrived, std::vector<FragmentName>& lost) {
   bool news = false;
   for (const auto& range : ack.newest_first()) news = confirm(range, arrived) || news;
   hear(ack.feedback.highest_flow_seq);
@@ -76,8 +78,10 @@ bool LossDetector::confirm(const SequenceRange& range, std::vector<FragmentName>
       outstanding_bytes_ -= entry.bytes;
     } else {
       ++spurious_;
-      // It was only late: from now on wait for as many to overtake one as have overtaken this one. (RFC 9002, 6.1.1, allows it.)
-      if (entry.state == State::lost) threshold_ = std::clamp(largest_arrived_ - entry.flow_seq + 1, threshold_, packet_threshold_max);
+      // It was only late: from now on wait for as many to overtake one as have overtaken this one. (RFC 9002, 6.1.1, allows
+      // it.)
+      if (entry.state == State::lost)
+        threshold_ = std::clamp(largest_arrived_ - entry.flow_seq + 1, threshold_, packet_threshold_max);
     }
     entry.state = State::arrived;
     arrived.push_back(entry.name);
@@ -153,11 +157,14 @@ void LossDetector::set_probe_time(const RttEstimator& rtt, Nanos now) {
 void LossDetector::forget_old(const RttEstimator& rtt, Nanos now) {
   while (count_ > 0) {
     const auto& entry = at(0);
-    if (entry.state == State::outstanding || (entry.state != State::arrived && now - entry.sent_at < 2 * rtt.answer_time() + ack_delay_max)) return;
+    if (entry.state == State::outstanding ||
+        (entry.state != State::arrived && now - entry.sent_at < 2 * rtt.answer_time() + ack_delay_max))
+      return;
     ++first_;
     --count_;
   }
-  any_arrived_ = any_heard_ = false;  // nothing is left to compare it with; it must not be compared with what is sent after the next wrap
+  any_arrived_ = any_heard_ =
+      false;  // nothing is left to compare it with; it must not be compared with what is sent after the next wrap
 }
 
 }  // namespace unisono

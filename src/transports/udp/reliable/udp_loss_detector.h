@@ -1,8 +1,9 @@
-// Which fragments have arrived, which are lost, and when to look again: what RFC 9002 (sections 5 and 6) does for QUIC, over flow_seq. And the
-// acknowledgements: built, written, and read with every check.
+// Which fragments have arrived, which are lost, and when to look again: what RFC 9002 (sections 5 and 6) does for QUIC, over
+// flow_seq. And the acknowledgements: built, written, and read with every check.
 //
-// A fragment sent again is a new datagram with a flow_seq of its own; numbers are never used twice before they wrap, and are compared as signed 32-bit
-// differences. Nothing allocates after construction, but for the caller's vectors until they are warm.
+// A fragment sent again is a new datagram with a flow_seq of its own; numbers are never used twice before they wrap, and are
+// compared as signed 32-bit differences. Nothing allocates after construction, but for the caller's vectors until they are
+// warm.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +29,8 @@ struct SequenceRange {
 
 // Payload of a fragment_ack: FlowFeedback, then the ranges of flow_seq that arrived, newest first, with a gap between each two.
 inline constexpr size_t ack_ranges_max = 64;
-inline constexpr uint32_t ack_reach = 1u << 20;  // what is further behind the newest is not told any more: the order of numbers must stay clear
+inline constexpr uint32_t ack_reach =
+    1u << 20;  // what is further behind the newest is not told any more: the order of numbers must stay clear
 inline constexpr size_t ack_bytes_max = sizeof(FlowFeedback) + ack_ranges_max * sizeof(SequenceRange);
 
 struct Acknowledgement {
@@ -48,20 +50,21 @@ AckFault read_ack(std::span<const std::byte> payload, uint32_t highest_sent, Ack
 
 // Receiver's side: which flow_seq have arrived, and when to say so.
 struct AckSettings {
-  uint32_t every = 16;                          // datagrams; 2 … 32
-  Nanos delay_max = millisecond;                // of what was not acknowledged yet
-  Nanos gap_spacing = 250 * microsecond;        // a gap is told at once, but not more often
-  size_t ranges_max = ack_ranges_max;           // in one acknowledgement: 1 … 64
+  uint32_t every = 16;                    // datagrams; 2 … 32
+  Nanos delay_max = millisecond;          // of what was not acknowledged yet
+  Nanos gap_spacing = 250 * microsecond;  // a gap is told at once, but not more often
+  size_t ranges_max = ack_ranges_max;     // in one acknowledgement: 1 … 64
 };
 
 class AckBuilder {
  public:
   explicit AckBuilder(const AckSettings& settings) : settings_(settings) {}
 
-  // An authentic datagram that was taken. eliciting: it asks for an acknowledgement (fragments, probes); others only close gaps. False: this number has
-  // been seen before, or is too old to know.
+  // An authentic datagram that was taken. eliciting: it asks for an acknowledgement (fragments, probes); others only close
+  // gaps. False: this number has been seen before, or is too old to know.
   bool received(uint32_t flow_seq, bool eliciting, Nanos now);
-  // An authentic datagram that there was no memory for. It is not acknowledged, but the sender soon hears that it came this far: then it is not silence.
+  // An authentic datagram that there was no memory for. It is not acknowledged, but the sender soon hears that it came this
+  // far: then it is not silence.
   void refused(Nanos now) { due_ = std::min(due_, now + settings_.delay_max); }
   // Say it now: a frame is whole, or the sender asked.
   void ask(Nanos now);
@@ -77,8 +80,8 @@ class AckBuilder {
   void forget_old();
   size_t worth_telling(size_t count) const;
 
-  // Repairs have numbers of their own, so gaps stay for ever: a range that did not change is told this often, and then no more. (Sixty of them in each
-  // acknowledgement were a tenth of a thin line.)
+  // Repairs have numbers of their own, so gaps stay for ever: a range that did not change is told this often, and then no more.
+  // (Sixty of them in each acknowledgement were a tenth of a thin line.)
   static constexpr uint32_t tellings = 32;
 
   AckSettings settings_;
@@ -114,11 +117,13 @@ class LossDetector {
   // A fragment was given to the kernel. flow_seq must be after all before it; numbers in between belong to other datagrams.
   void sent(uint32_t flow_seq, FragmentName name, uint32_t bytes, const RttEstimator& rtt, Nanos now);
 
-  // An acknowledgement that read_ack let through; its echo must have been given to `rtt` before. Appends the fragments that it confirms, also
-  // those that had been called lost, and those that must be sent again.
-  void acknowledged(const Acknowledgement& ack, const RttEstimator& rtt, Nanos now, std::vector<FragmentName>& arrived, std::vector<FragmentName>& lost);
-  // At due(), or at any time: appends what must be sent again. With nothing confirmed for too long these are the two oldest, whose acknowledgement will tell
-  // the rest; and all that the receiver has refused, which so is tried again ever more seldom until it takes something.
+  // An acknowledgement that read_ack let through; its echo must have been given to `rtt` before. Appends the fragments that it
+  // confirms, also those that had been called lost, and those that must be sent again.
+  void acknowledged(const Acknowledgement& ack, const RttEstimator& rtt, Nanos now, std::vector<FragmentName>& arrived,
+                    std::vector<FragmentName>& lost);
+  // At due(), or at any time: appends what must be sent again. With nothing confirmed for too long these are the two oldest,
+  // whose acknowledgement will tell the rest; and all that the receiver has refused, which so is tried again ever more seldom
+  // until it takes something.
   void expire(const RttEstimator& rtt, Nanos now, std::vector<FragmentName>& lost);
   // When expire() would do something; `never` if nothing is outstanding.
   Nanos due() const { return std::min(loss_at_, probe_at_); }
@@ -154,10 +159,10 @@ class LossDetector {
   size_t limit_, first_ = 0, count_ = 0, open_ = 0, outstanding_ = 0, outstanding_bytes_ = 0;
   bool any_arrived_ = false;
   uint32_t largest_arrived_ = 0;
-  uint32_t heard_ = 0;       // the receiver has had datagrams up to this one, taken or refused
+  uint32_t heard_ = 0;  // the receiver has had datagrams up to this one, taken or refused
   bool any_heard_ = false;
   uint32_t threshold_ = packet_threshold;
-  uint32_t backoff_ = 0;     // probes without an answer
+  uint32_t backoff_ = 0;  // probes without an answer
   Nanos loss_at_ = never, probe_at_ = never;
   uint64_t lost_ = 0, spurious_ = 0, probes_ = 0;
 };

@@ -17,7 +17,9 @@ Acknowledgement ack_of(std::initializer_list<SequenceRange> ranges) {
 
 // A link with a round trip of 400 us, whose fragments are numbered like their datagrams, counted from `base`.
 struct Link {
-  explicit Link(size_t datagrams = 256, uint32_t base_number = 0) : losses(datagrams), base(base_number) { rtt.sample(400 * microsecond); }
+  explicit Link(size_t datagrams = 256, uint32_t base_number = 0) : losses(datagrams), base(base_number) {
+    rtt.sample(400 * microsecond);
+  }
   void send(uint32_t index, Nanos now) { losses.sent(base + index, {1, index}, 1400, rtt, now); }
   void acknowledge(std::initializer_list<SequenceRange> indices, Nanos now) {
     auto ack = ack_of(indices);

@@ -18,7 +18,8 @@ void note_too_long(UdpSendCounters& counters, size_t bytes) {
 UdpOutbox::UdpOutbox(DatagramSocket& socket, size_t scratch_bytes)
     : socket_(socket), scratch_bytes_(scratch_bytes), scratch_(std::make_unique<std::byte[]>(batch * scratch_bytes)) {}
 
-void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal, UdpSendCounters& counters) {
+void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
+                    const DatagramSeal& seal, UdpSendCounters& counters) {
   UNISONO_CHECK(count_ < batch && !blocked_ && payload.size() <= scratch_bytes_ && header.payload_bytes == payload.size());
   datagrams_[count_] = {.to = &to, .header = header, .payload = payload, .confirms = std::exchange(counters.confirm, false)};
   counters_[count_] = &counters;
@@ -26,7 +27,8 @@ void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::spa
   ++count_;
 }
 
-void UdpOutbox::add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, UdpSendCounters& counters) {
+void UdpOutbox::add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload,
+                           UdpSendCounters& counters) {
   seal();
   add(to, header, payload, {}, counters);
   sealed_ = count_;
@@ -74,7 +76,8 @@ void UdpOutbox::keep_rest(size_t from) {
     const size_t to = i - from;
     auto datagram = datagrams_[i];
     auto* place = scratch_.get() + to * scratch_bytes_;
-    // What lies in scratch memory already lies behind its new place, or in it: copied in order, nothing is overwritten before it is read.
+    // What lies in scratch memory already lies behind its new place, or in it: copied in order, nothing is overwritten before
+    // it is read.
     if (!datagram.payload.empty()) std::memmove(place, datagram.payload.data(), datagram.payload.size());
     datagram.payload = {place, datagram.payload.size()};
     datagrams_[to] = datagram;

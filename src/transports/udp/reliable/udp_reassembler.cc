@@ -25,15 +25,16 @@ Reassembler::Reassembler(PeerIndex from, PayloadPool& pool) : from_(from), pool_
 
 FragmentResult Reassembler::add(const FragmentPlace& place, std::span<const std::byte> payload, Sink& sink) {
   if (fault_ != FrameFault::none) return FragmentResult::corrupt;
-  // The sender may be fragment_frames_max ahead of the oldest frame that it knows to have arrived, which is never after ours. So everything behind
-  // the oldest is over, and nothing may be further ahead of it.
+  // The sender may be fragment_frames_max ahead of the oldest frame that it knows to have arrived, which is never after ours.
+  // So everything behind the oldest is over, and nothing may be further ahead of it.
   const uint32_t ahead = place.name.frame - oldest_;
   if (static_cast<int32_t>(ahead) < 0) return FragmentResult::duplicate;
   if (ahead >= fragment_frames_max) return FragmentResult::ahead;
   auto& frame = this->frame(place.name.frame);
   if (frame.state == State::over) return FragmentResult::duplicate;
   if (frame.state == State::empty) begin(frame, place);
-  if (frame.frame_bytes != place.frame_bytes || frame.fragment_bytes != place.fragment_bytes) return FragmentResult::inconsistent;
+  if (frame.frame_bytes != place.frame_bytes || frame.fragment_bytes != place.fragment_bytes)
+    return FragmentResult::inconsistent;
   auto& word = frame.stored[place.name.index / 64];
   const uint64_t bit = uint64_t{1} << (place.name.index % 64);
   if ((word & bit) != 0) return FragmentResult::duplicate;
@@ -66,12 +67,14 @@ void Reassembler::begin(Frame& frame, const FragmentPlace& place) {
   ++partial_;
 }
 
-// Once per frame, also if fragment 0 is refused for lack of memory afterwards. Asks the sink for a place, and brings there what came before.
+// Once per frame, also if fragment 0 is refused for lack of memory afterwards. Asks the sink for a place, and brings there what
+// came before.
 bool Reassembler::take_header(Frame& frame, std::span<const std::byte> payload, Sink& sink) {
   if (frame.header_known) return true;
   std::memcpy(&frame.header, payload.data(), sizeof(FrameHeader));
   fault_ = check_frame(frame.header);
-  if (fault_ == FrameFault::none && frame.header.payload_bytes != frame.frame_bytes - sizeof(FrameHeader)) fault_ = FrameFault::payload_bytes;
+  if (fault_ == FrameFault::none && frame.header.payload_bytes != frame.frame_bytes - sizeof(FrameHeader))
+    fault_ = FrameFault::payload_bytes;
   if (fault_ != FrameFault::none) return false;
   frame.header_known = true;
   if (frame.header.payload_bytes == 0) return true;

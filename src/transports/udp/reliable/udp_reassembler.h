@@ -1,8 +1,9 @@
 // Fragments put together: the frames of one link, several at once, in bounded memory. The receiving half of udp_fragments.h.
 //
-// A payload lands where the sink says as soon as fragment 0 has shown the frame's header; what came before it waits in a block of the pool and is copied over. Without a
-// place from the sink the block is lent. What there is no memory for is refused; it must not be acknowledged then, so it comes again. Nothing that
-// a datagram contains makes a write outside of the frame's own memory.
+// A payload lands where the sink says as soon as fragment 0 has shown the frame's header; what came before it waits in a block
+// of the pool and is copied over. Without a place from the sink the block is lent. What there is no memory for is refused; it
+// must not be acknowledged then, so it comes again. Nothing that a datagram contains makes a write outside of the frame's own
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,8 @@ class Reassembler {
   Reassembler(const Reassembler&) = delete;
   Reassembler& operator=(const Reassembler&) = delete;
 
-  // place: as get_place let it through; payload: place.bytes() bytes. May call sink.place and sink.received. fault: of a `corrupt` one.
+  // place: as get_place let it through; payload: place.bytes() bytes. May call sink.place and sink.received. fault: of a
+  // `corrupt` one.
   FragmentResult add(const FragmentPlace& place, std::span<const std::byte> payload, Sink& sink);
   FrameFault fault() const { return fault_; }
   // The sink's memory for frames of this operation may not be touched any more; what follows of them is dropped.
@@ -55,8 +57,8 @@ class Reassembler {
     uint32_t frame_bytes = 0, fragment_bytes = 0, fragments = 0, stored_count = 0;
     FrameHeader header;
     std::byte* target = nullptr;
-    PayloadPool::Block block{};     // if target is the pool's memory
-    std::vector<uint64_t> stored;   // bit per fragment
+    PayloadPool::Block block{};    // if target is the pool's memory
+    std::vector<uint64_t> stored;  // bit per fragment
   };
   Frame& frame(uint32_t number) { return frames_[number % fragment_frames_max]; }
   void begin(Frame& frame, const FragmentPlace& place);

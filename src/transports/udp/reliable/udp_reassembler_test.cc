@@ -149,7 +149,8 @@ TEST(Reassembler, refuses_what_there_is_no_memory_for_and_takes_it_later) {
   ASSERT_EQ(receiver.sink.handles.size(), 1u);
   EXPECT_EQ(receiver.add(second, 1), FragmentResult::no_memory) << "still lent";
   receiver.pool.give(receiver.sink.handles[0]);
-  for (uint32_t index = 0; index < second.place(0).fragments(); ++index) EXPECT_TRUE(to_be_acknowledged(receiver.add(second, index)));
+  for (uint32_t index = 0; index < second.place(0).fragments(); ++index)
+    EXPECT_TRUE(to_be_acknowledged(receiver.add(second, index)));
   ASSERT_EQ(receiver.sink.payloads.size(), 2u);
   EXPECT_EQ(receiver.sink.payloads[1], second.payload);
   EXPECT_EQ(receiver.sink.asked, 2) << "once per frame, also if it came twice";
@@ -222,10 +223,13 @@ TEST(Reassembler, writes_nowhere_else_whatever_datagrams_say) {
       DatagramHeader header;
       header.op = random.chance(0.9) ? static_cast<uint32_t>(random.below(4)) : static_cast<uint32_t>(random.next());
       header.slice = static_cast<uint16_t>(random.chance(0.9) ? 512 + random.below(2) : random.next());
-      header.deadline_us = random.chance(0.9) ? static_cast<uint32_t>(60 + random.below(3) * 700) : static_cast<uint32_t>(random.below(2 * frame_bytes_max));
+      header.deadline_us = random.chance(0.9) ? static_cast<uint32_t>(60 + random.below(3) * 700)
+                                              : static_cast<uint32_t>(random.below(2 * frame_bytes_max));
       header.packet_index = random.chance(0.9) ? static_cast<uint32_t>(random.below(4)) : static_cast<uint32_t>(random.next());
       const auto last = header.slice == 0 ? 0 : header.deadline_us % header.slice;
-      header.payload_bytes = static_cast<uint16_t>(random.chance(0.5) ? header.slice : random.chance(0.8) ? last : random.next());
+      header.payload_bytes = static_cast<uint16_t>(random.chance(0.5)   ? header.slice
+                                                   : random.chance(0.8) ? last
+                                                                        : random.next());
       FragmentPlace place;
       if (!get_place(header, place)) continue;
       const auto payload = std::make_unique<std::byte[]>(place.bytes());
@@ -240,11 +244,13 @@ TEST(Reassembler, writes_nowhere_else_whatever_datagrams_say) {
       if (!receiver.sink.frames.empty() && random.chance(0.1)) receiver.frames.cancel(0, 0);
       const auto result = receiver.frames.add(place, {payload.get(), place.bytes()}, receiver.sink);
       ++results[static_cast<int>(result)];
-      if (result == FragmentResult::whole && receiver.sink.handles.back() != 0) receiver.pool.give(receiver.sink.handles.back());
+      if (result == FragmentResult::whole && receiver.sink.handles.back() != 0)
+        receiver.pool.give(receiver.sink.handles.back());
       if (result == FragmentResult::corrupt) receiver.frames.reset();
     }
   }
-  for (int result = 0; result < fragment_result_count; ++result) EXPECT_GT(results[result], 0u) << name(static_cast<FragmentResult>(result));
+  for (int result = 0; result < fragment_result_count; ++result)
+    EXPECT_GT(results[result], 0u) << name(static_cast<FragmentResult>(result));
 }
 
 TEST(Reassembler, gives_back_what_it_holds_when_it_is_reset_in_the_middle) {

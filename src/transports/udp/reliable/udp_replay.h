@@ -1,9 +1,9 @@
-// Which numbers of one series a peer has used already. A datagram whose number was seen before is a copy, made by the network or by somebody who has
-// recorded it: it says nothing about whether the peer lives, and nothing else either.
+// Which numbers of one series a peer has used already. A datagram whose number was seen before is a copy, made by the network
+// or by somebody who has recorded it: it says nothing about whether the peer lives, and nothing else either.
 //
-// The last `reach` numbers are known one by one; what is older counts as seen. Numbers wrap: one that was recorded 2^32 datagrams ago cannot be told
-// from a new one, so only a short step ahead is believed, and a recording is of use once in 2^32 datagrams (at 100,000 a second after 12 hours) and for no longer
-// than that step.
+// The last `reach` numbers are known one by one; what is older counts as seen. Numbers wrap: one that was recorded 2^32
+// datagrams ago cannot be told from a new one, so only a short step ahead is believed, and a recording is of use once in 2^32
+// datagrams (at 100,000 a second after 12 hours) and for no longer than that step.
 #pragma once
 
 #include <array>
@@ -23,7 +23,8 @@ class UdpReplayWindow {
     const uint32_t ahead = number - newest_;
     if (ahead - 1 < step_max) {
       if (ahead >= reach) seen_.fill(0);
-      else for (uint32_t skipped = newest_ + 1; skipped != number; ++skipped) word(skipped) &= ~bit(skipped);
+      else
+        for (uint32_t skipped = newest_ + 1; skipped != number; ++skipped) word(skipped) &= ~bit(skipped);
       newest_ = number;
       word(number) |= bit(number);
       return true;

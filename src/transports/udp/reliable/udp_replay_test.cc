@@ -28,13 +28,15 @@ TEST(UdpReplayWindow, forgets_nothing_within_its_reach) {
   std::cout << "seed " << seed << '\n';
   Random random(seed);
   UdpReplayWindow window;
-  for (uint32_t number = 0; number < UINT32_MAX - 100'000;) ASSERT_TRUE(window.take(number += UdpReplayWindow::step_max - 1)) << number;
+  for (uint32_t number = 0; number < UINT32_MAX - 100'000;)
+    ASSERT_TRUE(window.take(number += UdpReplayWindow::step_max - 1)) << number;
   std::set<uint64_t> taken;
   uint64_t newest = window.newest();  // without the wrap
   taken.insert(newest);
   for (int i = 0; i < 300'000; ++i) {
     const bool late = random.chance(0.3);
-    const uint64_t number = late ? newest - random.below(UdpReplayWindow::reach + 50) : newest + (random.chance(0.01) ? random.below(20'000) : random.below(3));
+    const uint64_t number = late ? newest - random.below(UdpReplayWindow::reach + 50)
+                                 : newest + (random.chance(0.01) ? random.below(20'000) : random.below(3));
     const bool fresh = number > newest || (number + UdpReplayWindow::reach > newest && !taken.contains(number));
     ASSERT_EQ(window.take(static_cast<uint32_t>(number)), fresh) << number << " after " << newest << ", " << i;
     taken.insert(number);

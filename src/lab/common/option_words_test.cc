@@ -1,4 +1,4 @@
-#include "lab/drop_compute/drop_words.h"
+#include "lab/common/option_words.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,10 @@ namespace {
 
 TEST(DropWords, rules_are_one_or_all) {
   EXPECT_EQ(parse_rules("all").value(), (std::vector{DropRule::after, DropRule::before, DropRule::at}));
-  for (const auto rule : {DropRule::after, DropRule::before, DropRule::at}) EXPECT_EQ(parse_rules(rule_name(rule)).value(), std::vector{rule});
-  EXPECT_EQ(parse_rules("befor").status().message(), "--rule 'befor' is none of after, before, at, all; did you mean 'before'?");
+  for (const auto rule : {DropRule::after, DropRule::before, DropRule::at})
+    EXPECT_EQ(parse_rules(rule_name(rule)).value(), std::vector{rule});
+  EXPECT_EQ(parse_rules("befor").status().message(),
+            "--rule 'befor' is none of after, before, at, all; did you mean 'before'?");
 }
 
 TEST(DropWords, times_have_units_and_must_be_there) {
@@ -25,7 +27,8 @@ TEST(DropWords, a_choice_has_the_defaults_of_the_library_where_nothing_is_said) 
   DropOptions automatic;
   automatic.threshold = DropOptions::Threshold::automatic;
   EXPECT_EQ(*nothing, automatic);
-  const auto all = drop_choice_of({.lag = "2", .min_computed = "0", .objective = "total", .slack = "0", .max_drop = "0.05", .min_gain = "0.5"}, 12);
+  const auto all = drop_choice_of(
+      {.lag = "2", .min_computed = "0", .objective = "total", .slack = "0", .max_drop = "0.05", .min_gain = "0.5"}, 12);
   ASSERT_TRUE(all.ok());
   EXPECT_EQ(all->lag, 2u);
   EXPECT_EQ(all->min_computed, 0u);
@@ -52,7 +55,8 @@ TEST(DropWords, every_time_is_told_with_its_unit) {
   EXPECT_EQ(time_text(0), "0 s");
   EXPECT_EQ(time_text(8.8e-14), "0 s") << "of whole ns";
   EXPECT_EQ(percent_text(.098715), "9.87 %");
-  EXPECT_EQ(plural(1, "micro-batch", "es") + ", " + plural(12, "micro-batch", "es") + ", " + plural(2, "step"), "1 micro-batch, 12 micro-batches, 2 steps");
+  EXPECT_EQ(plural(1, "micro-batch", "es") + ", " + plural(12, "micro-batch", "es") + ", " + plural(2, "step"),
+            "1 micro-batch, 12 micro-batches, 2 steps");
 }
 
 TEST(DropWords, numbers_of_workers_are_powers_of_two_and_the_last) {

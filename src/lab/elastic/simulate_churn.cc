@@ -2,7 +2,7 @@
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
 #include "cli/common/text.h"
-#include "lab/averaging/churn_trace.h"
+#include "lab/elastic/churn_trace.h"
 
 #include <fmt/format.h>
 
@@ -11,14 +11,15 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText churn_text{
-    .name = "unisono simulate churn-trace",
-    .usage = "unisono simulate churn-trace [OPTIONS]",
-    .description =
-        "Prints when the peers of an elastic run come and go, as machines do that can be taken away at any time: a line for each event, with seconds, number of the\n"
-        "peer, and join, leave (says goodbye), kill (without a word), stop or continue. All join at 0; then one comes or goes every period. The same options give the\n"
-        "same trace.",
-    .footer = R"(Examples:
+const CommandLineText churn_text{.name = "unisono simulate churn-trace",
+                                 .usage = "unisono simulate churn-trace [OPTIONS]",
+                                 .description =
+                                     "Prints when the peers of an elastic run come and go, as machines do that can be taken "
+                                     "away at any time: a line for each event, with seconds, number of the\n"
+                                     "peer, and join, leave (says goodbye), kill (without a word), stop or continue. All join "
+                                     "at 0; then one comes or goes every period. The same options give the\n"
+                                     "same trace.",
+                                 .footer = R"(Examples:
   unisono simulate churn-trace > churn.txt                      8 peers, at least 4 at work, an event every 20 s for 10 minutes
   unisono simulate churn-trace --law poisson --kill 1           independent events; all that go are killed
   unisono simulate churn-trace --stop 0.5 --kill 0.5 --seed 7   half of them come back as they were
@@ -35,22 +36,35 @@ void add_churn_options(CLI::App& app, ChurnOptions& o) {
   app.add_option("--min", o.peers_min, "at work at any time, at least [4]")->type_name("N");
   app.add_option("--period", o.period, "between two events, on average [20s]")->type_name("TIME");
   app.add_option("--duration", o.duration, "no event later [10m]")->type_name("TIME");
-  add_choice(app, o.law, {.names = "--law", .value = "LAW", .meaning = "of the times between events", .words = {"regular", "poisson"}, .fallback = "regular"});
+  add_choice(app, o.law,
+             {.names = "--law",
+              .value = "LAW",
+              .meaning = "of the times between events",
+              .words = {"regular", "poisson"},
+              .fallback = "regular"});
   app.add_option("--kill", o.kill, "share of those that go without a word [0.5]")->type_name("SHARE");
   app.add_option("--stop", o.stop, "share of those that do nothing until they come back [0]")->type_name("SHARE");
   app.add_option("--seed", o.seed, "of what is left to chance [1]")->type_name("N");
 }
 
 Result<sim::ChurnPlan> make_plan(const ChurnOptions& o) {
-  const auto peers = parse_between("--peers", o.peers, 1, sim::churn_peers_max), peers_min = parse_between("--min", o.peers_min, 1, sim::churn_peers_max);
+  const auto peers = parse_between("--peers", o.peers, 1, sim::churn_peers_max),
+             peers_min = parse_between("--min", o.peers_min, 1, sim::churn_peers_max);
   const auto seed = parse_count(o.seed, ~uint64_t{0});
   const auto period = parse_duration(o.period), duration = parse_duration(o.duration);
   for (const auto& status : {peers.status(), peers_min.status(), seed.status(), period.status(), duration.status()}) {
     if (!status.ok()) return status;
   }
-  if (o.law != "regular" && o.law != "poisson") return Status(Code::invalid, fmt::format("--law '{}' is none of regular, poisson", o.law));
-  sim::ChurnPlan plan{.peers = static_cast<uint32_t>(*peers), .peers_min = static_cast<uint32_t>(*peers_min), .period = *period, .duration = *duration,
-                      .law = o.law == "poisson" ? sim::ChurnPlan::Law::poisson : sim::ChurnPlan::Law::regular, .kill_share = o.kill, .stop_share = o.stop, .seed = *seed};
+  if (o.law != "regular" && o.law != "poisson")
+    return Status(Code::invalid, fmt::format("--law '{}' is none of regular, poisson", o.law));
+  sim::ChurnPlan plan{.peers = static_cast<uint32_t>(*peers),
+                      .peers_min = static_cast<uint32_t>(*peers_min),
+                      .period = *period,
+                      .duration = *duration,
+                      .law = o.law == "poisson" ? sim::ChurnPlan::Law::poisson : sim::ChurnPlan::Law::regular,
+                      .kill_share = o.kill,
+                      .stop_share = o.stop,
+                      .seed = *seed};
   if (auto checked = plan.check(); !checked.ok()) return checked;
   return plan;
 }
@@ -68,8 +82,11 @@ int run_simulate_churn(const Arguments& arguments) {
   if (!plan.ok()) return usage_error(churn_text.name, plan.status().message());
   const auto trace = sim::make_churn(*plan);
   if (!trace.ok()) return usage_error(churn_text.name, trace.status().message());
-  const auto text = fmt::format("# unisono simulate churn-trace --peers {} --min {} --period {} --duration {} --law {} --kill {} --stop {} --seed {}\n", options.peers, options.peers_min, options.period, options.duration,
-                                options.law, options.kill, options.stop, options.seed) +
+  const auto text = fmt::format(
+                        "# unisono simulate churn-trace --peers {} --min {} --period {} --duration {} --law {} --kill {} "
+                        "--stop {} --seed {}\n",
+                        options.peers, options.peers_min, options.period, options.duration, options.law, options.kill,
+                        options.stop, options.seed) +
                     trace->to_text();
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-#include "lab/drop_compute/drop_words.h"
+#include "lab/common/option_words.h"
 
 #include <fmt/format.h>
 
@@ -38,7 +38,8 @@ Result<std::vector<DropRule>> parse_rules(std::string_view text) {
   }
   const auto names = rule_names();
   const auto meant = nearest_name(text, names);
-  return invalid(fmt::format("--rule '{}' is none of {}, all{}", text, fmt::join(names, ", "), meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
+  return invalid(fmt::format("--rule '{}' is none of {}, all{}", text, fmt::join(names, ", "),
+                             meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
 }
 
 Result<double> parse_seconds(std::string_view option, std::string_view text, bool positive) {
@@ -49,9 +50,18 @@ Result<double> parse_seconds(std::string_view option, std::string_view text, boo
 }
 
 void add_drop_choice(CLI::App& app, DropChoiceOptions& o) {
-  app.add_option("--lag", o.lag, "after: look at the micro-batch that many before the last one, so that an accelerator's queue need not drain [0]")->type_name("COUNT");
-  app.add_option("--min-computed", o.min_computed, "after, before: micro-batches computed however late it is [1]")->type_name("COUNT");
-  add_choice(app, o.objective, {.names = "--objective", .value = "KIND", .meaning = "what is made most of, S_step or S_total", .words = {"step_mean", "total"}, .fallback = "step_mean"});
+  app.add_option(
+         "--lag", o.lag,
+         "after: look at the micro-batch that many before the last one, so that an accelerator's queue need not drain [0]")
+      ->type_name("COUNT");
+  app.add_option("--min-computed", o.min_computed, "after, before: micro-batches computed however late it is [1]")
+      ->type_name("COUNT");
+  add_choice(app, o.objective,
+             {.names = "--objective",
+              .value = "KIND",
+              .meaning = "what is made most of, S_step or S_total",
+              .words = {"step_mean", "total"},
+              .fallback = "step_mean"});
   app.add_option("--slack", o.slack, "share of the gain that is given up to drop less [0.002]")->type_name("SHARE");
   app.add_option("--max-drop", o.max_drop, "no threshold is chosen that would drop a larger share [0.1]")->type_name("SHARE");
   app.add_option("--min-gain", o.min_gain, "nothing is dropped if that gains less [0.01]")->type_name("SHARE");
@@ -61,16 +71,20 @@ Result<DropOptions> drop_choice_of(const DropChoiceOptions& o, uint32_t micro_ba
   DropOptions drop;
   drop.threshold = DropOptions::Threshold::automatic;
   if (!o.objective.empty()) {
-    if (o.objective != "step_mean" && o.objective != "total") return invalid(fmt::format("--objective '{}' is none of step_mean, total", o.objective));
+    if (o.objective != "step_mean" && o.objective != "total")
+      return invalid(fmt::format("--objective '{}' is none of step_mean, total", o.objective));
     drop.objective = o.objective == "total" ? DropOptions::Objective::total : DropOptions::Objective::step_mean;
   }
-  for (const auto& [name, text, value] : {std::tuple{"--lag", &o.lag, &drop.lag}, {"--min-computed", &o.min_computed, &drop.min_computed}}) {
+  for (const auto& [name, text, value] :
+       {std::tuple{"--lag", &o.lag, &drop.lag}, {"--min-computed", &o.min_computed, &drop.min_computed}}) {
     if (text->empty()) continue;
     const auto count = parse_between(name, *text, 0, micro_batches_max);
     if (!count.ok()) return count.status();
     *value = static_cast<uint32_t>(*count);
   }
-  for (const auto& [name, text, value] : {std::tuple{"--slack", &o.slack, &drop.slack}, {"--max-drop", &o.max_drop, &drop.max_drop}, {"--min-gain", &o.min_gain, &drop.min_gain}}) {
+  for (const auto& [name, text, value] : {std::tuple{"--slack", &o.slack, &drop.slack},
+                                          {"--max-drop", &o.max_drop, &drop.max_drop},
+                                          {"--min-gain", &o.min_gain, &drop.min_gain}}) {
     if (text->empty()) continue;
     const auto share = parse_number(name, *text, 0, 1);
     if (!share.ok()) return share.status();
@@ -89,7 +103,9 @@ std::string time_text(double seconds) {
   return std::abs(seconds) < 1e-10 ? "0 s" : fmt::format("{:.5g} ns", seconds * 1e9);
 }
 
-std::string plural(uint64_t count, std::string_view word, std::string_view ending) { return fmt::format("{} {}{}", count, word, count == 1 ? "" : ending); }
+std::string plural(uint64_t count, std::string_view word, std::string_view ending) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : ending);
+}
 
 std::string speedup_text(double speedup) { return fmt::format("{:.4f}", speedup); }
 

@@ -1,4 +1,4 @@
-#include "lab/averaging/churn_trace.h"
+#include "lab/elastic/churn_trace.h"
 
 #include <gtest/gtest.h>
 
@@ -36,19 +36,24 @@ struct Tally {
 };
 
 TEST(ChurnTrace, is_read_with_comments_and_empty_lines) {
-  const auto trace = ChurnTrace::parse("# a run\n0 0 join\n\n  1.5\t3 join # late\r\n2 0 stop\n2 3 kill\n2.25 0 continue\n3 0 leave");
+  const auto trace =
+      ChurnTrace::parse("# a run\n0 0 join\n\n  1.5\t3 join # late\r\n2 0 stop\n2 3 kill\n2.25 0 continue\n3 0 leave");
   ASSERT_TRUE(trace.ok()) << trace.status().to_string();
-  const std::vector<ChurnEvent> expected{{0, 0, ChurnAction::join}, {1500 * millisecond, 3, ChurnAction::join}, {2 * second, 0, ChurnAction::stop}, {2 * second, 3, ChurnAction::kill}, {2250 * millisecond, 0, ChurnAction::go_on}, {3 * second, 0, ChurnAction::leave}};
+  const std::vector<ChurnEvent> expected{
+      {0, 0, ChurnAction::join},          {1500 * millisecond, 3, ChurnAction::join},  {2 * second, 0, ChurnAction::stop},
+      {2 * second, 3, ChurnAction::kill}, {2250 * millisecond, 0, ChurnAction::go_on}, {3 * second, 0, ChurnAction::leave}};
   EXPECT_EQ(trace->events, expected);
   EXPECT_EQ(trace->to_text(), "# seconds peer what\n0 0 join\n1.5 3 join\n2 0 stop\n2 3 kill\n2.25 0 continue\n3 0 leave\n");
 }
 
 TEST(ChurnTrace, a_line_with_other_than_three_words_is_refused) { expect_error("0 1 join\n0 2\n", "line 2: bad_line"); }
 TEST(ChurnTrace, a_time_that_is_none_is_refused) {
-  for (const char* time : {"x", "-1", "nan", "inf", "1e300", "1s", "2592001"}) expect_error(std::string(time) + " 1 join", "line 1: bad_time");
+  for (const char* time : {"x", "-1", "nan", "inf", "1e300", "1s", "2592001"})
+    expect_error(std::string(time) + " 1 join", "line 1: bad_time");
 }
 TEST(ChurnTrace, a_peer_that_is_no_number_or_too_large_is_refused) {
-  for (const char* peer : {"a", "-1", "4096", "1.5", "99999999999"}) expect_error(std::string("0 ") + peer + " join", "bad_peer");
+  for (const char* peer : {"a", "-1", "4096", "1.5", "99999999999"})
+    expect_error(std::string("0 ") + peer + " join", "bad_peer");
 }
 TEST(ChurnTrace, an_unknown_action_is_refused) { expect_error("0 1 die", "bad_action"); }
 TEST(ChurnTrace, times_that_fall_are_refused) { expect_error("1 1 join\n0.5 2 join", "line 2: out_of_order"); }
@@ -57,7 +62,8 @@ TEST(ChurnTrace, going_without_being_there_is_refused) {
   for (const char* action : {"leave", "kill", "stop"}) expect_error(std::string("0 1 ") + action, "not_there: peer 1");
 }
 TEST(ChurnTrace, a_stopped_peer_can_be_killed_and_continued_and_nothing_else) {
-  for (const char* action : {"leave", "stop"}) expect_error(std::string("0 1 join\n0 1 stop\n0 1 ") + action, "stopped: peer 1");
+  for (const char* action : {"leave", "stop"})
+    expect_error(std::string("0 1 join\n0 1 stop\n0 1 ") + action, "stopped: peer 1");
   expect_error("0 1 join\n0 1 stop\n0 1 join", "already_there");
   EXPECT_TRUE(ChurnTrace::parse("0 1 join\n0 1 stop\n0 1 kill\n0 1 join").ok());
 }
@@ -69,7 +75,8 @@ TEST(ChurnTrace, more_events_than_the_limit_are_refused) {
 }
 
 TEST(ChurnPlan, a_machine_is_taken_or_given_every_period) {
-  const auto trace = make_churn({.peers = 8, .peers_min = 6, .period = 20 * second, .duration = 600 * second, .kill_share = 0.5, .seed = seed});
+  const auto trace = make_churn(
+      {.peers = 8, .peers_min = 6, .period = 20 * second, .duration = 600 * second, .kill_share = 0.5, .seed = seed});
   ASSERT_TRUE(trace.ok());
   ASSERT_EQ(trace->events.size(), 8u + 29u);
   for (size_t i = 8; i < trace->events.size(); ++i) EXPECT_EQ(trace->events[i].at, static_cast<Nanos>(i - 7) * 20 * second);
@@ -83,7 +90,12 @@ TEST(ChurnPlan, a_machine_is_taken_or_given_every_period) {
 TEST(ChurnPlan, what_it_makes_is_consistent_and_keeps_its_bounds_whatever_the_seed) {
   for (uint64_t s = 0; s < 200; ++s) {
     Random random(s);
-    ChurnPlan plan{.peers = 1 + static_cast<uint32_t>(random.below(12)), .period = second, .duration = 500 * second, .kill_share = 0.4, .stop_share = 0.4, .seed = s};
+    ChurnPlan plan{.peers = 1 + static_cast<uint32_t>(random.below(12)),
+                   .period = second,
+                   .duration = 500 * second,
+                   .kill_share = 0.4,
+                   .stop_share = 0.4,
+                   .seed = s};
     plan.peers_min = 1 + static_cast<uint32_t>(random.below(plan.peers));
     plan.law = s % 2 == 0 ? ChurnPlan::Law::regular : ChurnPlan::Law::poisson;
     const auto trace = make_churn(plan);
@@ -100,12 +112,18 @@ TEST(ChurnPlan, what_it_makes_is_consistent_and_keeps_its_bounds_whatever_the_se
 }
 
 TEST(ChurnPlan, poisson_has_the_period_on_average_and_is_without_memory) {
-  const auto trace = make_churn({.peers = 50, .peers_min = 1, .period = second, .duration = 20'000 * second, .law = ChurnPlan::Law::poisson, .seed = seed});
+  const auto trace = make_churn({.peers = 50,
+                                 .peers_min = 1,
+                                 .period = second,
+                                 .duration = 20'000 * second,
+                                 .law = ChurnPlan::Law::poisson,
+                                 .seed = seed});
   ASSERT_TRUE(trace.ok());
   const double events = static_cast<double>(trace->events.size() - 50);
   EXPECT_NEAR(events / 20'000, 1, 4 / std::sqrt(20'000)) << "seed " << seed;
   double squares = 0;
-  for (size_t i = 51; i < trace->events.size(); ++i) squares += std::pow(static_cast<double>(trace->events[i].at - trace->events[i - 1].at) / 1e9, 2);
+  for (size_t i = 51; i < trace->events.size(); ++i)
+    squares += std::pow(static_cast<double>(trace->events[i].at - trace->events[i - 1].at) / 1e9, 2);
   EXPECT_NEAR(squares / events, 2, 0.15) << "of exponential times: twice the squared mean; seed " << seed;
 }
 
@@ -118,8 +136,15 @@ TEST(ChurnPlan, the_same_seed_gives_the_same_trace_and_another_one_another) {
 }
 
 TEST(ChurnPlan, what_makes_no_sense_is_named) {
-  const std::pair<ChurnPlan, const char*> cases[] = {{{.peers = 0}, "peers=0"}, {{.peers = 5000}, "peers=5000"}, {{.peers = 3}, "peers_min=4"}, {{.peers_min = 0}, "peers_min=0"}, {{.period = 0}, "period"},
-                                                     {{.duration = -1}, "duration"}, {{.period = millisecond, .duration = timeout_max}, "duration is too long"}, {{.kill_share = 0.7, .stop_share = 0.4}, "kill_share"}, {{.kill_share = std::nan("")}, "kill_share"}};
+  const std::pair<ChurnPlan, const char*> cases[] = {{{.peers = 0}, "peers=0"},
+                                                     {{.peers = 5000}, "peers=5000"},
+                                                     {{.peers = 3}, "peers_min=4"},
+                                                     {{.peers_min = 0}, "peers_min=0"},
+                                                     {{.period = 0}, "period"},
+                                                     {{.duration = -1}, "duration"},
+                                                     {{.period = millisecond, .duration = timeout_max}, "duration is too long"},
+                                                     {{.kill_share = 0.7, .stop_share = 0.4}, "kill_share"},
+                                                     {{.kill_share = std::nan("")}, "kill_share"}};
   for (const auto& [plan, part] : cases) {
     const auto trace = make_churn(plan);
     ASSERT_FALSE(trace.ok()) << part;

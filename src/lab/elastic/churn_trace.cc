@@ -1,4 +1,4 @@
-#include "lab/averaging/churn_trace.h"
+#include "lab/elastic/churn_trace.h"
 
 #include <algorithm>
 #include <array>
@@ -36,12 +36,16 @@ bool read_number(std::string_view word, Number& number) {
 
 // Empty, or what is wrong.
 std::string read_event(const std::vector<std::string_view>& words, ChurnEvent& event) {
-  if (words.size() != 3) return "bad_line: it has " + std::to_string(words.size()) + " words, not seconds, peer and what it does";
+  if (words.size() != 3)
+    return "bad_line: it has " + std::to_string(words.size()) + " words, not seconds, peer and what it does";
   double seconds = 0;
-  if (!read_number(words[0], seconds) || !(seconds >= 0) || seconds > static_cast<double>(timeout_max / second)) return "bad_time: \"" + std::string(words[0]) + "\" is not between 0 and 30 days, in seconds";
-  if (!read_number(words[1], event.peer) || event.peer >= churn_peers_max) return "bad_peer: \"" + std::string(words[1]) + "\" is no number below " + std::to_string(churn_peers_max);
+  if (!read_number(words[0], seconds) || !(seconds >= 0) || seconds > static_cast<double>(timeout_max / second))
+    return "bad_time: \"" + std::string(words[0]) + "\" is not between 0 and 30 days, in seconds";
+  if (!read_number(words[1], event.peer) || event.peer >= churn_peers_max)
+    return "bad_peer: \"" + std::string(words[1]) + "\" is no number below " + std::to_string(churn_peers_max);
   const auto found = std::ranges::find(action_names, words[2]);
-  if (found == action_names.end()) return "bad_action: \"" + std::string(words[2]) + "\" is none of join, leave, kill, stop, continue";
+  if (found == action_names.end())
+    return "bad_action: \"" + std::string(words[2]) + "\" is none of join, leave, kill, stop, continue";
   event.at = std::llround(seconds * 1e6) * microsecond;
   event.action = static_cast<ChurnAction>(found - action_names.begin());
   return {};
@@ -88,8 +92,10 @@ Result<ChurnTrace> ChurnTrace::parse(std::string_view text) {
     if (words.empty()) continue;
     ChurnEvent event;
     auto wrong = read_event(words, event);
-    if (wrong.empty() && !trace.events.empty() && event.at < trace.events.back().at) wrong = "out_of_order: the line before is later";
-    if (wrong.empty() && trace.events.size() == churn_events_max) wrong = "too_long: more than " + std::to_string(churn_events_max) + " events";
+    if (wrong.empty() && !trace.events.empty() && event.at < trace.events.back().at)
+      wrong = "out_of_order: the line before is later";
+    if (wrong.empty() && trace.events.size() == churn_events_max)
+      wrong = "too_long: more than " + std::to_string(churn_events_max) + " events";
     if (wrong.empty()) wrong = take_effect(event, places);
     if (!wrong.empty()) return Status(Code::invalid, "line " + std::to_string(number) + ": " + wrong);
     trace.events.push_back(event);
@@ -113,12 +119,16 @@ std::string ChurnTrace::to_text() const {
 
 Status ChurnPlan::check() const {
   using option_text::wrong;
-  if (peers == 0 || peers > churn_peers_max) return wrong("peers=" + std::to_string(peers) + " is not between 1 and " + std::to_string(churn_peers_max));
-  if (peers_min == 0 || peers_min > peers) return wrong("peers_min=" + std::to_string(peers_min) + " is not between 1 and peers=" + std::to_string(peers));
+  if (peers == 0 || peers > churn_peers_max)
+    return wrong("peers=" + std::to_string(peers) + " is not between 1 and " + std::to_string(churn_peers_max));
+  if (peers_min == 0 || peers_min > peers)
+    return wrong("peers_min=" + std::to_string(peers_min) + " is not between 1 and peers=" + std::to_string(peers));
   if (period < millisecond || period > timeout_max) return wrong("period is not between 1 ms and 30 days");
   if (duration < 0 || duration > timeout_max) return wrong("duration is not between 0 and 30 days");
-  if (static_cast<double>(duration) / static_cast<double>(period) > churn_events_max / 4.0) return wrong("duration is too long for events every period: " + std::to_string(churn_events_max / 4) + " at most");
-  if (!(kill_share >= 0) || !(stop_share >= 0) || !(kill_share + stop_share <= 1)) return wrong("kill_share and stop_share are shares, and their sum is at most 1");
+  if (static_cast<double>(duration) / static_cast<double>(period) > churn_events_max / 4.0)
+    return wrong("duration is too long for events every period: " + std::to_string(churn_events_max / 4) + " at most");
+  if (!(kill_share >= 0) || !(stop_share >= 0) || !(kill_share + stop_share <= 1))
+    return wrong("kill_share and stop_share are shares, and their sum is at most 1");
   return {};
 }
 
@@ -133,7 +143,11 @@ Result<ChurnTrace> make_churn(const ChurnPlan& plan) {
   }
   if (plan.peers_min == plan.peers) return trace;
   Random random(plan.seed);
-  const auto gap = [&] { return plan.law == ChurnPlan::Law::regular ? plan.period : static_cast<Nanos>(-std::log1p(-random.unit()) * static_cast<double>(plan.period)); };
+  const auto gap = [&] {
+    return plan.law == ChurnPlan::Law::regular
+               ? plan.period
+               : static_cast<Nanos>(-std::log1p(-random.unit()) * static_cast<double>(plan.period));
+  };
   // Times of a trace are whole microseconds.
   for (Nanos at = gap(); at < plan.duration && trace.events.size() < churn_events_max; at += std::max(microsecond, gap())) {
     const bool goes = away.empty() || (at_work.size() > plan.peers_min && random.chance(0.5));
@@ -145,7 +159,9 @@ Result<ChurnTrace> make_churn(const ChurnPlan& plan) {
     auto action = stopped[peer] ? ChurnAction::go_on : ChurnAction::join;
     if (goes) {
       const double toss = random.unit();
-      action = toss < plan.kill_share ? ChurnAction::kill : toss < plan.kill_share + plan.stop_share ? ChurnAction::stop : ChurnAction::leave;
+      action = toss < plan.kill_share                     ? ChurnAction::kill
+               : toss < plan.kill_share + plan.stop_share ? ChurnAction::stop
+                                                          : ChurnAction::leave;
     }
     stopped[peer] = action == ChurnAction::stop;
     trace.events.push_back({.at = at / microsecond * microsecond, .peer = peer, .action = action});

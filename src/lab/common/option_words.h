@@ -1,4 +1,5 @@
-// The words that `unisono drop-compute plan`, `search` and `simulate` share: rules, times, shares, and what decides about a threshold. Pure.
+// The words that `unisono drop-compute plan`, `search` and `simulate` share: rules, times, shares, and what decides about a
+// threshold. Pure.
 #pragma once
 
 #include <CLI/App.hpp>
