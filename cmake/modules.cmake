@@ -264,6 +264,25 @@ function(unisono_test_program top)
   endif()
 endfunction()
 
+# The target `headers`: every header alone, each in a source of one line, so that none of them counts on another one that stands above it.
+# Not *_inl.h, which Highway includes once per instruction set, inside of its macros.
+function(unisono_headers)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/include/*.h)
+  list(FILTER headers EXCLUDE REGEX "_inl\\.h$")
+  set(sources "")
+  foreach(header IN LISTS headers)
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${header})
+    string(REGEX REPLACE "^(src|include)/" "" included ${path})
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/headers/${path}.cc CONTENT "#include \"${included}\"  // alone\n" @ONLY)
+    list(APPEND sources ${PROJECT_BINARY_DIR}/headers/${path}.cc)
+  endforeach()
+  add_library(headers OBJECT EXCLUDE_FROM_ALL ${sources})
+  target_compile_options(headers PRIVATE -O0 -g0)
+  get_property(modules GLOBAL PROPERTY UNISONO_MODULES)
+  list(TRANSFORM modules PREPEND unisono_)
+  target_link_libraries(headers PRIVATE ${modules} unisono_test_flags)
+endfunction()
+
 # The libraries that users link: all modules so far in one archive, and the same objects in one shared library.
 function(unisono_library)
   get_property(modules GLOBAL PROPERTY UNISONO_MODULES)
