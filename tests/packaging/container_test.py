@@ -156,35 +156,44 @@ def apt_settings():
 def sources_or_skip():
     if os.geteuid() != 0:
         raise Skipped("making a root directory needs root")
-    for program in ("debootstrap", "unshare", "apt-get"):
+    for program in ("debootstrap", "unshare", "setpriv", "apt-get"):
         if not shutil.which(program):
             raise Skipped(f"{program} is missing (apt-get install debootstrap)")
     sources = package_sources()
     if not sources or sources[0][1] != SUITE:
         raise Skipped(f"apt on this machine has no source of Debian's {SUITE}")
+    os.makedirs(WORK, exist_ok=True)
     release = os.path.join(WORK, "Release")
     answer = subprocess.run(["/usr/lib/apt/apt-helper", "download-file", f"{sources[0][0]}dists/{SUITE}/Release", release],
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
     if answer.returncode != 0:
-        raise Skipped("the mirror of Debian's packages does not answer: " + answer.stdout.strip()[-300:])
+        reasons = [line for line in answer.stdout.splitlines() if line.startswith("E:")]
+        raise Skipped("\n".join(["the mirror of Debian's packages does not answer", *reasons]))
     return sources
 
 
 # --- root directories ----------------------------------------------------------------------------------------------------------------------
 
-# Mounts what an engine mounts, and runs a command inside: sh -c ENTER sh ROOT CACHE_OF_THIS_MACHINE WORKDIR COMMAND. A fresh /dev/shm has 64 MB, as engines give it.
+# sh -c ENTER sh ROOT CACHE WORKDIR COMMAND: mounts the file systems that an engine gives a container, and runs the command inside.
+# /dev is made of a few devices, so that nothing in there can harm this machine's; /dev/shm has the 64 MB that engines give it.
 ENTER = f"""set -e
 mount -t proc proc "$1/proc"
-mount --rbind /dev "$1/dev"
-mount -t tmpfs -o size=64m tmpfs "$1/dev/shm"
+mount -t sysfs -o ro sysfs "$1/sys"
+mount -t tmpfs -o mode=755 tmpfs "$1/dev"
+for name in null zero full random urandom tty; do : > "$1/dev/$name"; mount --bind "/dev/$name" "$1/dev/$name"; done
+mkdir "$1/dev/shm" "$1/dev/pts"
+mount -t tmpfs -o size=64m,mode=1777 tmpfs "$1/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=666 devpts "$1/dev/pts"
+ln -s pts/ptmx "$1/dev/ptmx"
+ln -s /proc/self/fd "$1/dev/fd"
 if [ -n "$2" ]; then mkdir -p "$1{CACHE}"; mount --bind "$2" "$1{CACHE}"; fi
 exec chroot "$1" /bin/sh -c 'cd "$0" && exec /bin/sh -c "$1"' "$3" "$4"
 """
 
 
 def in_namespaces(argv, seconds, **more):
-    """Runs a command that may mount things and start processes: both end with it."""
-    return subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", *argv], stdin=subprocess.DEVNULL, timeout=seconds, **more)
+    """Runs a command that may mount things and start processes: both end with it, and it ends with this program, however that ends."""
+    return subprocess.run(["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", *argv], stdin=subprocess.DEVNULL, timeout=seconds, **more)
 
 
 def mounts_below(folder):
@@ -307,7 +316,6 @@ def megabytes(folder):
 
 
 def run_instructions(stages, keep):
-    os.makedirs(WORK, exist_ok=True)
     sources = sources_or_skip()
     started = time.monotonic()
     base = make_base(sources)
