@@ -268,11 +268,11 @@ class Peer {
     std::string rounds, dims;
     for (const auto& round : report->rounds) rounds += (rounds.empty() ? "" : ",") + text_of(round);
     for (const auto size : report->dims) dims += (dims.empty() ? "" : ",") + std::to_string(size);
-    say(
-        fmt::format("\"kind\":\"step\",\"step\":{},\"exact\":{},{},\"seconds\":{:.9g},\"layout\":{},\"dims\":[{}],\"peers\":{},\"note\":{},"
-                    "\"number\":{:.9g},{}\"rounds\":[{}]",
-                    report->step, report->exact, text_of(begin, end), report->seconds, report->layout, dims, report->peers,
-                    quoted(report->note), number, checked ? text_of(look_at(values_)) + "," : "", rounds));
+    say(fmt::format(
+        "\"kind\":\"step\",\"step\":{},\"exact\":{},{},\"seconds\":{:.9g},\"layout\":{},\"dims\":[{}],\"peers\":{},\"note\":{},"
+        "\"number\":{:.9g},{}\"rounds\":[{}]",
+        report->step, report->exact, text_of(begin, end), report->seconds, report->layout, dims, report->peers,
+        quoted(report->note), number, checked ? text_of(look_at(values_)) + "," : "", rounds));
     return {};
   }
 

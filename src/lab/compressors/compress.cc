@@ -82,8 +82,9 @@ int run_compress(const Arguments& arguments) {
                    .progress = options.progress,
                    .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
   ranks.group.timeout = plan->timeout;
-  return run_bench_ranks(ranks, arguments,
-                         [&](Group& group, std::optional<EmulatedRank>& rank_end) { return play_part(options, *plan, group, rank_end); });
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) {
+    return play_part(options, *plan, group, rank_end);
+  });
 }
 
 }  // namespace unisono::cli

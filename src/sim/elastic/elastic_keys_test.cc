@@ -19,7 +19,7 @@ struct RendezvousPoints final : RoundWatch {
   struct Stop {
     SlotName slot;
     uint32_t position = 0;  // in the group
-    bool failed = false;  // nothing was averaged
+    bool failed = false;    // nothing was averaged
   };
   void began(const RoundSight& sight) override {
     groups[sight.group.id] = sight.group;
