@@ -15,8 +15,8 @@
 namespace unisono {
 
 struct PayloadPoolLimits {
-  // Enough for four frames of the largest size. When an owner holds this much, take() refuses; the transport then stops
-  // reading from that peer until something is released, and the network's own flow control holds the peer back.
+  // Four frames of the largest size. When an owner holds this much, take() refuses. The transport then stops reading from that
+  // peer until something is released, and the network's flow control holds the peer back.
   size_t owner_bytes_max = 64u << 20;
   // Free blocks beyond it go back to the operating system.
   size_t kept_bytes_max = 64u << 20;
