@@ -19,8 +19,8 @@ using shm::Purpose;
 
 constexpr uint32_t small_slot_bytes = 4096;  // a page; short frames usually have 1 KiB or less
 constexpr uint64_t slots_in_turn_bytes =
-    1u << 20;                            // half of it is as quick, unless a payload has 64 KiB and two ranks; more is slower
-constexpr uint32_t small_per_large = 4;  // quotas of small slots, in quotas of large ones
+    1u << 20;  // half of it is as fast, except for payloads of 64 KiB between two ranks; more is slower
+constexpr uint32_t small_per_large = 4;       // quotas of small slots, in quotas of large ones
 constexpr uint32_t piece_bytes = 128u << 10;  // small enough that sender and receiver work on different pieces in the caches
 constexpr uint32_t guaranteed_large = 2;      // one being filled while the other is read
 constexpr uint32_t frames_per_link_and_poll = 16;  // so that one busy peer does not delay the others

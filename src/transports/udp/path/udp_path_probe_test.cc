@@ -10,7 +10,7 @@
 namespace unisono {
 namespace {
 
-// A path that carries datagrams up to `bytes_max`, `rate` bytes/s, one way 100 us, with loss.
+// A path for datagrams up to `bytes_max`, with `rate` bytes/s, 100 us one way, and loss.
 struct Path {
   uint32_t bytes_max = 1500;
   double rate = 25e6, loss = 0;
