@@ -42,7 +42,7 @@ struct FrameHeader {
   uint32_t chunk = 0;
   uint32_t slice = 0;
   uint64_t amount = 0;      // data: elements of the whole operation, or of this chunk where sizes are uneven; credit: bytes
-  uint32_t descriptor = 0;  // hash of what all ranks must agree on (executor/descriptor.h)
+  uint32_t descriptor = 0;  // hash of what all ranks must agree on (CallDescriptor::bits in executor/request.h)
   uint32_t payload_bytes = 0;
   uint32_t payload_checksum = 0;  // CRC-32C if frame_flag_payload_checksum
   uint32_t header_checksum = 0;   // CRC-32C of the bytes before it

@@ -104,8 +104,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   // Datagrams that claim to come from the rank. For this rank itself: datagrams whose sender could not be determined.
   DatagramCounters datagram_counters(uint32_t group, Rank rank) const override;
 
-  // Datagrams that belong to no link and no group, or failed a check before their sender was known, and everything that links
-  // dropped.
+  // Datagrams of no link and no group, those that failed a check before their sender was known, and all that links dropped.
   uint64_t dropped(DatagramFault fault) const { return dropped_[static_cast<size_t>(fault)]; }
   const UdpFlow* flow(PeerIndex peer) const;
   const RateControl& all_rate() const { return all_; }
@@ -155,8 +154,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     Link* link = nullptr;
     Group* group = nullptr;
   };
-  // What a datagram claims to belong to, and the first check that it failed, if any. With neither link nor group it is a hello
-  // or belongs to nobody.
+  // The link or group that a datagram claims, and the first check that it failed. With neither it is a hello, or foreign.
   struct Claim {
     DatagramHeader header;
     DatagramFault fault = DatagramFault::none;

@@ -17,8 +17,7 @@ constexpr Nanos refusals_last = 100 * millisecond;
 // However long the silence lasts, the peer must have been asked this often before it is lost.
 constexpr uint32_t pings_in_vain = 8;
 constexpr Nanos control_interval_max = 50 * millisecond;
-// The kernel checks whether a silent neighbour still exists after some 30 s. Where packets are lost, its questions are lost,
-// too, each costing a second in which nothing else leaves for there. So it is told often enough that it need not ask.
+// After some 30 s the kernel asks whether a silent neighbour exists; a lost question would stop all sending to it for a second.
 constexpr Nanos confirm_interval = 250 * millisecond;
 constexpr int64_t debt_max = 64 << 10;  // a flow that could not send for a while does not get back its whole share
 constexpr std::array<std::byte, 65'536> zeros{};
