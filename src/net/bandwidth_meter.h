@@ -6,7 +6,6 @@
 // nobody knows what others would have sent. Windows in which hardly anything came do not count: then the traffic was one-way,
 // for example while a joiner loads the state from this process. The result is the lower direction, rounded to a power of two,
 // so that the shares of similar peers do not differ by noise. A pure value.
-// of peers that are alike shall not differ by noise. A pure value.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ inline void expect_frame(const Recorder::Frame& frame, ByteView payload, bool pl
 
 inline constexpr std::array<size_t, 9> frame_sizes = {0, 1, 63, 4096, 4097, 64u << 10, 65537, 1u << 20, payload_bytes_max};
 
-// All sizes; tests small ones between all others.
+// Every size from transport 0 to transport 1; small sizes between all other pairs.
 inline void frames_of_every_size(Cluster& cluster, bool place) {
   Players players(cluster);
   Bytes target(payload_bytes_max);

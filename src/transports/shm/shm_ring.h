@@ -6,7 +6,6 @@
 // store, because the writer then checks whether the reader sleeps (Bell in shm_host.h). A writer that publishes to several
 // readers uses release stores and one fence for all: each seq_cst store waits until its cache line has come from the other
 // core.
-// come from the other core.
 #pragma once
 
 #include <atomic>

@@ -9,7 +9,8 @@
 namespace unisono {
 namespace {
 
-// Handles of views that this decorator itself gives out; no transport's own handles reach this bit.
+// Marks handles of views that this decorator itself gives out. The inner transport must not use this bit; ShmTransport does,
+// for its pool blocks, so it cannot be the inner one.
 constexpr uint64_t own_handle = uint64_t{1} << 63;
 
 void flip_bit(void* bytes, size_t count, uint64_t choice) {

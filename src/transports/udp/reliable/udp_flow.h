@@ -57,13 +57,13 @@ struct UdpArrival {
 };
 
 // Memory of one flow is bounded, whatever its peer does:
-// tables: at most table_bytes_max. Datagrams in flight 640 KiB, fragment bits of 256 frames in each direction 1 MiB, 4160
-// waiting frames (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link) 850 KiB, repair requests, sequence
-// numbers and the rest 100 KiB
-// arriving payloads: PayloadPoolLimits::owner_bytes_max, or one frame. A fragment without memory is not acknowledged, and comes
-// again.
-// leaving payloads: 4 KiB of each waiting frame, in pages; and frames in flight whose operation was cancelled: 40 MiB, in
-// powers of two
+//   tables              at most table_bytes_max: datagrams in flight 640 KiB, fragment bits of 256 frames in each direction
+//                       1 MiB, 4160 waiting frames (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link)
+//                       850 KiB, repair requests, sequence numbers and the rest 100 KiB
+//   arriving payloads   PayloadPoolLimits::owner_bytes_max, or one frame. A fragment without memory is not acknowledged, and
+//                       comes again
+//   leaving payloads    4 KiB of each waiting frame, in pages; and frames in flight whose operation was cancelled: 40 MiB, in
+//                       powers of two
 // Streams add 16 bytes per range of this process's own operations. An unauthenticated peer gets no memory at all.
 class UdpFlow {
  public:
