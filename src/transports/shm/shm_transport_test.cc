@@ -252,7 +252,7 @@ TEST(ShmTransport, close_is_lost_for_the_other_side_only_and_after_all_frames) {
   for (uint64_t i = 0; i < 5; ++i) pair.a.transport->send(1, data_header(i), payload, i);
   pair.a.transport->close(1);
   EXPECT_EQ(pair.a.transport->credit(1), 0u);
-  EXPECT_TRUE(pair.a.transport->send(1, data_header(9), payload, 9)) << "to nobody";
+  EXPECT_TRUE(pair.a.transport->send(1, data_header(9), payload, 9)) << "the link is closed";
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.losses.count(0) == 1; }));
   EXPECT_EQ(pair.b.arrived.size(), 5u);
   EXPECT_EQ(pair.b.losses[0].code(), Code::peer_lost);

@@ -107,7 +107,7 @@ TEST(UdpLeaving, what_is_under_way_is_owed_and_no_more_than_that) {
   ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
   EXPECT_EQ(cluster.ears[1]->frames.size(), 1u);
   cluster.transports[0]->close(1);
-  EXPECT_TRUE(cluster.transports[0]->has_pending()) << "its farewell";
+  EXPECT_TRUE(cluster.transports[0]->has_pending()) << "its goodbye";
   ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
   EXPECT_EQ(cluster.ears[1]->losses[0].size(), 1u);
 }

@@ -480,8 +480,7 @@ bool UdpTransport::arm() {
   }
   const auto next = next_deadline();
   if (next <= now_) return false;
-  // Also wakes a caller that sleeps on the handle alone. This class reads no clock, so the timer is late by the time since
-  // poll().
+  // Also wakes a caller that sleeps on the handle alone; it is late by the time since poll(), as this class reads no clock.
   const auto wait = next == never ? 0 : std::min(next - now_, 60 * second);
   const itimerspec spec{.it_interval = {}, .it_value = {.tv_sec = wait / second, .tv_nsec = wait % second}};
   (void)::timerfd_settime(timer_.get(), 0, &spec, nullptr);

@@ -18,7 +18,7 @@ TEST(UdpReplayWindow, takes_each_number_once) {
     EXPECT_FALSE(window.take(number)) << number;
   }
   EXPECT_TRUE(window.take(9000 - UdpReplayWindow::reach + 1)) << "the oldest that is known";
-  EXPECT_FALSE(window.take(9000 - UdpReplayWindow::reach)) << "older: nobody knows";
+  EXPECT_FALSE(window.take(9000 - UdpReplayWindow::reach)) << "older numbers count as seen";
   EXPECT_EQ(window.newest(), 9000u);
 }
 
