@@ -28,7 +28,7 @@ void BandwidthMeter::update(Nanos now, uint64_t sent, uint64_t received, bool wa
 }
 
 void BandwidthMeter::end_window(Nanos now, uint64_t sent, uint64_t received) {
-  // One that was slept through says nothing.
+  // A window that lasted too long says nothing: the process slept.
   if (now - begun_ >= 2 * window || !waited_) return;
   const auto seconds = static_cast<double>(now - begun_) / 1e9;
   keep(sending_, static_cast<double>(sent - sent_) / seconds);

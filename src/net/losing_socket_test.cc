@@ -23,7 +23,7 @@ struct Inbox final : DatagramInbox {
   int refusals = 0;
 };
 
-// Which of so many datagrams came through.
+// The numbers of those among `count` datagrams that came through.
 std::vector<uint32_t> pass(const PurposeLoss& loss, uint32_t count) {
   VirtualNetwork network(1);
   auto sender = network.socket("10.0.0.1:1");

@@ -15,7 +15,8 @@ Bytes Client::connected(Nanos now) {
   heard_ = false;
   stream_ = {};
   joiners_.clear();
-  // A server must not wait longer for the others than this process does. At least 1 ms: 0 would be a registration that is over.
+  // A server must not wait for the other ranks longer than this process does. At least 1 ms: 0 would be an expired
+  // registration.
   const Nanos left_ms = deadline_ == never ? std::numeric_limits<uint32_t>::max() : (deadline_ - now) / millisecond;
   hello_.remaining_ms = static_cast<uint32_t>(std::clamp<Nanos>(left_ms, 1, std::numeric_limits<uint32_t>::max()));
   return encode(hello_);

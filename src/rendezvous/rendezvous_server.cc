@@ -6,7 +6,7 @@ namespace unisono::rendezvous {
 
 namespace {
 
-// Readable by a person with a browser or curl; nothing else is said to unauthenticated peers.
+// The answer to HTTP clients, for people with a browser or curl. An unauthenticated peer gets nothing else.
 constexpr std::string_view http_reply =
     "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis is the rendezvous port of a Unisono "
     "job.\n";
@@ -38,8 +38,8 @@ void Server::connected(Connection connection, std::string from, Nanos now) {
   peers_.emplace(connection, std::move(peer));
   if (crowded) {
     ++counters_.crowded;
-    refuse(connection, {Code::unavailable, "the rendezvous server has " + std::to_string(peers_.size() - 1) +
-                                               " connections, as many as it takes"});
+    refuse(connection,
+           {Code::unavailable, "the rendezvous server has " + std::to_string(peers_.size() - 1) + " connections, its maximum"});
   }
 }
 
@@ -48,7 +48,7 @@ void Server::received(Connection connection, ByteView bytes, Nanos now) {
   if (it == peers_.end() || it->second.kind == Peer::Kind::closing) return;
   it->second.stream.append(bytes);
   for (;;) {
-    auto& peer = it->second;  // handlers erase no peer: only disconnected() does
+    auto& peer = it->second;  // handlers erase no peer; only disconnected() does
     if (peer.kind == Peer::Kind::closing) return;
     const auto message = peer.stream.next(peer.kind == Peer::Kind::attender ? message_bytes_max : hello_bytes_max);
     if (!message) {
@@ -118,9 +118,8 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
 void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
-    return turn_away(
-        connection, hello,
-        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+    return turn_away(connection, hello,
+                     {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, its maximum"});
   if (job->phase == Job::Phase::failed) {
     ++job->told;
     return turn_away(connection, hello, job->verdict);
@@ -190,13 +189,12 @@ void Server::fail(Job& job, const Status& why, Nanos now) {
 void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
-    return turn_away(
-        connection, hello,
-        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+    return turn_away(connection, hello,
+                     {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, its maximum"});
   if (job->joiners.size() >= settings_.joiners_max) {
     return turn_away(connection, hello,
                      {Code::unavailable, "job '" + hello.job + "' has " + std::to_string(job->joiners.size()) +
-                                             " processes waiting to join, as many as it takes"});
+                                             " processes waiting to join, its maximum"});
   }
   if (const auto before = job->joiners.find(hello.member.id); before != job->joiners.end()) {
     refuse(before->second.connection, {Code::unavailable, "replaced by a newer connection of the same process"});
@@ -214,7 +212,7 @@ void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Na
   announce(*job);
 }
 
-// Tells the attending rank of every joiner that it does not know yet, and turns away those it cannot take.
+// Announces every new joiner to the attending rank, and refuses those that run another version.
 void Server::announce(Job& job) {
   if (job.phase != Job::Phase::running || job.attender == 0) return;
   std::vector<PeerId> unfit;
@@ -237,9 +235,8 @@ void Server::announce(Job& job) {
 void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
-    return turn_away(
-        connection, hello,
-        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+    return turn_away(connection, hello,
+                     {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, its maximum"});
   if (job->phase == Job::Phase::forming) {
     return turn_away(connection, hello,
                      {Code::invalid, "job '" + hello.job + "' is being formed anew; the running group of " +
@@ -270,7 +267,7 @@ void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, 
 
 void Server::on_answer(Job& job, const Answer& answer) {
   const auto it = job.joiners.find(answer.joiner);
-  if (it == job.joiners.end()) return;  // gone meanwhile
+  if (it == job.joiners.end()) return;  // the joiner is gone meanwhile
   const auto connection = it->second.connection;
   job.joiners.erase(it);
   if (!answer.status.ok()) return refuse(connection, answer.status);
@@ -300,7 +297,7 @@ void Server::disconnected(Connection connection, Nanos now) {
   drop_if_idle(peer.job);
 }
 
-// It joins no more, whatever else becomes of its connection.
+// The joiner does not want to join any more, whatever happens to its connection.
 void Server::take_back_joiner(Job& job, Connection connection, const PeerId& id) {
   const auto joiner = job.joiners.find(id);
   if (joiner == job.joiners.end() || joiner->second.connection != connection) return;
@@ -390,7 +387,7 @@ void Server::turn_away(Connection to, const Hello& hello, const Status& why) {
   const auto it = peers_.find(to);
   const std::string who = describe(hello, it == peers_.end() ? std::string("?") : it->second.from);
   say(ServerNews::Kind::refused, hello.job, who + ": " + why.message());
-  // Ranks that stay missing are often among those that were turned away: the job's own message names them.
+  // Missing ranks are often among the refused processes, so the job's error names those, too.
   const auto job = jobs_.find(settings_.only_job.empty() ? hello.job : settings_.only_job);
   if (job != jobs_.end())
     job->second.note((hello.job == job->first ? "" : "job '" + hello.job + "', ") + who + ": " + name(why.code()));

@@ -1,4 +1,4 @@
-// Members of one job that meet, or are told why not; and what the server does when it is full or ends.
+// Members of one job meet, or get the reason why not; and the server when it is full or ends.
 #include "rendezvous/rendezvous_test_support.h"
 #include "wire/checksum.h"
 

@@ -1,4 +1,4 @@
-// The rendezvous that stands alone and outlives the groups that meet there.
+// The standalone rendezvous server, which outlives the groups that meet there.
 #include <atomic>
 #include <mutex>
 #include <thread>

@@ -1,4 +1,4 @@
-// Two TCP transports that a test drives, and connections to them that are not theirs.
+// Two TCP transports driven by a test, and foreign connections to them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ class TcpPair : public testing::Test {
   std::unique_ptr<Recorder> hear_a, hear_b;
 };
 
-// A connection that is not ours.
+// A connection from an unauthenticated peer.
 class Unauthenticated {
  public:
   explicit Unauthenticated(const TcpTransport& to) : Unauthenticated(to.endpoints().at(0)) {}

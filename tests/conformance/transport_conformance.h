@@ -1,10 +1,10 @@
-// One suite for every transport: what src/transports/transport.h promises, each promise as a test.
+// One suite for every transport: each promise of src/transports/transport.h is a test.
 //
-// A transport's own _test.cc says
+// A transport's own _test.cc registers the suite:
 //   [[maybe_unused]] const bool tcp_v4 = test_transport("TcpV4", [](size_t count) { return …; });
-// where the function gives `count` transports of this process, all linked with each other, or null. The suite then runs for
-// 2, 3 and 5 of them as TcpV4_2.*, TcpV4_3.*, TcpV4_5.*. Registered at run time, not by templates: as typed tests, the same
-// suite took a minute per transport to compile under the sanitizers.
+// The function returns `count` transports of this process, all linked with each other, or null. The suite then runs for 2, 3
+// and 5 of them as TcpV4_2.*, TcpV4_3.*, TcpV4_5.*. It is registered at run time: as typed tests, the same suite took a minute
+// per transport to compile under the sanitizers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ class TransportPromise final : public testing::Test {
     RecordProperty("seed", std::to_string(test_seed()));
     SCOPED_TRACE("seed " + std::to_string(test_seed()));
     const auto cluster = make_(count_);
-    ASSERT_NE(cluster, nullptr) << "the transports did not come together";
+    ASSERT_NE(cluster, nullptr) << "the transports did not connect";
     promise_(*cluster);
   }
 
@@ -89,7 +89,8 @@ inline bool test_transport(const std::string& name, const MakeCluster& make) {
   return true;
 }
 
-// The same as typed tests, for factories with `static std::unique_ptr<Cluster> make()`. Costs compile time: prefer the above.
+// The same suite as typed tests, for factories with `static std::unique_ptr<Cluster> make()`. It costs compile time: prefer the
+// above.
 template <typename Factory>
 class TransportConformance : public testing::Test {};
 TYPED_TEST_SUITE_P(TransportConformance);

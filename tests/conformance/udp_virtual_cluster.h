@@ -33,7 +33,7 @@ class VirtualCluster {
   }
   static std::string label(size_t i) { return "rank " + std::to_string(i) + " (host virtual)"; }
 
-  // A process begins at address i, or begins again as another one.
+  // Starts a process at address i, or replaces it by a new one.
   void start(size_t i, uint64_t life = 0, bool with_job = true) {
     if (i >= transports.size()) transports.resize(i + 1), ears.resize(i + 1);
     transports[i].reset();
@@ -73,7 +73,7 @@ class VirtualCluster {
     }));
   }
 
-  // One turn of all; then time goes to whatever is next.
+  // Polls all transports once; then time advances to the next event.
   void turn() {
     bool any = false;
     const auto asleep = paused < 0 ? std::string() : endpoint(static_cast<size_t>(paused));
@@ -85,7 +85,7 @@ class VirtualCluster {
     }
     if (after_turn) after_turn();
     next = std::min(next, network.next_arrival(asleep));
-    // Never two turns at one time more than a few times running: what is due may have to wait for something else.
+    // After a few turns at one time, time advances anyway: what is due may have to wait for something else.
     idle_turns_ = any ? idle_turns_ + 1 : 100;
     if (next > network.now || idle_turns_ >= 20) {
       network.now = std::max(network.now + microsecond, std::min(next, network.now + 100 * millisecond));

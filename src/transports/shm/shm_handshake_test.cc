@@ -1,4 +1,4 @@
-// Who is let in, who is sent away, and what both are told.
+// Which connections are accepted, which are refused, and what both sides learn.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

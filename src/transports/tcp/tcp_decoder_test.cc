@@ -55,7 +55,7 @@ class TcpDecoderTest : public testing::Test {
     stream.insert(stream.end(), bytes.begin(), bytes.end());
     stream.insert(stream.end(), payload.begin(), payload.end());
   }
-  // Feeds what is left of the stream, at most `step` bytes at a time.
+  // Feeds the rest of the stream, at most `step` bytes at a time.
   TcpDecoder::Progress feed(size_t step, size_t limit = SIZE_MAX) {
     auto progress = TcpDecoder::Progress::more;
     for (size_t fed = 0; at < stream.size() && fed < limit && progress == TcpDecoder::Progress::more;) {

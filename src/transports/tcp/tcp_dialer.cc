@@ -41,7 +41,7 @@ bool TcpDialer::step(Nanos now) {
     broken = settled_;
     drop(attempt);
     attempts_.erase(attempts_.begin() + static_cast<ptrdiff_t>(i));
-    if (!settled_) next_event_ = now;  // the next address need not wait
+    if (!settled_) next_event_ = now;  // try the next address at once
   }
   if (complete()) return true;
   if (broken) {
@@ -55,7 +55,7 @@ bool TcpDialer::step(Nanos now) {
     } else if (attempts_.empty()) {
       start_over(now);
     } else {
-      next_event_ = never;  // all are under way: the kernel or the owner's deadline ends them
+      next_event_ = never;  // all are connecting; the kernel or the owner's deadline ends them
     }
   }
   return any;
@@ -99,7 +99,7 @@ void TcpDialer::start(size_t candidate, uint16_t stream) {
   if (error != 0) {
     (void)failed(attempt, error);
     attempt.socket.reset();
-    next_event_ = 0;  // without a socket it fails at the next step, where all failures are handled
+    next_event_ = 0;  // an attempt without a socket fails in the next step, which handles all failures
   } else {
     state_[candidate].progress = "no answer";
   }
@@ -134,9 +134,9 @@ TcpDialer::Outcome TcpDialer::say_hello(Attempt& attempt) {
   seal_hello(hello);
   const auto count = send_some(attempt.socket.get(), std::as_bytes(std::span(&hello, 1)));
   if (count < 0) return failed(attempt, static_cast<int>(-count));
-  // The buffer of a fresh connection holds far more.
-  if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the greeting");
-  state_[attempt.candidate].progress = "connected, but no reply to the greeting";
+  // The send buffer of a fresh connection holds far more.
+  if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the hello");
+  state_[attempt.candidate].progress = "connected, but no reply to the hello";
   attempt.phase = Phase::replying;
   rewatch(request_.epoll, attempt.socket.get(), EPOLLIN, 0);
   return hear_reply(attempt);
@@ -151,11 +151,11 @@ TcpDialer::Outcome TcpDialer::hear_reply(Attempt& attempt) {
   bool ended = false;
   const auto count = receive_some(attempt.socket.get(), place, ended);
   if (count < 0) return failed(attempt, static_cast<int>(-count));
-  if (ended) return failed(attempt, "closed the connection instead of a reply to the greeting");
+  if (ended) return failed(attempt, "closed the connection instead of a reply to the hello");
   attempt.answer_bytes += static_cast<size_t>(count);
   if (attempt.answer_bytes < sizeof reply) return Outcome::pending;
   if (attempt.answer_bytes == sizeof attempt.answer) return introduced(attempt);
-  if (!is_reply(reply)) return failed(attempt, "something else answers there, not Unisono");
+  if (!is_reply(reply)) return failed(attempt, "another program answers there, not Unisono");
   if (reply.accepted == 1) return Outcome::accepted;
   if (reply.reason == TcpRefusal::introduction) return whole ? Outcome::pending : hear_reply(attempt);
   auto& candidate = state_[attempt.candidate];
@@ -164,7 +164,7 @@ TcpDialer::Outcome TcpDialer::hear_reply(Attempt& attempt) {
   return failed(attempt, std::string("refused: ") + name(reply.reason));
 }
 
-// The first one to answer is meant from now on, whoever listens at the other addresses.
+// The first process to answer becomes the peer of this link, whatever listens at the other addresses.
 TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt) {
   const auto id = attempt.answer.self;
   const bool meant = request_.hello.to == PeerId{} ? !introduced_ || *introduced_ == id : false;
@@ -180,12 +180,12 @@ void TcpDialer::go_on() {
     if (attempt.phase != Phase::introduced) continue;
     attempt.answer = {};
     attempt.answer_bytes = 0;
-    attempt.phase = Phase::connecting;  // as it is: the next step greets
+    attempt.phase = Phase::connecting;  // the next step sends the new hello
     rewatch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0);
   }
 }
 
-// One handshake is complete: the other attempts are withdrawn, the other streams go to the same address.
+// One handshake is complete: drops the other attempts and opens the other streams to the same address.
 void TcpDialer::settle_on(size_t winner) {
   settled_ = true;
   auto kept = std::move(attempts_[winner]);

@@ -1,5 +1,5 @@
-// A transport with a guest book: processes that nobody added, dials that cross, peers that come again, and addresses where
-// nobody is any more.
+// A transport with an InboundRegistry: processes that nobody added, dials that cross, peers that connect again, and addresses
+// that nobody uses any more.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -27,7 +27,7 @@ class Book final : public InboundRegistry {
   std::vector<std::tuple<PeerIndex, PeerId, bool>> answers;
 };
 
-// Two transports with guest books; a has the smaller id. Their time is made here: nothing depends on how fast this machine is.
+// Two transports with registries; a has the smaller id. Time is virtual, so nothing depends on the speed of this machine.
 class InboundConnection : public TcpPair {
  protected:
   void SetUp() override {
@@ -42,7 +42,7 @@ class InboundConnection : public TcpPair {
     dialled.peer = index;
     ASSERT_TRUE(from.add_peer(dialled).ok());
   }
-  // Which of the two numbers has a link that is up; SIZE_MAX if not exactly one.
+  // The number of the one link that is up; SIZE_MAX if not exactly one is.
   static size_t up_index(const TcpTransport& transport) {
     const bool added = transport.state(0) == LinkState::up, inbound = transport.state(inbound_index) == LinkState::up;
     return added == inbound ? SIZE_MAX : added ? 0 : inbound_index;
@@ -50,11 +50,11 @@ class InboundConnection : public TcpPair {
   bool linked() { return up_index(*a) != SIZE_MAX && up_index(*b) != SIZE_MAX; }
   void poll_a() { a->poll(now, *hear_a); }
   void poll_b() { b->poll(now, *hear_b); }
-  // Until nothing more happens without the passing of time.
+  // Polls until nothing more happens while time stands still.
   void settle() {
     for (int i = 0; i < 40; ++i) poll_a(), poll_b();
   }
-  // True as soon as `done` is; false if it is not after so much time.
+  // Returns true once `done` is true; false if that does not happen within `time`.
   bool within(Nanos time, const std::function<bool()>& done) {
     for (const auto limit = now + time; now <= limit; now += 10 * millisecond) {
       settle();
@@ -62,7 +62,7 @@ class InboundConnection : public TcpPair {
     }
     return false;
   }
-  // One link, the same on both sides, in both directions; nothing was lost and nothing is under way.
+  // There is exactly one link, the same on both sides and usable in both directions; no link was lost, and none is being made.
   void expect_one_link() {
     ASSERT_TRUE(within(2 * second, [&] { return linked(); }));
     EXPECT_FALSE(within(2 * second, [&] { return !linked(); }));
@@ -126,7 +126,7 @@ TEST_F(InboundConnection, an_address_that_leads_to_this_process_itself_is_found_
 }
 
 TEST_F(InboundConnection, crossing_dials_make_one_link_of_the_smaller_id) {
-  // In each order in which the two can notice each other: one side is polled that many times alone before the other.
+  // All orders in which the two can notice each other: one side is polled that many times alone before the other.
   for (int lead = -6; lead <= 6; ++lead) {
     SCOPED_TRACE(lead);
     SetUp();
@@ -147,7 +147,7 @@ TEST_F(InboundConnection, the_second_to_dial_finds_the_link_of_the_first) {
     auto& first = a_first ? *a : *b;
     auto& second = a_first ? *b : *a;
     dial(first, second, a_first ? id_b : id_a);
-    // Its hello is there, and not yet read, when the other side dials.
+    // Its hello has arrived, but was not read, when the other side dials.
     for (int i = 0; i < 20; ++i) a_first ? poll_a() : poll_b();
     dial(second, first, a_first ? id_a : id_b);
     expect_one_link();
@@ -190,7 +190,7 @@ TEST_F(InboundConnection, a_peer_that_connects_anew_replaces_its_half_dead_link)
   ASSERT_TRUE(within(50 * millisecond, [&] { return a->state(0) == LinkState::up; }));
   ASSERT_EQ(hear_b->losses[inbound_index].size(), 1u);
   EXPECT_EQ(hear_b->losses[inbound_index][0].code(), Code::peer_lost);
-  EXPECT_NE(hear_b->losses[inbound_index][0].message().find("connected anew"), std::string::npos)
+  EXPECT_NE(hear_b->losses[inbound_index][0].message().find("connected again"), std::string::npos)
       << hear_b->losses[inbound_index][0].message();
   EXPECT_EQ(book_b.inbound, (std::vector{id_a, id_a}));
   expect_frame(*a, *hear_b);
@@ -245,7 +245,7 @@ TEST_F(InboundConnection, who_asks_for_a_name_again_and_again_is_sent_away) {
 
 TEST_F(InboundConnection, a_dial_that_is_refused_everywhere_ends_at_once_if_asked_to) {
   const auto nobody = transport(PeerId{9, 9})->endpoints()[0];
-  // The second listens, but as another process: whoever was there before is gone.
+  // The second address listens, but as another process: the one that was there before is gone.
   auto asked = request(id_b, {nobody, a->endpoints()[0]}, true);
   asked.give_up_if_refused = true;
   ASSERT_TRUE(a->add_peer(asked).ok());
@@ -255,7 +255,7 @@ TEST_F(InboundConnection, a_dial_that_is_refused_everywhere_ends_at_once_if_aske
 }
 
 TEST_F(InboundConnection, one_address_without_an_answer_leaves_it_open_whether_a_peer_is_gone) {
-  // Accepts connections and says nothing.
+  // A socket that accepts connections and says nothing.
   Descriptor silent(::socket(AF_INET, SOCK_STREAM, 0));
   const auto loopback = *parse_tcp_address("127.0.0.1");
   ASSERT_EQ(::bind(silent.get(), loopback.get(), loopback.bytes), 0);

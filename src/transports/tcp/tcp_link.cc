@@ -10,7 +10,8 @@
 namespace unisono {
 namespace {
 
-// Smaller frames go where they wait least; larger ones go round, so that each stream carries its share of the bytes.
+// A smaller frame takes the stream with the shortest queue. Larger ones take turns, so that each stream carries its share of
+// bytes.
 constexpr size_t spread_bytes = 16u << 10;
 
 }  // namespace
@@ -173,8 +174,8 @@ Status TcpLink::end_status() const {
   for (const auto& stream : streams_) {
     if (stream->ended() && (why == "ended" || stream->fault() != FrameFault::none)) why = stream->end_text();
   }
-  if (silent_) why = "no answer from its host for " + std::to_string(options_.silence / second) + " s";
-  if (overflowed_) why = std::to_string(queued_frames()) + " frames wait and it takes none";
+  if (silent_) why = "its host has not answered for " + std::to_string(options_.silence / second) + " s";
+  if (overflowed_) why = std::to_string(queued_frames()) + " frames wait, and the peer takes none";
   return Status(fault() == FrameFault::none ? Code::peer_lost : Code::corrupt,
                 request_.label + ": " + why + "; " + description_ + "; " + std::to_string(traffic_.sent_bytes) +
                     " bytes sent, " + std::to_string(traffic_.received.bytes) + " received");

@@ -13,9 +13,9 @@ namespace {
 
 constexpr uint64_t control_tag = UINT64_MAX;
 constexpr PeerIndex peers_max = 1u << 16;
-// Up to here a failing read per stream is cheaper than epoll_wait and a read for those that it names.
+// Up to this many streams, a failing read for each is cheaper than epoll_wait and a read for each ready one.
 constexpr size_t direct_streams_max = 3;
-// While links are in use and nothing is being connected, new connections can wait for a few polls.
+// While links are in use and none is being made, new connections can wait for a few polls.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
 constexpr size_t drains_max = 64;
@@ -61,7 +61,7 @@ Status TcpTransport::open() {
 }
 
 TcpTransport::~TcpTransport() {
-  // Not flushed: the senders' memory may have gone before us.
+  // Pending payloads are not written: the senders' memory may be gone already.
   for (auto* link : live_) link->close(false, sent_, drains_);
   step_drains(0);
 }
@@ -111,7 +111,8 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   if (request.id == options_.self) return Status(Code::invalid, "tcp: " + request.label + ": is this process itself");
   const bool anyone = request.id == PeerId{};
   if (anyone && (book_ == nullptr || !request.dial)) {
-    return Status(Code::invalid, "tcp: " + request.label + ": whoever listens can only be dialled, and with a guest book");
+    return Status(Code::invalid,
+                  "tcp: " + request.label + ": a link without an id can only be dialled, and needs an InboundRegistry");
   }
   if (by_id_.contains(request.id)) return Status(Code::invalid, "tcp: " + request.label + ": there is a link to it already");
   if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->lost_news())) {
@@ -346,7 +347,7 @@ bool TcpTransport::move_ready(Sink& sink) {
       check_control_ = any = true;
       continue;
     }
-    // Closed by an upcall a moment ago, and even replaced: a read for nothing then.
+    // An upcall may have closed or replaced the link a moment ago; then this read finds nothing.
     if (auto* link = find(static_cast<PeerIndex>(tag >> 16))) any |= link->read(static_cast<uint16_t>(tag), sink);
   }
   return any;

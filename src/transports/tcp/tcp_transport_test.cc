@@ -1,4 +1,4 @@
-// What TCP adds to the promises of every transport: how links come together, how they end, and their limits.
+// What TCP adds to the promises of every transport: making links, ending links, and their limits.
 #include "transports/tcp/tcp_transport.h"
 
 #include <gtest/gtest.h>
@@ -165,7 +165,7 @@ TEST_F(Tcp, frames_that_the_kernel_took_survive_close) {
   uint64_t taken = 0;
   while (a->send(0, data_header(taken, payload.size()), payload, taken)) ++taken;
   ASSERT_GT(taken, 0u);
-  // Input that nobody reads must not turn the end into a reset, which would throw away what is under way.
+  // Unread input must not turn the end into a reset, which would destroy frames in flight.
   for (int i = 0; i < 50; ++i) b->send(0, data_header(0, 0), {}, 0);
   a->close(0);
   ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
@@ -222,7 +222,7 @@ TEST_F(Tcp, a_sink_that_keeps_views_holds_back_its_peer_and_nobody_else) {
 
 TEST_F(Tcp, a_peer_that_takes_nothing_is_lost_when_too_much_waits) {
   link();
-  // Not even frames without payload are kept without end.
+  // Even frames without payload are bounded.
   for (int i = 0; i < 2'000'000 && hear_a->losses.empty(); ++i) {
     EXPECT_TRUE(a->send(0, data_header(1, 0), {}, 0));
     if (i % 10'000 == 0) a->poll(clock_now(), *hear_a);

@@ -1,4 +1,4 @@
-// What comes to the port without being a transport of ours, or pretends to be one: it is counted, and does no harm.
+// Connections that do not belong to a transport of this job, or only pretend to: each is counted and does no harm.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 class TcpUnauthenticated : public TcpPair {
  protected:
-  // What a member of this name says on the two streams of its link.
+  // Sends the hellos of a member with this name on both streams of its link.
   void say_both(Unauthenticated& first, Unauthenticated& second) {
     auto hello = two_streams();
     first.say(hello);
@@ -25,7 +25,7 @@ class TcpUnauthenticated : public TcpPair {
     seal_hello(hello);
     return hello;
   }
-  // Polls at one time, so that no time-out passes.
+  // Polls at one time, so that no timeout passes.
   void poll_at(Nanos now, int times = 100) {
     for (int i = 0; i < times; ++i) b->poll(now, *hear_b);
   }
@@ -104,7 +104,7 @@ TEST_F(TcpUnauthenticated, a_wrong_key_a_wrong_version_and_a_wrong_addressee_are
     ASSERT_TRUE(until([&] { return unauthenticated.closed(); }));
     EXPECT_EQ(unauthenticated.refusal(), why);
   }
-  EXPECT_EQ(b->counters().refused_connections, 5u) << "a duplicate is no unauthenticated peer";
+  EXPECT_EQ(b->counters().refused_connections, 5u) << "a duplicate is not an unauthenticated peer";
   expect_link_works();
 }
 
@@ -141,7 +141,7 @@ TEST_F(TcpUnauthenticated, a_thousand_connections_do_no_harm) {
   expect_link_works();
   const auto open = std::ranges::count_if(crowd, [](auto& unauthenticated) { return !unauthenticated->closed(); });
   EXPECT_LE(open, 64);
-  // A member still gets in: the oldest unauthenticated peer makes way.
+  // A member still gets in: the oldest unauthenticated peer is closed.
   b->close(0);
   ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
   hear_a->losses.clear();

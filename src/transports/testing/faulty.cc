@@ -9,7 +9,8 @@
 namespace unisono {
 namespace {
 
-// Handles of views that this decorator lends itself; no transport counts so far.
+// Marks handles of views that this decorator itself gives out. The inner transport must not use this bit; ShmTransport does,
+// for its pool blocks, so it cannot be the inner one.
 constexpr uint64_t own_handle = uint64_t{1} << 63;
 
 void flip_bit(void* bytes, size_t count, uint64_t choice) {
@@ -52,7 +53,7 @@ void FaultyTransport::release(const View& view) {
   free_copies_.push_back(index);
 }
 
-// Nothing that is held has a placement: the sink is asked when it is delivered.
+// Held frames have no receive buffer yet: the sink is asked when they are delivered.
 void FaultyTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
   inner_.cancel(match, mask, group, operation);
 }
@@ -69,7 +70,7 @@ void FaultyTransport::close(PeerIndex peer) {
 // Receiving ---------------------------------------------------------------------------------------------------------
 
 std::byte* FaultyTransport::heard_place(PeerIndex from, const FrameHeader& header) {
-  // What will be held or damaged must not be in the sink's memory yet.
+  // A frame that will be held or damaged must not land in the sink's memory yet.
   return plan_.faults_frames() || plan_.fail_receive != 0 || broken(from) ? nullptr : outer_->place(from, header);
 }
 
@@ -100,7 +101,7 @@ void FaultyTransport::heard_frame(PeerIndex from, const FrameHeader& header, con
 
 FaultyTransport::Choice FaultyTransport::choose(PeerIndex from, uint64_t number) const {
   Random random(mix64(plan_.seed ^ mix64(from + 1)) ^ mix64(number));
-  // Always all of them, so that changing one chance moves no other fault.
+  // Draws all of them always, so that a change of one probability moves no other fault.
   Choice choice{};
   choice.delay = random.chance(plan_.delay);
   choice.reorder = random.chance(plan_.reorder);
@@ -113,7 +114,7 @@ FaultyTransport::Choice FaultyTransport::choose(PeerIndex from, uint64_t number)
   return choice;
 }
 
-// As a receiver of a stream would: check, refuse, count, and give the link up.
+// Does what a receiver of a stream would do: check, refuse, count, and end the link.
 void FaultyTransport::damage(PeerIndex from, FrameHeader header, const View& view, const Choice& choice) {
   auto payload = copy_and_release(view);
   seal_frame(header);
@@ -162,7 +163,7 @@ Bytes FaultyTransport::copy_and_release(const View& view) {
   return payload;
 }
 
-// The inner transport was not allowed to place this frame; the sink is asked now.
+// The inner transport could not ask for a receive buffer for this frame; this decorator asks the sink now.
 void FaultyTransport::deliver_lent(PeerIndex from, const FrameHeader& header, const View& view) {
   if (view.handle == 0 || view.bytes == 0) return outer_->received(from, header, view);
   auto* target = plan_.faults_frames() || plan_.fail_receive != 0 ? outer_->place(from, header) : nullptr;
@@ -192,7 +193,7 @@ void FaultyTransport::heard_lost(PeerIndex peer, const Status& why) {
   auto& link = links_[peer];
   if (link.broken) return;
   link.broken = true;
-  // What had arrived before the end is delivered before it, however late it was to be.
+  // Frames that arrived before the end are delivered before it, even if they were delayed to later.
   for (size_t i = 0; i < held_.size();) {
     if (held_[i].from != peer) {
       ++i;
@@ -233,7 +234,7 @@ bool FaultyTransport::poll(Nanos now, Sink& sink) {
   now_ = now;
   bool any = inner_.poll(now, ear_);
   any |= deliver_held();
-  // Links closed in the last turn have had their last sent() now.
+  // Links closed in the last turn have made their last sent() upcall now.
   for (const auto& news : std::exchange(broken_news_, {})) {
     sink.lost(news.peer, news.why);
     any = true;

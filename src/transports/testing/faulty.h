@@ -1,9 +1,9 @@
-// A transport with faults, around any other: what a bad network, a bad cable and a dying peer look like from above.
+// A transport decorator that injects faults: it shows the layer above a bad network, a bad cable and a dying peer.
 //
-// Every decision follows from the seed, the peer and the number of the frame from it, so that a run can be repeated whatever
-// the timing. Faults are made where frames arrive. Delay, reorder and disconnect are within the contract of Transport, and
-// damage is found and reported as a receiver of a stream would: the frame is refused and counted, the link is lost as
-// corrupt. Duplicate and cut break the contract on purpose: the layer above must notice them.
+// Every decision follows from the seed, the peer and the frame's number from that peer, so a run can be repeated whatever the
+// timing. Faults are injected where frames arrive. Delay, reorder and disconnect are within the contract of Transport. Damage
+// is reported as a receiver of a stream would: the frame is refused and counted, and the link is lost with the code corrupt.
+// Duplicate and cut break the contract on purpose: the layer above must notice them.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,17 @@ namespace unisono {
 
 struct FaultPlan {
   uint64_t seed = 1;
-  // Chances per frame received, 0 … 1.
+  // Probabilities per received frame, 0 … 1.
   double delay = 0;            // held for up to delay_max
   double reorder = 0;          // held until up to reorder_frames_max later frames have passed it, at most delay_max
   double duplicate = 0;        // delivered twice
-  double cut = 0;              // the end of the payload is missing; the header says the shorter length
-  double corrupt_header = 0;   // one bit of it flipped
-  double corrupt_payload = 0;  // likewise; goes unnoticed unless the frame has a payload checksum
+  double cut = 0;              // the end of the payload is missing, and the header says the shorter length
+  double corrupt_header = 0;   // one flipped bit in the header
+  double corrupt_payload = 0;  // one flipped bit in the payload; goes unnoticed unless the frame has a payload checksum
   double disconnect = 0;       // the link is lost instead
   Nanos delay_max = 5 * millisecond;
   uint32_t reorder_frames_max = 4;
-  // Not 0: the n-th frame given to send or commit, or received, ends its link instead. Counted from 1 over all peers.
+  // If not 0: the n-th frame given to send or commit, or received, ends its link instead. Counted from 1 over all peers.
   uint64_t fail_send = 0;
   uint64_t fail_receive = 0;
 
@@ -52,7 +52,7 @@ class FaultyTransport final : public Transport {
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
   void release(const View& view) override;
-  // Only where nothing is done to frames on their way in.
+  // Only if no fault is injected into received frames.
   bool looks_ahead() const override { return inner_.looks_ahead() && !plan_.faults_frames() && plan_.fail_receive == 0; }
   Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override {
     return broken(from) ? Next::none : inner_.next(from, expected, payload);
@@ -74,7 +74,7 @@ class FaultyTransport final : public Transport {
  private:
   struct Link {
     uint64_t frames = 0;  // received
-    bool broken = false;  // by us
+    bool broken = false;  // by this decorator
   };
   struct Held {
     PeerIndex from = 0;
@@ -83,16 +83,16 @@ class FaultyTransport final : public Transport {
     Nanos due = 0;
     uint32_t passes_left = UINT32_MAX;  // later frames of this peer that must pass first
   };
-  struct Choice {  // of faults for one frame
+  struct Choice {  // faults for one frame
     bool delay, reorder, duplicate, cut, corrupt_header, corrupt_payload, disconnect;
-    uint64_t amount;  // of randomness left, for whatever needs a size
+    uint64_t amount;  // random bits for faults that need a size
   };
   struct News {
     PeerIndex peer = 0;
     Status why;
   };
 
-  class Ear final : public Sink {  // what inner_ is given
+  class Ear final : public Sink {  // the sink that inner_ gets
    public:
     explicit Ear(FaultyTransport& owner) : owner_(owner) {}
     std::byte* place(PeerIndex from, const FrameHeader& header) override { return owner_.heard_place(from, header); }

@@ -88,7 +88,7 @@ TEST_F(Faulty, cut_frames_say_their_new_length) {
   for (const auto& frame : recorder->frames) {
     EXPECT_LT(frame.payload.size(), 100u);
     EXPECT_EQ(frame.header.payload_bytes, frame.payload.size());
-    auto sealed = frame.header;  // header_checksum is the transport's own affair
+    auto sealed = frame.header;  // the transport fills in header_checksum
     seal_frame(sealed);
     EXPECT_EQ(check_frame(sealed), FrameFault::none);
   }

@@ -19,7 +19,7 @@ namespace unisono {
 
 // The mutex guards everything here. It is never held during an upcall.
 struct LoopbackHub::State {
-  // What an endpoint finds in its inbox: a frame, or the news that a peer is gone (behind that peer's last frame).
+  // An item of an endpoint's inbox: a frame, or the event that a peer is gone (behind that peer's last frame).
   struct Item {
     PeerIndex from = 0;
     FrameHeader header;
@@ -29,13 +29,13 @@ struct LoopbackHub::State {
     std::optional<Status> lost{};
   };
 
-  struct Desk {  // what the hub keeps for one endpoint
+  struct Desk {  // the hub's state of one endpoint
     std::string label;
     bool dead = false;
     std::vector<char> linked;           // by peer
     std::vector<char> wants_credit;     // by peer: credit() or acquire() refused
-    std::vector<size_t> under_way;      // by peer: frames with payload that it has not taken yet
-    std::vector<PeerIndex> has_credit;  // news
+    std::vector<size_t> under_way;      // by peer: frames with payload that the peer has not taken yet
+    std::vector<PeerIndex> has_credit;  // peers to report through Sink::credit
     std::deque<Item> inbox;
     size_t slots_out = 0;
     bool armed = false;
@@ -44,7 +44,7 @@ struct LoopbackHub::State {
   };
 
   struct Shared {                            // a block with payload
-    uint32_t owner = PayloadPool::no_owner;  // endpoint whose slot it is
+    uint32_t owner = PayloadPool::no_owner;  // the endpoint whose slot it is
     uint32_t uses = 0;
     std::byte* data = nullptr;
     std::vector<PeerIndex> peers;
@@ -90,7 +90,8 @@ void LoopbackHub::State::drop_block(uint64_t block) {
   give_credit(shared.owner);
 }
 
-// Something came free at this endpoint: whoever was refused is told, if it can send now.
+// A slot or queue position of this endpoint became free: peers whose sends were refused get credit, if the endpoint can send
+// now.
 void LoopbackHub::State::give_credit(PeerIndex owner) {
   auto& desk = desks[owner];
   for (PeerIndex peer = 0; peer < desks.size(); ++peer) {
@@ -256,7 +257,7 @@ class LoopbackHub::Endpoint final : public Transport {
     }
   }
 
-  // Sends are copies, and a placement is filled in the same poll that asked for it: nothing is ever pending.
+  // Sends are copies, and a receive buffer is filled in the same poll that asked for it, so nothing is ever pending.
   void cancel(uint64_t, uint64_t, uint32_t, uint64_t) override {}
 
   bool poll(Nanos, Sink& sink) override {
@@ -337,7 +338,6 @@ class LoopbackHub::Endpoint final : public Transport {
     return std::ranges::find_if(desk().inbox, [&](const Item& item) { return item.from == from; });
   }
 
-  // A frame leaves the inbox.
   void count(const Item& item) {
     ++desk().counters.received_frames;
     desk().counters.received_bytes += sizeof item.header + item.header.payload_bytes;

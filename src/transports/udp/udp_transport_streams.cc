@@ -1,4 +1,4 @@
-// The part of the UDP transport that carries lossy streams: groups, their datagrams, what is asked again.
+// The lossy streams of the UDP transport: groups, their datagrams, and repair requests.
 #include <algorithm>
 #include <cstring>
 
@@ -70,7 +70,8 @@ void UdpTransport::close_group(uint32_t number) {
   const auto at = std::find_if(groups_.begin(), groups_.end(), [&](const auto& group) { return group->number == number; });
   if (at == groups_.end()) return;
   auto& group = **at;
-  // Nothing of its streams may wait in an outbox: what does has been copied, or is flushed before anybody is called.
+  // No datagram in an outbox may still use the group's streams: those that wait there were copied, and others are flushed
+  // before any upcall.
   for (const auto& peer : group.ranks) {
     if (!peer) continue;
     for (const auto& link : links_) {
@@ -191,7 +192,7 @@ DatagramFault UdpTransport::deliver(Group& group, UdpGroupPeer& peer, const Data
       if (auto* link = find(group.peers[peer.rank]); link != nullptr && link->state == LinkState::up) offer(*link, now_);
       return fault;
     }
-    default: return DatagramFault::kind;  // of links
+    default: return DatagramFault::kind;  // kinds of links
   }
 }
 

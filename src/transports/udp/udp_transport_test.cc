@@ -24,7 +24,7 @@ void expect_link_works(VirtualCluster& cluster, size_t from, size_t to, size_t b
   ASSERT_TRUE(cluster.until([&] { return cluster.ears[from]->sent_ids[1] > 0; })) << "its memory was never given back";
 }
 
-// How links are made ---------------------------------------------------------------------------------------------------
+// Making links -----------------------------------------------------------------------------------------------------------
 
 TEST(UdpTransport, a_link_comes_up_whichever_side_is_told_first) {
   for (const bool dialler_first : {true, false}) {
@@ -61,8 +61,8 @@ TEST(UdpTransport, datagrams_fill_the_packets_of_both_versions_of_ip) {
   }
 }
 
-// Somebody has recorded what a process said and says it again after its death: nobody takes that for life, and nothing is
-// answered or done for it.
+// An attacker has recorded a process's datagrams and replays them after its death: nobody takes that for a sign of life, and
+// nothing is answered or done for it.
 TEST(UdpTransport, recordings_of_a_dead_peer_do_not_keep_it_alive) {
   VirtualCluster cluster(2);
   std::vector<VirtualNetwork::Flying> recorded;
@@ -245,7 +245,7 @@ TEST(UdpEndpoint, is_written_as_it_is_read) {
   }
 }
 
-// How they end -----------------------------------------------------------------------------------------------------------
+// Ending links ------------------------------------------------------------------------------------------------------------
 
 TEST(UdpTransport, a_peer_that_answers_nothing_is_lost_after_ten_seconds_with_its_numbers) {
   VirtualCluster cluster(2);
@@ -281,7 +281,7 @@ TEST(UdpTransport, who_was_asleep_itself_blames_nobody) {
   cluster.link_all();
   cluster.paused = 0;
   cluster.pass(8 * second);
-  cluster.network.now += 30 * second;  // and nobody else ran either
+  cluster.network.now += 30 * second;  // and no other process ran, either
   cluster.paused = -1;
   cluster.pass(3 * second);
   EXPECT_TRUE(cluster.ears[0]->losses.empty());
@@ -296,7 +296,7 @@ TEST(UdpTransport, a_process_that_is_gone_is_noticed_within_a_second_although_no
   cluster.network.filter = [](const VirtualNetwork::Flying& datagram) {
     return datagram.header().kind != DatagramKind::control;
   };
-  cluster.transports[1].reset();  // its last word is lost
+  cluster.transports[1].reset();  // its goodbye is lost
   cluster.network.filter = nullptr;
   const auto since = cluster.network.now;
   ASSERT_TRUE(cluster.until([&] { return !cluster.ears[0]->losses.empty(); }));
@@ -398,7 +398,7 @@ TEST(UdpTransport, never_more_is_under_way_than_the_peer_can_buffer) {
   EXPECT_GT(most, 10'000u);
 }
 
-// A fragment that was caught on its way, changed in one place: counted under one reason, and no part of any frame.
+// A captured fragment, changed in one byte: it is counted under one reason and becomes part of no frame.
 TEST(UdpTransport, fragments_that_are_not_the_peers_are_counted_and_change_nothing) {
   VirtualCluster cluster(2);
   cluster.link_all();

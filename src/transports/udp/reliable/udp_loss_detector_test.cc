@@ -15,7 +15,7 @@ Acknowledgement ack_of(std::initializer_list<SequenceRange> ranges) {
   return ack;
 }
 
-// A link with a round trip of 400 us, whose fragments are numbered like their datagrams, counted from `base`.
+// A link with a round trip of 400 us. Its fragments have the numbers of their datagrams, counted from `base`.
 struct Link {
   explicit Link(size_t datagrams = 256, uint32_t base_number = 0) : losses(datagrams), base(base_number) {
     rtt.sample(400 * microsecond);
