@@ -183,7 +183,8 @@ int run_bench(const Arguments& arguments) {
     return usage_error(bench_text.name,
                        options.fail_above < 0 ? "--fail-above is a ratio, such as 1.05" : "--fail-above needs --compare");
   }
-  BenchRanks ranks{.command = {"bench"},
+  BenchRanks ranks{.name = bench_text.name,
+                   .command = {"bench"},
                    .launch = options.launch,
                    .limits = {},
                    .faults = {},

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/common/commands.h"
+#include "cli/common/command_line.h"
 #include "cli/launch/injected_faults.h"
 #include "cli/launch/launch.h"
 #include "cli/launch/link_emulator.h"
@@ -20,7 +20,8 @@ namespace unisono::cli {
 class Sink;
 
 struct BenchRanks {
-  Arguments command;  // its words behind the tool's name: each rank is started with them
+  std::string name;   // "unisono bench"
+  Arguments command;  // the words behind the tool's name: each rank is started with them
   LaunchOptions launch;
   LinkLimits limits;
   std::vector<Fault> faults;  // as typed
@@ -29,7 +30,6 @@ struct BenchRanks {
   std::vector<std::pair<std::string, std::string>> outputs = {};  // option and path of each file that rank 0 writes
   bool needs_link_emulator() const { return limits.any() || !faults.empty(); }
   bool asked() const { return !launch.count.empty() || !launch.hosts.empty(); }
-  std::string name() const;  // "unisono bench"
 };
 
 // One rank's part; the exit code of its process.

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "cli/common/child_processes.h"
 #include "cli/common/mixer.h"
 #include "cli/common/monotonic.h"
+#include "cli/common/spawn.h"
 #include "cli/common/text.h"
 #include "cli/common/verdict.h"
 #include "cli/common/version.h"
@@ -94,16 +94,9 @@ std::vector<std::string> host_names(const JobOptions& options) {
   return names;
 }
 
-std::string executable_path() {
-  std::string path(PATH_MAX, '\0');
-  const auto size = ::readlink("/proc/self/exe", path.data(), path.size());
-  path.resize(size > 0 ? static_cast<size_t>(size) : 0);
-  return path;
-}
-
 Job::Job(const JobOptions& options)
     : options_(options),
-      command_{executable_path(), options.ssh},
+      command_{own_executable(), options.ssh},
       mixer_({.world_size = world_size(options),
               .prefix = options.prefix,
               .colour = std::getenv("NO_COLOR") == nullptr,

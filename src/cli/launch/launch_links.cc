@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -68,10 +67,7 @@ Status choose_private_network(LaunchOptions& options) {
 
 int run_over_links(LaunchOptions options, const LinkLimits& limits, Arguments program) {
   if (auto chosen = choose_private_network(options); !chosen.ok()) return failed(chosen.to_string());
-  std::string self(PATH_MAX, '\0');
-  const auto size = ::readlink("/proc/self/exe", self.data(), self.size());
-  self.resize(size > 0 ? static_cast<size_t>(size) : 0);
-  if (!program.empty()) program.insert(program.begin(), {self, "rank_end", "--"});
+  if (!program.empty()) program.insert(program.begin(), {own_executable(), emulated_rank_command, "--"});
   auto job = make_job(options, std::move(program));
   if (!job.ok()) return usage_error("unisono launch", job.status().message());
   const auto world_size = job->placements.back().first_rank + job->placements.back().rank_count;
@@ -85,7 +81,7 @@ int run_emulated_rank(const Arguments& arguments) {
   const char* job = std::getenv("UNISONO_JOB");
   const auto number = parse_count(rank == nullptr ? "" : rank, world_size_max - 1);
   if (!number.ok() || job == nullptr || arguments.size() < 2 || arguments.front() != "--")
-    return usage_error("unisono seat", "unisono launch starts this, with --rate");
+    return usage_error(fmt::format("unisono {}", emulated_rank_command), "unisono launch starts this, with --rate");
   auto rank_end = EmulatedRank::take(job, static_cast<uint32_t>(*number), true);
   if (!rank_end.ok()) return failed(rank_end.status().to_string());
   // From here on the stage minds no rank's end. The program gets neither the seat nor the packets: both close when it begins.

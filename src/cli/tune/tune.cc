@@ -302,7 +302,8 @@ int run_tune(const Arguments& arguments) {
   ::unsetenv("UNISONO_TUNING");  // what is to be beaten is the cost model
   const auto plan = make_tune_plan(options);
   if (!plan.ok()) return usage_error(tune_text.name, plan.status().message());
-  BenchRanks ranks{.command = {"tune"},
+  BenchRanks ranks{.name = tune_text.name,
+                   .command = {"tune"},
                    .launch = options.launch,
                    .limits = plan->limits,
                    .faults = {},

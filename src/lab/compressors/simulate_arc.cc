@@ -1,16 +1,16 @@
-// `unisono simulate arc`: small problems trained with compressed gradients, beside what docs/design/methods/arc_top_k.md says
-// they come to.
+// `unisono-lab simulate arc`: small problems trained with compressed gradients, beside what docs/design/methods/arc_top_k.md
+// says they come to.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/threads.h"
+#include "lab/common/commands.h"
 #include "lab/compressors/convergence_report.h"
 
 namespace unisono::cli {

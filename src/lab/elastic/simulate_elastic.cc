@@ -1,17 +1,17 @@
-// `unisono simulate elastic`: whole elastic runs in virtual time, every round of which is checked.
+// `unisono-lab simulate elastic`: whole elastic runs in virtual time, every round of which is checked.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/text.h"
 #include "cli/common/text_file.h"
 #include "cli/common/threads.h"
+#include "lab/common/commands.h"
 #include "lab/elastic/elastic_report.h"
 
 namespace unisono::cli {

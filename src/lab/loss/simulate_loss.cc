@@ -1,4 +1,4 @@
-// `unisono simulate loss`: training in virtual ranks over links that lose, beside what the formulae of lossy delivery say;
+// `unisono-lab simulate loss`: training in virtual ranks over links that lose, beside what the formulae of lossy delivery say;
 // or lossy all-reduces over a simulated network.
 #include <fmt/format.h>
 
@@ -6,11 +6,11 @@
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/threads.h"
+#include "lab/common/commands.h"
 #include "lab/loss/loss_network_report.h"
 #include "lab/loss/loss_report.h"
 
