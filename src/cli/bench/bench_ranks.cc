@@ -29,7 +29,7 @@ Options join_options(const BenchRanks& ranks) {
 }
 
 // Before any thread: the rank may move into a network of its own.
-Result<std::optional<EmulatedRank>> take_emulated_rank(const BenchRanks& ranks) {
+Result<std::optional<EmulatedRank>> connect_emulated_rank(const BenchRanks& ranks) {
   if (!ranks.needs_link_emulator()) return std::optional<EmulatedRank>();
   const char* rank = std::getenv("RANK");
   const char* job = std::getenv("UNISONO_JOB");
@@ -38,21 +38,22 @@ Result<std::optional<EmulatedRank>> take_emulated_rank(const BenchRanks& ranks) 
     return Status(Code::invalid,
                   "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, "
                   "without another launcher");
-  auto rank_end = EmulatedRank::take(job, static_cast<uint32_t>(*number), ranks.limits.any());
-  if (!rank_end.ok()) return rank_end.status();
-  return std::optional<EmulatedRank>(*std::move(rank_end));
+  auto emulated_rank = EmulatedRank::connect(job, static_cast<uint32_t>(*number), ranks.limits.any());
+  if (!emulated_rank.ok()) return emulated_rank.status();
+  return std::optional<EmulatedRank>(*std::move(emulated_rank));
 }
 
 int run_rank(const BenchRanks& ranks, const RankPart& part) {
-  auto rank_end = take_emulated_rank(ranks);
-  if (!rank_end.ok() && rank_end.status().code() == Code::invalid) return usage_error(ranks.name, rank_end.status().message());
-  if (!rank_end.ok()) return bench_failed(ranks.name, rank_end.status());
+  auto emulated_rank = connect_emulated_rank(ranks);
+  if (!emulated_rank.ok() && emulated_rank.status().code() == Code::invalid)
+    return usage_error(ranks.name, emulated_rank.status().message());
+  if (!emulated_rank.ok()) return bench_failed(ranks.name, emulated_rank.status());
   auto group = Group::join(join_options(ranks));
   if (!group.ok()) {
     fmt::print(stderr, "{}: cannot join: {}\n", ranks.name, group.status().to_string());
     return 1;
   }
-  return part(*group, *rank_end);
+  return part(*group, *emulated_rank);
 }
 
 // RANK alone means a rank of `launch`, of torchrun or of somebody who set it; -n beside the variables of the others is theirs
@@ -82,9 +83,9 @@ int run_as_launcher(const BenchRanks& ranks, const Arguments& arguments) {
   auto faults = arrange_faults(ranks.faults, world_size);
   if (!faults.ok()) return usage_error(ranks.name, faults.status().message());
   job->forgiven = victims_of(*faults);
-  const auto stage =
-      LinkEmulator::set({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
-  if (!stage.ok()) return bench_failed(ranks.name, stage.status());
+  const auto emulator =
+      LinkEmulator::start({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
+  if (!emulator.ok()) return bench_failed(ranks.name, emulator.status());
   return run_job(*job);
 }
 
@@ -126,9 +127,9 @@ int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const R
   return run_rank(ranks, part);
 }
 
-Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& rank_end, Sink& sink) {
+Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& emulated_rank, Sink& sink) {
   if (!limits.any() || !sink.is_open()) return {};
-  auto tally = rank_end->tally();
+  auto tally = emulated_rank->tally();
   if (!tally.ok()) return tally.status();
   sink.table(table_links(*tally));
   sink.json(json_links(*tally));

@@ -33,7 +33,7 @@ struct BenchRanks {
 };
 
 // One rank's part; the exit code of its process.
-using RankPart = std::function<int(Group& group, std::optional<EmulatedRank>& rank_end)>;
+using RankPart = std::function<int(Group& group, std::optional<EmulatedRank>& emulated_rank)>;
 
 // As the launcher starts the ranks with the command and its arguments, as a rank joins and plays its part. The exit code.
 int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const RankPart& part);
@@ -43,7 +43,7 @@ int bench_failed(const std::string& name, const Status& status);
 int bench_failed(const std::string& name, const Group& group, const std::string& what, const Status& status);
 
 // What the links between private networks did, where there are any and this rank writes.
-Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& rank_end, Sink& sink);
+Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& emulated_rank, Sink& sink);
 
 // Writes what is left, and waits for the others: nobody leaves while others still talk. The exit code.
 int leave_bench(const std::string& name, Group& group, Sink& sink);

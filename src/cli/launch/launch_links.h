@@ -1,5 +1,5 @@
-// --rate, --loss and --delay of `unisono launch` and `unisono bench`: ranks on this host, each in a network of its own, whose
-// packets a process beside the launcher carries (cli/launch/link_emulator.h).
+// --rate, --loss and --delay of `unisono launch` and `unisono bench`: each rank runs on this host in a network of its own, and
+// the link emulator (cli/launch/link_emulator.h) carries the packets.
 //
 // The ranks of bench move there themselves. For any other program, the launcher starts `unisono emulated-rank -- PROGRAM` as
 // each rank, which moves into its network and becomes PROGRAM.

@@ -1,4 +1,4 @@
-// The commands of `unisono-lab`, as lab/common/commands.h has those of `unisono`. lab/commands.cc puts them into a table.
+// The commands of `unisono-lab`, as cli/common/commands.h has those of `unisono`. lab/commands.cc puts them into a table.
 #pragma once
 
 #include "cli/common/command_line.h"

@@ -49,12 +49,12 @@ class Trainings {
       const auto name = fmt::format("{} {} {}", sim::facts_of(settings.problem).name,
                                     settings.method == sim::Method::dense ? "" : feedback_name(settings.feedback),
                                     method_name(settings.method));
-      const auto tell = [&](uint64_t steps) {
+      const auto on_progress = [&](uint64_t steps) {
         const std::lock_guard lock(mutex_);
         progress_.update(steps_ += steps, name, monotonic_now());
       };
       auto outcome = sim::run_training(
-          settings, {.curve_points = plan_.plot.empty() && plan_.json.empty() ? 0 : curve_points, .progress = tell});
+          settings, {.curve_points = plan_.plot.empty() && plan_.json.empty() ? 0 : curve_points, .progress = on_progress});
       const std::lock_guard lock(mutex_);
       if (outcome.ok()) result.outcomes[runs_[at].seed] = *std::move(outcome);
       else failure_ = outcome.status();

@@ -21,7 +21,7 @@ namespace {
 
 // Table, JSON lines and pictures of what was found.
 template <typename Found>
-int tell(const CommandLineText& text, Sink& sink, const std::string& plot, const Found& result) {
+int report(const CommandLineText& text, Sink& sink, const std::string& plot, const Found& result) {
   sink.table(table_of(result));
   sink.json(json_of(result));
   const auto drawn = plot.empty() ? Status() : write_svg(plot, panels_of(result));
@@ -63,7 +63,7 @@ int run_drop_plan(const Arguments& arguments) {
   }
   Sink sink(options.json);
   if (auto status = sink.open(true); !status.ok()) return failed(drop_plan_text, status);
-  return tell(drop_plan_text, sink, options.plot, forecast);
+  return report(drop_plan_text, sink, options.plot, forecast);
 }
 
 int run_drop_search(const Arguments& arguments) {
@@ -77,7 +77,7 @@ int run_drop_search(const Arguments& arguments) {
   if (!named.ok()) return failed(drop_search_text, named.status());
   Sink sink(options.json);
   if (auto status = sink.open(true); !status.ok()) return failed(drop_search_text, status);
-  return tell(drop_search_text, sink, options.plot, search_result(*what, *std::move(named)));
+  return report(drop_search_text, sink, options.plot, search_result(*what, *std::move(named)));
 }
 
 int run_drop_simulate(const Arguments& arguments) {
@@ -100,7 +100,7 @@ int run_drop_simulate(const Arguments& arguments) {
     progress->update(steps, what, monotonic_now());
   });
   if (progress) progress->clear();
-  return tell(drop_simulate_text, sink, options.plot, result);
+  return report(drop_simulate_text, sink, options.plot, result);
 }
 
 }  // namespace unisono::cli

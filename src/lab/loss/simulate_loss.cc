@@ -67,11 +67,11 @@ class Runs {
     for (size_t at; (at = next_++) < runs_.size();) {
       auto settings = plan_.settings;
       settings.ranks.seed = plan_.seeds[runs_[at].seed];
-      const auto tell = [&](uint64_t steps) {
+      const auto on_progress = [&](uint64_t steps) {
         const std::lock_guard lock(mutex_);
         progress_.update(steps_ += steps, fmt::format("{}, seed {}", runs_[at].problem, settings.ranks.seed), monotonic_now());
       };
-      const sim::LossWatch watch{.progress = tell};
+      const sim::LossWatch watch{.progress = on_progress};
       auto& result = results_[runs_[at].seed];
       if (runs_[at].problem == "estimates") keep(result.estimates, sim::run_estimates(settings, watch));
       else if (runs_[at].problem == "drift") keep(result.drift, sim::run_drift(settings, watch));
