@@ -256,7 +256,7 @@ void add_drop_compute(py::module_& m) {
       "At the end: what was not told of yet becomes a window. All ranks call it, between two steps.");
   drop.def(
       "recorded", [](Drop& self) { return self.question("DropCompute.recorded", [](DropCompute& d) { return d.recorded(); }); },
-      "What this rank recorded, as lines that `unisono drop-compute search` reads.");
+      "What this rank recorded, as lines that `unisono-lab drop-compute search` reads.");
   drop.def_static("recorded_head", &DropCompute::recorded_head, py::arg("micro_batches"), "The head of a file of such lines.");
   drop.def(
       "save", [](Drop& self) { return bytes_of(self.call("DropCompute.save", [](DropCompute& d) { return d.save(); })); },

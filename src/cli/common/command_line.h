@@ -16,6 +16,8 @@
 
 namespace unisono::cli {
 
+using Arguments = std::vector<std::string>;
+
 struct CommandLineText {
   std::string name;   // "unisono launch"
   std::string usage;  // "unisono launch -n COUNT [OPTIONS] -- PROGRAM [ARGUMENTS]"
@@ -48,7 +50,7 @@ CommandSyntax syntax_of(const CommandLineText& text, void (*add)(CLI::App&, Opti
 }
 
 // The exit code if the process should end now (help was asked for, or the words are wrong), else nothing.
-std::optional<int> parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
+std::optional<int> parse_arguments(CLI::App& app, const Arguments& arguments);
 
 // Prints the message and where help is; gives the exit code for wrong usage.
 int usage_error(const std::string& command, std::string_view message);

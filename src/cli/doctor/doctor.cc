@@ -2,12 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
+#include "cli/common/spawn.h"
 #include "cli/common/text.h"
 #include "cli/common/verdict.h"
 #include "cli/common/version.h"
@@ -106,10 +106,7 @@ int examine(const DoctorOptions& options, const ResolvedOptions& resolved, Nanos
 
 // The same command once per rank; one that fails does not end the others, who have something to say about it.
 int run_as_launcher(const DoctorOptions& options, const Arguments& arguments) {
-  std::string self(PATH_MAX, '\0');
-  const auto size = ::readlink("/proc/self/exe", self.data(), self.size());
-  self.resize(size > 0 ? static_cast<size_t>(size) : 0);
-  Arguments program{self, "doctor"};
+  Arguments program{own_executable(), "doctor"};
   program.insert(program.end(), arguments.begin(), arguments.end());
   auto launch = options.launch;
   launch.no_prefix = true;

@@ -13,8 +13,8 @@
 
 namespace unisono::cli {
 
-const CommandLineText averaging_text{.name = "unisono simulate averaging",
-                                     .usage = "unisono simulate averaging [OPTIONS]",
+const CommandLineText averaging_text{.name = "unisono-lab simulate averaging",
+                                     .usage = "unisono-lab simulate averaging [OPTIONS]",
                                      .description =
                                          "How many rounds do peers need until all hold the mean, if some are absent in each "
                                          "round? The averaging simulation of the authors of\n"
@@ -22,10 +22,10 @@ const CommandLineText averaging_text{.name = "unisono simulate averaging",
                                          "variance of all of them is what is left to do.\n"
                                          "Prints rounds, what was sent until then, and what the formulae say.",
                                      .footer = R"(Examples:
-  unisono simulate averaging                                      512 peers, four absences, seven algorithms
-  unisono simulate averaging --compare                            the authors' table, and 768 and 1024 peers
-  unisono simulate averaging --peers 600 --absence 0.002 --algorithm fitted,random --restarts 2000
-  unisono simulate averaging --absence 0,0.002,0.004,0.006,0.008,0.01 --plot averaging
+  unisono-lab simulate averaging                                      512 peers, four absences, seven algorithms
+  unisono-lab simulate averaging --compare                            the authors' table, and 768 and 1024 peers
+  unisono-lab simulate averaging --peers 600 --absence 0.002 --algorithm fitted,random --restarts 2000
+  unisono-lab simulate averaging --absence 0,0.002,0.004,0.006,0.008,0.01 --plot averaging
 
 Algorithms: all-reduce, of all at once, in vain if one is absent; gossip, with both neighbours on a ring; sgp, stochastic gradient push as the authors
 coded it; random, groups drawn anew; published, their grid of M^d cells; chunk-keys, the published rule of regrouping; fitted, Unisono's grid,

@@ -1,5 +1,5 @@
-// One method of `unisono bench compress` at one rank: a step takes this rank's gradients and leaves the mean in their place, by
-// collectives of the public API, and says what it cost.
+// One method of `unisono-lab bench compress` at one rank: a step takes this rank's gradients and leaves the mean in their
+// place, by collectives of the public API, and says what it cost.
 #pragma once
 
 #include <array>

@@ -16,18 +16,18 @@
 namespace unisono::cli {
 
 const CommandLineText convergence_text{
-    .name = "unisono simulate arc",
-    .usage = "unisono simulate arc [OPTIONS]",
+    .name = "unisono-lab simulate arc",
+    .usage = "unisono-lab simulate arc [OPTIONS]",
     .description =
         "Trains small problems with compressed gradients, all ranks in this process, with the compressors and the error "
         "feedback\n"
         "that ship. Without options: the tables of checks 25 and 26 of docs/design/methods/arc_top_k.md, each value\n"
         "beside the one that it should be. With options: what they ask for.",
     .footer = R"(Examples:
-  unisono simulate arc                                          is everything as specified?
-  unisono simulate arc --problem quadratic --plot errors.svg    and how it came about, step by step
-  unisono simulate arc --problem softmax --ranks 16 --ratio 0.05 --rank 2 --feedback ef14,ef21m --method arc,random-k --seeds 5
-  unisono simulate arc --method arc,top-k --feedback ef21m --eta 0.3 --json -
+  unisono-lab simulate arc                                          is everything as specified?
+  unisono-lab simulate arc --problem quadratic --plot errors.svg    and how it came about, step by step
+  unisono-lab simulate arc --problem softmax --ranks 16 --ratio 0.05 --rank 2 --feedback ef14,ef21m --method arc,random-k --seeds 5
+  unisono-lab simulate arc --method arc,top-k --feedback ef21m --eta 0.3 --json -
 
 Problems: quadratic, a matrix of 64 x 16 whose ranks pull into different directions, measured by its distance from the goal; softmax, a
 regression of 64 classes and 32 features in which each rank knows a few classes, measured by its loss over all samples.

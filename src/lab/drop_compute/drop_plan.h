@@ -1,4 +1,5 @@
-// What `unisono drop-compute plan` is asked, from words to numbers: a law of latencies, or a trace, and how many workers. Pure.
+// What `unisono-lab drop-compute plan` is asked, from words to numbers: a law of latencies, or a trace, and how many workers.
+// Pure.
 #pragma once
 
 #include <optional>

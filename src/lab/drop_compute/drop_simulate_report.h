@@ -1,4 +1,5 @@
-// How `unisono drop-compute simulate` tells people and programs what each remedy came to: a table, JSON lines, pictures. Pure.
+// How `unisono-lab drop-compute simulate` tells people and programs what each remedy came to: a table, JSON lines, pictures.
+// Pure.
 #pragma once
 
 #include <string>

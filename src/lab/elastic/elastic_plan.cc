@@ -18,8 +18,8 @@
 namespace unisono::cli {
 
 const CommandLineText elastic_text{
-    .name = "unisono simulate elastic",
-    .usage = "unisono simulate elastic [OPTIONS]",
+    .name = "unisono-lab simulate elastic",
+    .usage = "unisono-lab simulate elastic [OPTIONS]",
     .description =
         "Elastic runs in virtual time: peers, as they ship, that average by Moshpit All-Reduce over virtual links, averaging "
         "step after averaging step, while some are absent, or come\n"
@@ -27,14 +27,14 @@ const CommandLineText elastic_text{
         "afterwards. Prints how long averaging steps\n"
         "took, how many were exact, what became of rounds, what was sent, and what was wrong.",
     .footer = R"(Examples:
-  unisono simulate elastic                                        64 peers, 20 averaging steps, nobody absent
-  unisono simulate elastic --peers 256 --absence 0.01 --plot elastic.svg
-  unisono simulate elastic --churn period=5s,kill=1 --seeds 0-9   ten runs of 10 minutes, an event every 5 s; all that go are killed
-  unisono simulate churn-trace --stop 0.2 | unisono simulate elastic --trace -
-  unisono simulate elastic --peers 16 --elements 1000000 --rate 100M --delay 20ms --times wan
+  unisono-lab simulate elastic                                        64 peers, 20 averaging steps, nobody absent
+  unisono-lab simulate elastic --peers 256 --absence 0.01 --plot elastic.svg
+  unisono-lab simulate elastic --churn period=5s,kill=1 --seeds 0-9   ten runs of 10 minutes, an event every 5 s; all that go are killed
+  unisono-lab simulate churn-trace --stop 0.2 | unisono-lab simulate elastic --trace -
+  unisono-lab simulate elastic --peers 16 --elements 1000000 --rate 100M --delay 20ms --times wan
 
 --trace: a line for each event, with seconds, number of the peer, and join, leave, kill, stop or continue. --churn draws such a trace for each seed, by
-period=20s,min=N,duration=10m,law=regular|poisson,kill=0.5,stop=0, which mean what they do for 'unisono simulate churn-trace'. With either, a run goes on
+period=20s,min=N,duration=10m,law=regular|poisson,kill=0.5,stop=0, which mean what they do for 'unisono-lab simulate churn-trace'. With either, a run goes on
 to the end of its trace, unless --averaging-steps says how many it makes.
 
 An averaging step is exact if its mean lacks nobody's values. All times but that of --progress are virtual. The same seed and build give the same run.

@@ -37,7 +37,7 @@ TEST(ElasticPlan, without_options_is_64_peers_that_all_begin_and_stay) {
   EXPECT_EQ(plan.study.cluster.settings.max_group, 32u);
   EXPECT_EQ(plan.study.cluster.links.bytes_per_second, 0);
   EXPECT_EQ(plan.runs(), 1u);
-  EXPECT_EQ(plan.again, "unisono simulate elastic");
+  EXPECT_EQ(plan.again, "unisono-lab simulate elastic");
   EXPECT_TRUE(sim::check(plan.study_of(0)).ok());
 }
 
@@ -78,9 +78,9 @@ TEST(ElasticPlan, the_command_is_told_again_without_what_changes_no_run) {
   EXPECT_EQ(elastic_plan_of({"--peers", "9", "--churn", "period=5s", "--seeds", "3-5", "--plot", "a", "--json", "b", "--jobs",
                              "2", "--progress", "off", "--max-group", "32"})
                 .again,
-            "unisono simulate elastic --peers 9 --churn period=5s");
+            "unisono-lab simulate elastic --peers 9 --churn period=5s");
   EXPECT_EQ(elastic_plan_of({"--trace", "my churn.txt", "--averaging-steps", "3"}, "0 0 join\n").again,
-            "unisono simulate elastic --averaging-steps 3 --trace 'my churn.txt'");
+            "unisono-lab simulate elastic --averaging-steps 3 --trace 'my churn.txt'");
 }
 
 TEST(ElasticPlan, a_trace_names_who_is_there_and_its_end_is_that_of_the_run) {

@@ -1,4 +1,4 @@
-// How `unisono simulate elastic` tells people and programs what came out: a table, JSON lines, a picture. Pure.
+// How `unisono-lab simulate elastic` tells people and programs what came out: a table, JSON lines, a picture. Pure.
 #pragma once
 
 #include <string>

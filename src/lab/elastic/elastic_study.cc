@@ -57,7 +57,7 @@ class Study {
 
   ElasticStudyResult run() {
     result_.completed = cluster_.run(options_.limit, [this] {
-      if (++events_ % events_between_progress == 0) tell();
+      if (++events_ % events_between_progress == 0) report_progress();
       return std::exchange(changed_, false) && all_done();
     });
     result_.ended = cluster_.now();
@@ -156,7 +156,7 @@ class Study {
     usual_ += (report.seconds - usual_) / 64;
     if (report.step + 1 > steps_) {
       steps_ = report.step + 1;
-      tell();
+      report_progress();
     }
     for (size_t round = 0; options_.absence > 0 && round < report.rounds.size(); ++round) {
       if (random_.unit() < options_.absence) stand_still(index);
@@ -172,7 +172,7 @@ class Study {
       cluster_.network().at(cluster_.now() + options_.away, [this, index] { release(index); });
     });
   }
-  void tell() const {
+  void report_progress() const {
     if (progress_) progress_({.steps = steps_, .now = cluster_.now(), .present = static_cast<uint32_t>(slots_.size())});
   }
   // Nobody waits for who stands still, or could not join.

@@ -1,7 +1,7 @@
-// `unisono simulate churn-trace`: writes when peers come and go, as benches replay it with real processes.
+// `unisono-lab simulate churn-trace`: writes when peers come and go, as benches replay it with real processes.
 #include "cli/common/command_line.h"
-#include "cli/common/commands.h"
 #include "cli/common/text.h"
+#include "lab/common/commands.h"
 #include "lab/elastic/churn_trace.h"
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText churn_text{.name = "unisono simulate churn-trace",
-                                 .usage = "unisono simulate churn-trace [OPTIONS]",
+const CommandLineText churn_text{.name = "unisono-lab simulate churn-trace",
+                                 .usage = "unisono-lab simulate churn-trace [OPTIONS]",
                                  .description =
                                      "Prints when the peers of an elastic run come and go, as machines do that can be taken "
                                      "away at any time: a line for each event, with seconds, number of the\n"
@@ -20,9 +20,9 @@ const CommandLineText churn_text{.name = "unisono simulate churn-trace",
                                      "at 0; then one comes or goes every period. The same options give the\n"
                                      "same trace.",
                                  .footer = R"(Examples:
-  unisono simulate churn-trace > churn.txt                      8 peers, at least 4 at work, an event every 20 s for 10 minutes
-  unisono simulate churn-trace --law poisson --kill 1           independent events; all that go are killed
-  unisono simulate churn-trace --stop 0.5 --kill 0.5 --seed 7   half of them come back as they were
+  unisono-lab simulate churn-trace > churn.txt                      8 peers, at least 4 at work, an event every 20 s for 10 minutes
+  unisono-lab simulate churn-trace --law poisson --kill 1           independent events; all that go are killed
+  unisono-lab simulate churn-trace --stop 0.5 --kill 0.5 --seed 7   half of them come back as they were
 
 Exit code: 0; 2 for a wrong command line.)"};
 
@@ -83,7 +83,7 @@ int run_simulate_churn(const Arguments& arguments) {
   const auto trace = sim::make_churn(*plan);
   if (!trace.ok()) return usage_error(churn_text.name, trace.status().message());
   const auto text = fmt::format(
-                        "# unisono simulate churn-trace --peers {} --min {} --period {} --duration {} --law {} --kill {} "
+                        "# unisono-lab simulate churn-trace --peers {} --min {} --period {} --duration {} --law {} --kill {} "
                         "--stop {} --seed {}\n",
                         options.peers, options.peers_min, options.period, options.duration, options.law, options.kill,
                         options.stop, options.seed) +

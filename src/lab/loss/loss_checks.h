@@ -1,4 +1,4 @@
-// What `unisono simulate loss` measured, line by line beside what the formulae say, with a verdict on each. Pure.
+// What `unisono-lab simulate loss` measured, line by line beside what the formulae say, with a verdict on each. Pure.
 #pragma once
 
 #include <limits>

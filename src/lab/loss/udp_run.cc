@@ -68,7 +68,7 @@ class UdpRun {
   uint32_t epoch_ = 0;
   bool breaks_ = false;     // somebody has given up on a member
   uint64_t breaks_at_ = 0;  // the operation with which it did
-  uint64_t told_ = 0;       // operations told to progress_
+  uint64_t reported_ = 0;   // operations told to progress_
   bool over_ = false;       // fewer than two are left
   Status failure_;
 };
@@ -160,9 +160,9 @@ void UdpRun::ended(PeerIndex process) {
     breaks_ = true;
     breaks_at_ = number;
   }
-  if (const auto done = tally_.era().first_operation + number + 1; done > told_) {
-    if (progress_) progress_(done - told_);
-    told_ = done;
+  if (const auto done = tally_.era().first_operation + number + 1; done > reported_) {
+    if (progress_) progress_(done - reported_);
+    reported_ = done;
   }
   caller.holds = gave_up || (breaks_ && number >= breaks_at_);
   caller.finished = tally_.era().first_operation + number + 1 >= settings_.operations;

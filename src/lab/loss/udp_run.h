@@ -3,7 +3,7 @@
 //
 // Ranks that no longer hear of one that died form the group again without it, as Group::reform does, but at once: how
 // membership agrees is scenario `reform`'s business. Everything is counted in the run itself; what it should come to is in
-// cli/loss_network_checks.
+// lab/loss/loss_network.
 #pragma once
 
 #include <array>

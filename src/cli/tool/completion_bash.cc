@@ -1,12 +1,13 @@
 #include <fmt/format.h>
 
-#include "cli/completion.h"
+#include "cli/tool/completion.h"
 
 namespace unisono::cli {
 namespace {
 
-// $word is being typed, $before stands before it. Bash cuts words at '=', so --name=value arrives as three.
-constexpr std::string_view head = R"(# bash completion for unisono, printed by 'unisono completion bash'.
+// $word is being typed, $before stands before it. Bash cuts words at '=', so --name=value arrives as three. The helpers have
+// the same names and bodies in the scripts of all tools.
+constexpr std::string_view helpers = R"(
 
 _unisono_files() {
   compopt -o filenames 2>/dev/null
@@ -38,8 +39,9 @@ _unisono_program() {
   else _unisono_files -f
   fi
 }
+)";
 
-_unisono() {
+constexpr std::string_view main_head = R"(() {
   local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} words='' index
   COMPREPLY=()
   if [ "$word" = = ]; then word=''
@@ -56,7 +58,7 @@ std::string names_of(const CommandSyntax& command, bool with_value_only) {
   return names;
 }
 
-// "bench compress" is a command of two words: from the third on, it is the one that is completed.
+// "drop-compute plan" is a command of two words: from the third on, it is the one that is completed.
 std::string subcommand_case(const CommandSyntax& command) {
   return fmt::format("  if [ \"$COMP_CWORD\" -gt 2 ] && [ \"$command ${{COMP_WORDS[2]}}\" = '{0}' ]; then command='{0}'; fi\n",
                      command.name);
@@ -106,7 +108,7 @@ std::string program_case(const CommandSyntax& command) {
 
 }  // namespace
 
-std::string bash_completion(std::span<const CommandSyntax> commands) {
+std::string bash_completion(std::string_view tool, std::span<const CommandSyntax> commands) {
   std::string names, values, options, programs, subcommands;
   for (const auto& command : commands) {
     if (command.is_subcommand()) subcommands += subcommand_case(command);
@@ -117,14 +119,17 @@ std::string bash_completion(std::span<const CommandSyntax> commands) {
         fmt::format("      '{}') if [[ $word == -* ]]; then words='{}'; {} ;;\n", command.name, names_of(command, false),
                     command.runs_program ? "else _unisono_program \"$COMP_CWORD\"; return; fi" : positional_branches(command));
   }
-  std::string text(head);
+  const auto function = completion_function(tool);
+  auto text = fmt::format("# bash completion for {0}, printed by '{0} completion bash'.\n{1}\n{2}{3}", tool, helpers, function,
+                          main_head);
   text += subcommands;
   text += fmt::format("  if [ \"$COMP_CWORD\" -eq 1 ]; then words='{}help --help --version'; command=''\n", names);
   text += fmt::format("  elif [ \"$command\" = help ]; then words='{}'; command=''\n  fi\n", names);
   if (!programs.empty()) text += "  case $command in\n" + programs + "  esac\n";
   text += "  case \"$command $before\" in\n" + values + "  esac\n";
   text += "  if [ -z \"$words\" ]; then\n    case $command in\n" + options + "    esac\n  fi\n";
-  return text + "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n}\n\ncomplete -F _unisono unisono\n";
+  return text + "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n}\n\n" +
+         fmt::format("complete -F {} {}\n", function, tool);
 }
 
 }  // namespace unisono::cli

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cli/common/text.h"
-#include "cli/completion.h"
+#include "cli/tool/completion.h"
 
 namespace unisono::cli {
 namespace {
@@ -28,9 +28,9 @@ std::string value_of(const OptionSyntax& option) {
   return fmt::format(":{}:{}", escape(label, ":\\"), action);
 }
 
-// place: of a positional: "1", or "*" for all that come.
-std::string specification(const OptionSyntax& option, const std::string& place) {
-  if (option.positional()) return "      " + shell_quote(place + value_of(option)) + " \\\n";
+// A positional stands at `position`: "1", or "*" for all that come.
+std::string specification(const OptionSyntax& option, const std::string& position) {
+  if (option.positional()) return "      " + shell_quote(position + value_of(option)) + " \\\n";
   // One line per name; each excludes all, but for an option that may be repeated.
   std::string lines;
   const bool repeated = option.value.find('=') != std::string::npos;
@@ -46,7 +46,7 @@ std::string specification(const OptionSyntax& option, const std::string& place) 
 
 }  // namespace
 
-std::string zsh_completion(std::span<const CommandSyntax> commands) {
+std::string zsh_completion(std::string_view tool, std::span<const CommandSyntax> commands) {
   std::string list, cases, subcommands;
   for (const auto& command : commands) {
     if (command.is_subcommand())
@@ -58,18 +58,18 @@ std::string zsh_completion(std::span<const CommandSyntax> commands) {
     cases += fmt::format("    '{}') _arguments -S \\\n", command.name);
     const auto positionals = std::count_if(command.options.begin(), command.options.end(),
                                            [](const OptionSyntax& option) { return option.positional(); });
-    size_t place = 0;  // each has its own if there are several
+    size_t position = 0;
     for (const auto& option : command.options)
-      cases += specification(option, positionals == 1 ? "*" : std::to_string(place += option.positional()));
+      cases += specification(option, positionals == 1 ? "*" : std::to_string(position += option.positional()));
     if (command.runs_program) cases += "      '(-):program:_command_names -e' '*::arguments:_normal' \\\n";
     cases += "      && return 0 ;;\n";
   }
-  return fmt::format(R"(#compdef unisono
-# zsh completion for unisono, printed by 'unisono completion zsh'.
+  return fmt::format(R"(#compdef {tool}
+# zsh completion for {tool}, printed by '{tool} completion zsh'.
 
-_unisono() {{
+{function}() {{
   local -a commands=(
-{}    'help:explain a command'
+{list}    'help:explain a command'
   )
   if (( CURRENT == 2 )); then
     _describe -t commands command commands
@@ -77,24 +77,25 @@ _unisono() {{
     return
   fi
   local command=$words[2]
-{}  if [[ $command == help ]]; then
+{subcommands}  if [[ $command == help ]]; then
     _describe -t commands command commands
     return
   fi
   shift words
   (( CURRENT-- ))
   case $command in
-{}  esac
+{cases}  esac
   return 1
 }}
 
-if [[ $funcstack[1] == _unisono ]]; then
-  _unisono "$@"
+if [[ $funcstack[1] == {function} ]]; then
+  {function} "$@"
 else
-  compdef _unisono unisono
+  compdef {function} {tool}
 fi
 )",
-                     list, subcommands, cases);
+                     fmt::arg("tool", tool), fmt::arg("function", completion_function(tool)), fmt::arg("list", list),
+                     fmt::arg("subcommands", subcommands), fmt::arg("cases", cases));
 }
 
 }  // namespace unisono::cli
