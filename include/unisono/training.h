@@ -9,8 +9,8 @@
 //   }
 //
 // Two all-reduces per bucket, whatever the number of its tensors: the sketches of all of them, then the rows that these chose.
-// One thread of the reducer's own compresses, and starts them; sketches of later buckets are on their way while rows of earlier
-// ones are.
+// (power_sgd: the first factors, then the second ones.) A thread of the reducer's own compresses, and starts the all-reduces.
+// The sketches of later buckets travel while the rows of earlier ones do.
 #pragma once
 
 #include <cstddef>
@@ -49,9 +49,10 @@ struct PlannedParameter {
   std::string name;
   uint64_t rows = 0, columns = 0;
   bool compressed = false;
-  uint64_t kept_rows = 0;   // of a compressed one
-  uint64_t payload = 0;     // values that are averaged in a step
-  std::string_view reason;  // why it is not compressed; static text
+  uint64_t kept_rows = 0;       // of a compressed one; 0: power_sgd
+  uint64_t payload = 0;         // values that are averaged in a step
+  std::string_view reason;      // why it is not compressed; static text
+  uint64_t factor_columns = 0;  // of the two factors, with power_sgd
 };
 struct CompressionPlan {
   // Before anything is allocated. invalid (bad_option): options or parameters that make no sense.
@@ -81,8 +82,8 @@ struct CompressionReport {
   uint64_t step = 0;    // its number from 0, or how many there were
   bool applied = true;  // false: some rank's gradients were not finite. All ranks skip the step: the gradients are of no use.
                         // (What is sent whole as without compression is not looked at.)
-  double ratio = 0;     // kept share of rows, at present
-  uint32_t rank = 0;    // of sketches
+  double ratio = 0;     // kept share of rows, at present; 0: power_sgd, which sends no rows
+  uint32_t rank = 0;    // of sketches, or of factors
   uint32_t compressed = 0, whole = 0;  // tensors that travelled so
   uint64_t elements = 0;               // of all tensors
   CompressionCosts costs{};
@@ -143,8 +144,8 @@ class UNISONO_EXPORT GradientReducer {
 
   // After the group was re-formed (or another was split off it): all its ranks call it, but those that have joined, which call
   // make(). What survivors have left over stays theirs. What others hold of EF21's and EF21M's means is not known any more, so
-  // each bucket's next step is sent whole. Errors: those of make() and of all-reduces; it may be called again then, after
-  // another reform().
+  // each bucket's next step is sent whole. power_sgd draws its factors anew. Errors: those of make() and of all-reduces; it may
+  // be called again then, after another reform().
   Result<Resumed> resume(const Group& group);
   // How this reducer began, or what resume() said last.
   const Resumed& resumed() const;

@@ -35,7 +35,7 @@ class ArcTopK final : public Compressor {
       sent += decision.value_elements();
     }
     const bool needs_sketch = sketched > 0 && !options.random && !options.exact;
-    // And a flag, in what is averaged first: a rank has numbers that are not finite, perhaps in rows that will not be sent.
+    // A flag is averaged with the sketch: some rank has numbers that are not finite, perhaps in rows that will not be sent.
     sketch_.resize(needs_sketch ? sketched + 1 + notes : 0);
     notes_ = needs_sketch ? notes : 0;
     zeros_.resize(columns);
@@ -54,6 +54,9 @@ class ArcTopK final : public Compressor {
   std::span<float> pack(std::span<const float* const> values) override;
   Status accept() override;
   void unpack(std::span<float* const> outputs) const override;
+  size_t dense_offset() const override;
+  bool sends_rows() const override { return true; }
+  void subtract_sent(size_t, float*, bool) override {}
   double captured() const override {
     return !compresses() ? 1 : options_.random ? -1 : all_scores_ > 0 ? chosen_scores_ / all_scores_ : 1;
   }
@@ -205,6 +208,12 @@ std::span<float> ArcTopK::pack(std::span<const float* const> values) {
   }
   if (flagged_) *to = finite_ ? 0 : NAN;
   return sent_;
+}
+
+size_t ArcTopK::dense_offset() const {
+  size_t offset = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) offset += rows_[i].size() * decisions_[i].matrix.columns;
+  return offset;
 }
 
 Status ArcTopK::accept() {

@@ -18,6 +18,8 @@ from .methods_common import check, ut
 
 ARC = "arc:ratio=0.25,rank=4,start=0,auto_off=off,min_elements=64"
 
+POWER_SGD = "power_sgd:rank=4,start=0,auto_off=off,min_elements=64"
+
 
 def hook_of(name, network):
     """(state, hook) of each method; without a model's names where none are needed."""
@@ -31,6 +33,7 @@ def hook_of(name, network):
         "arc": lambda: (ut.ArcTopKState(network, ARC), ut.arc_top_k_hook),
         "arc ef21m": lambda: (ut.ArcTopKState(network, ARC + ",feedback=ef21m,eta=0.5"), ut.arc_top_k_hook),
         "arc whole": lambda: (ut.ArcTopKState(network, "arc:ratio=1,max_payload=1,start=0,auto_off=off,min_elements=1"), ut.arc_top_k_hook),
+        "power_sgd": lambda: (ut.PowerSgdState(network, POWER_SGD), ut.power_sgd_hook),
         "lossy": lambda: (ut.LossyState(delivery="lossy:loss_budget=0.2"), ut.lossy_hook),
     }[name]()
 
@@ -151,10 +154,10 @@ def train_on_one_batch(network, steps):
 
 @check(ranks=(2, 3), timeout_s=90)
 def arc_trains():
-    """What is learned with a quarter of the rows is nearly what is learned with all."""
+    """What is learned with a quarter of the rows, or with two factors, is nearly what is learned with all."""
     before = loss_of(wide(), *batch(0)).item()
     expected = train_on_one_batch(wide(), 60)
-    for name, tolerance in (("arc", 0.1), ("arc ef21m", 0.15)):
+    for name, tolerance in (("arc", 0.1), ("arc ef21m", 0.15), ("power_sgd", 0.1)):
         network, state = with_hook(name, wide(), bucket_cap_mb=0.02)
         loss = train_on_one_batch(network, 60)
         assert len(buckets(network)) >= 2
@@ -179,7 +182,16 @@ def arc_with_all_rows_is_exact():
 @check(ranks=(2,))
 def arc_loses_nothing():
     """The sum of the averages until a step that is sent whole is that of the gradients."""
-    network, state = with_hook("arc")
+    loses_nothing("arc")
+
+
+@check(ranks=(2,))
+def power_sgd_loses_nothing():
+    loses_nothing("power_sgd")
+
+
+def loses_nothing(method):
+    network, state = with_hook(method)
     given = [torch.zeros_like(each) for each in network.parameters()]
     delivered = [torch.zeros_like(each) for each in network.parameters()]
     for step in range(6):
@@ -273,7 +285,7 @@ def network_state(network):
 
 @check(ranks=(2, 3), timeout_s=90)
 def states_go_on_to_the_bit():
-    for name in ("int8 ef14", "int4 ef14", "arc", "arc ef21m"):
+    for name in ("int8 ef14", "int4 ef14", "arc", "arc ef21m", "power_sgd"):
         go_on(name)
 
 
@@ -382,6 +394,11 @@ def late(name):
     leave()
 
 
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_with_power_sgd():
+    killed("power_sgd")
+
+
 @check(ranks=(2,), group=False)
 def late_with_int8():
     late("int8")
@@ -429,6 +446,10 @@ def what_makes_no_sense_is_refused():
             wrong()
     with fails("options|differ|mismatch", within_s=10, kinds=(ValueError,)):
         ut.ArcTopKState(model(), f"arc:ratio=0.{rank() + 1}")
+    with fails("ratio does not go with power_sgd", within_s=10, kinds=(ValueError,)):
+        ut.PowerSgdState(model(), "power_sgd:ratio=0.1")
+    with fails("options|differ|mismatch", within_s=10, kinds=(ValueError,)):
+        ut.PowerSgdState(model(), f"power_sgd:rank={rank() + 1}")
 
 
 @check(ranks=(2,), fresh=True)

@@ -171,9 +171,9 @@ def call_options(*, codec: str = "", schedule: str = "", order: str = "", delive
 
 from unisono.torch.drop_compute import DropCompute  # noqa: E402
 from unisono.torch.fsdp import LowBitAllGather, LowBitReduceScatter  # noqa: E402
-from unisono.torch.hooks import ArcTopKState, LossyState, LowBitState, arc_top_k_hook, bf16_hook, fp16_hook, lossy_hook, low_bit_hook  # noqa: E402
+from unisono.torch.hooks import ArcTopKState, LossyState, LowBitState, PowerSgdState, arc_top_k_hook, bf16_hook, fp16_hook, lossy_hook, low_bit_hook, power_sgd_hook  # noqa: E402
 from unisono.torch.moshpit import MoshpitOptimizer  # noqa: E402
 from unisono.torch.sharded import ShardedOptimizer  # noqa: E402
 
-__all__ += ["ArcTopKState", "DropCompute", "LossyState", "LowBitAllGather", "LowBitReduceScatter", "LowBitState", "MoshpitOptimizer", "ShardedOptimizer", "arc_top_k_hook",
-            "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook"]
+__all__ += ["ArcTopKState", "DropCompute", "LossyState", "LowBitAllGather", "LowBitReduceScatter", "LowBitState", "MoshpitOptimizer", "PowerSgdState", "ShardedOptimizer",
+            "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook", "power_sgd_hook"]

@@ -1,4 +1,4 @@
-"""Communication hooks of DistributedDataParallel: gradients that travel with few bits, as a part of their rows, or over links that lose packets.
+"""Communication hooks of DistributedDataParallel: gradients that travel in few bits, as some of their rows, as two factors, or over links that lose packets.
 
     network = DistributedDataParallel(model)
     network.register_comm_hook(unisono.torch.LowBitState(codec="int8"), unisono.torch.low_bit_hook)
@@ -19,7 +19,7 @@ import unisono
 from unisono.torch import _shared
 from unisono.torch._shared import array_of, bytes_tensor, chained, check_rank, core_group, in_memory_order, keep_numbers, names_of, parts, plain_model, tensor_bytes
 
-__all__ = ["ArcTopKState", "LossyState", "LowBitState", "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook"]
+__all__ = ["ArcTopKState", "LossyState", "LowBitState", "PowerSgdState", "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook", "power_sgd_hook"]
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -175,20 +175,13 @@ def bf16_hook(state: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> to
     return _as_halves(state, bucket, "bf16")
 
 
-class ArcTopKState:
-    """A part of each gradient's rows is sent, the rest is kept and sent later (docs/guides/thin_links.md), for arc_top_k_hook.
+class _CompressedState:
+    """Gradients that a GradientReducer averages (docs/guides/thin_links.md): what the hooks of its methods have in common."""
 
-    model: whose parameters' names are used; they may be in any buckets. Parameters of one dimension, and small ones, are averaged whole.
-    compression: "arc:ratio=0.2,rank=4,feedback=ef14", feedback=ef21m for SGD, "random-k:...", "dense"; all ranks alike. Steps before `start` (1000) are
-    averaged whole, and so are all where compression does not pay (auto_off=off: compress all the same).
+    method = ""
 
-    All ranks make it alike, on the thread that makes collectives. A step in which some rank's gradients were not finite is skipped by all: `applied` is
-    False then, and gradients are zeros (nonfinite=poison: NaN, for a loss scaler).
-
-    Source: ARC-Top-K (arXiv:2510.26709). ValueError: options or parameters make no sense, or differ between ranks; a group of another backend.
-    """
-
-    def __init__(self, model: torch.nn.Module, compression: Union[str, unisono.Compression] = "arc", process_group: Optional[dist.ProcessGroup] = None) -> None:
+    def __init__(self, model: torch.nn.Module, compression: Union[str, unisono.Compression] = "", process_group: Optional[dist.ProcessGroup] = None) -> None:
+        compression = compression or self.method
         self._names = names_of(model)
         self.compression = str(compression)
         trained = {name: each for name, each in plain_model(model).named_parameters() if each.requires_grad}
@@ -201,7 +194,7 @@ class ArcTopKState:
             self._reducer = unisono.GradientReducer(group, shapes, compression)
         except unisono.Error as error:
             _shared.raise_torch_error(error)
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "unisono-arc")
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "unisono-hook")
         self._open: List[Tuple[torch.Tensor, torch.Tensor, torch.futures.Future]] = []
         self.last_report: Optional[unisono.CompressionReport] = None
         """Of the last step that ended: bytes, times, norms of what is left over, and `applied`."""
@@ -229,17 +222,17 @@ class ArcTopKState:
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """ValueError: of another rank, another number of ranks, other options or other parameters; nothing has changed then."""
-        check_rank(state, self._rank, self._world_size, "ArcTopKState")
+        check_rank(state, self._rank, self._world_size, type(self).__name__)
         try:
             self._reducer.load(tensor_bytes(state["reducer"]))
         except unisono.Error as error:
-            raise ValueError(f"ArcTopKState: {error}") from error
+            raise ValueError(f"{type(self).__name__}: {error}") from error
 
     def _start(self, bucket: dist.GradBucket) -> torch.futures.Future:
         buffer = bucket.buffer()
         parameters = bucket.parameters()
         if bucket.index() == 0 and self._open:
-            raise dist.DistBackendError("ArcTopKState: the last backward pass ended amid its buckets, so ranks are no longer at the same step: make the process group and the state anew")
+            raise dist.DistBackendError(f"{type(self).__name__}: the last backward pass ended amid its buckets, so ranks are no longer at the same step: make the process group and the state anew")
         values = buffer.float()  # the bucket itself, if it is float32
         flat = values.numpy()
         gradients = {self._names[id(each)]: flat[begin:end] for each, (begin, end) in zip(parameters, parts([each.numel() for each in parameters]))}
@@ -274,8 +267,41 @@ class ArcTopKState:
                 future.set_result(buffer if values is buffer else buffer.copy_(values))
 
 
+class ArcTopKState(_CompressedState):
+    """A part of each gradient's rows is sent, the rest is kept and sent later (docs/guides/thin_links.md), for arc_top_k_hook.
+
+    model: whose parameters' names are used; they may be in any buckets. Parameters of one dimension, and small ones, are averaged whole.
+    compression: "arc:ratio=0.2,rank=4,feedback=ef14", feedback=ef21m for SGD, "random-k:...", "dense"; all ranks alike. Steps before `start` (1000) are
+    averaged whole, and so are all where compression does not pay (auto_off=off: compress all the same).
+
+    All ranks make it alike, on the thread that makes collectives. A step in which some rank's gradients were not finite is skipped by all: `applied` is
+    False then, and gradients are zeros (nonfinite=poison: NaN, for a loss scaler).
+
+    Source: ARC-Top-K (arXiv:2510.26709). ValueError: options or parameters make no sense, or differ between ranks; a group of another backend.
+    """
+
+    method = "arc"
+
+
+class PowerSgdState(_CompressedState):
+    """Each gradient's average is sent as two factors of a few columns (docs/guides/thin_links.md), for power_sgd_hook.
+
+    A rank adds what its gradient differs from the average to its next gradient. compression: "power_sgd:rank=4"; `rank` says how many columns. All else is as
+    in ArcTopKState.
+
+    Source: PowerSGD (arXiv:1905.13727). ValueError: options or parameters make no sense, or differ between ranks; a group of another backend.
+    """
+
+    method = "power_sgd"
+
+
 def arc_top_k_hook(state: ArcTopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages compressed gradients: ArcTopKState. The futures of all buckets complete together, when the step is done."""
+    return state._start(bucket)
+
+
+def power_sgd_hook(state: PowerSgdState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages gradients as two factors: PowerSgdState. The futures of all buckets complete together, when the step is done."""
     return state._start(bucket)
 
 

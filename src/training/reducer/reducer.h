@@ -50,6 +50,7 @@ class Reducer {
   Result<std::vector<Told>> ask(Group& group, bool was_there) const;
   void go_on_from(const std::vector<Told>& told, Group& group);
 
+  double reported_ratio() const;
   bool weighs() const { return compression_.auto_off && compression_.method != Compression::Method::dense; }
   uint64_t options_digest() const;
   Result<Bucket*> bucket_of(std::vector<uint32_t> tensors);

@@ -94,6 +94,7 @@ struct Case {
   bool first = false;     // the shortage comes in the first step; else others were before
   bool for_good = false;  // until the step is over
   bool anew = false;      // before it the tensors come into another bucket
+  bool power = false;     // PowerSGD in place of arc
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
 
@@ -103,9 +104,10 @@ class OneRank {
   explicit OneRank(const Case& c) : case_(c) { make(); }
   void make() {
     feedback_.reset();
-    auto made = ErrorFeedback::make(
-        case_.feedback, *make_arc_top_k(case_.arc, 0, {{.number = 0, .shape = {30, 40}}, {.number = 1, .shape = {70}}}),
-        {"w", "v"}, store_);
+    const std::vector<GroupTensor> tensors{{.number = 0, .shape = {30, 40}}, {.number = 1, .shape = {70}}};
+    auto compressor = case_.power ? make_power_sgd({.rule = {.min_elements = 0}, .rank = 2}, 0, tensors)
+                                  : make_arc_top_k(case_.arc, 0, tensors);
+    auto made = ErrorFeedback::make(case_.feedback, *std::move(compressor), {"w", "v"}, store_);
     feedback_ = std::move(*made);
   }
   void fill(uint64_t step) { gradients_ = {normals(1, step, 0, 1200), normals(1, step, 1, 70)}; }
@@ -209,7 +211,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{.name = "ef21m_first", .feedback = ef21m, .first = true},
                       Case{.name = "ef21m_for_good", .feedback = ef21m, .for_good = true},
                       Case{.name = "ef21m_whole", .feedback = ef21m, .sending = Sending::whole, .anew = true},
-                      Case{.name = "ef21m_lossy", .feedback = lossy21m},
+                      Case{.name = "ef21m_lossy", .feedback = lossy21m}, Case{.name = "power", .feedback = ef14, .power = true},
+                      Case{.name = "power_first", .feedback = ef14, .first = true, .power = true},
+                      Case{.name = "power_anew", .feedback = ef14, .anew = true, .power = true},
+                      Case{.name = "power_whole", .feedback = ef14, .sending = Sending::whole, .power = true},
                       Case{.name = "ef14_anew", .feedback = ef14, .anew = true},
                       Case{.name = "ef21m_anew", .feedback = ef21m, .anew = true},
                       Case{.name = "ef21m_anew_for_good", .feedback = ef21m, .for_good = true, .anew = true}),
@@ -349,9 +354,9 @@ Measured measure(const Compression& compression, const std::vector<Parameter>& p
     names.push_back(parameters[i].name);
     pointers.push_back(gradients[i].data());
   }
-  auto feedback = *ErrorFeedback::make(feedback_options(compression),
-                                       *make_arc_top_k(arc_options(compression, compression.ratio), 0, std::move(tensors)),
-                                       std::move(names), store);
+  auto feedback =
+      *ErrorFeedback::make(feedback_options(compression),
+                           *make_compressor(compression, compression.ratio, 0, std::move(tensors)), std::move(names), store);
   for (uint64_t step = 0; step < 4; ++step) {
     for (uint32_t i = 0; i < gradients.size(); ++i)
       std::fill(gradients[i].begin(), gradients[i].end(), static_cast<float>(step + 1));
@@ -389,6 +394,53 @@ TEST(ReducerMemory, is_what_the_plan_says_and_what_reports_say) {
       EXPECT_GE(static_cast<double>(measured.bytes), told);
       EXPECT_LE(static_cast<double>(measured.bytes), 1.01 * told);
     }
+  }
+}
+
+TEST(ReducerMemory, of_power_sgd_is_what_the_plan_says) {
+  const std::vector<Parameter> parameters{{"w", {1000, 700}}, {"v", {512, 3, 3, 64}}, {"b", {5000}}};
+  for (const std::string feedback : {"ef14", "none"}) {
+    const auto compression = test::power_sgd("feedback=" + feedback);
+    const auto plan = CompressionPlan::make(parameters, compression);
+    ASSERT_TRUE(plan.ok());
+    const auto measured = measure(compression, parameters);
+    SCOPED_TRACE(feedback + ": " + std::to_string(measured.bytes) + " bytes allocated");
+    EXPECT_EQ(plan->state_bytes, (feedback == "ef14" ? 4 * (700'000 + 512 * 576) : 0) + 4 * 2 * (700 + 576));
+    EXPECT_EQ(measured.state, plan->state_bytes);
+    EXPECT_NEAR(static_cast<double>(measured.buffers), static_cast<double>(plan->buffer_bytes),
+                0.05 * static_cast<double>(plan->buffer_bytes));
+    const auto told = static_cast<double>(measured.state + measured.buffers);
+    EXPECT_GE(static_cast<double>(measured.bytes), told);
+    EXPECT_LE(static_cast<double>(measured.bytes), 1.01 * told + 8192);
+  }
+}
+
+// Steps of the compressors themselves, from the second on.
+TEST(ReducerMemory, of_compressors_is_taken_once) {
+  for (const auto& compression : {arc(), test::power_sgd()}) {
+    auto compressor = *make_compressor(compression, compression.ratio, 0,
+                                       {{.number = 0, .shape = {90, 70}}, {.number = 1, .shape = {33}}}, 4);
+    Values a = normals(1, 0, 0, 6300), b(33), warm;
+    const CompressorInput inputs[] = {{.values = a.data(), .warm = &warm}, {.values = b.data()}};
+    const float* const from[] = {a.data(), b.data()};
+    float* const to[] = {a.data(), b.data()};
+    const auto step = [&](uint64_t number) {
+      compressor->begin(number, inputs);
+      const bool chosen = compressor->choose().ok();
+      compressor->pack(from);
+      const bool accepted = compressor->accept().ok();
+      compressor->unpack(to);
+      compressor->subtract_sent(0, a.data(), true);
+      compressor->subtract_sent(0, a.data(), false);
+      return chosen && accepted;
+    };
+    EXPECT_TRUE(step(0));
+    Shortage shortage(Watch::this_thread, 1, true);
+    armed = true;
+    const bool all = step(1) && step(2) && step(3);
+    armed = false;
+    EXPECT_FALSE(shortage.end()) << compression.to_string();
+    EXPECT_TRUE(all);
   }
 }
 
