@@ -1,0 +1,211 @@
+// What ARC-Top-K is compared with, bucket by bucket. A bucket's first collectives start as soon as it is complete; what depends
+// on them starts at the next chance, in a sub-group of its own, so that the order in which ranks start operations does not
+// depend on when those before end.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "compressors/mean_feedback.h"
+#include "compressors/power_sgd.h"
+#include "lab/compressors/gathered_top_k.h"
+#include "research/model/bucket_reducer.h"
+#include "training/reducer/compression_rules.h"
+
+namespace language_model {
+
+using unisono::Group;
+using unisono::Result;
+using unisono::Status;
+
+namespace {
+
+// As the library's reducer averages: all ranks have the same bits in any order.
+constexpr unisono::CallOptions in_any_order{
+    .op = unisono::ReduceOp::avg, .order = unisono::Order::any, .codec = unisono::Codec{}};
+
+// Operations of one bucket, and what was given to them.
+class Flight {
+ public:
+  void average(Group& group, std::span<float> values) {
+    if (values.empty()) return;
+    works_.push_back(group.all_reduce_async(unisono::Tensor(values), in_any_order));
+    payload_ += values.size();
+  }
+  void gather(Group& group, unisono::ConstTensor mine, unisono::Tensor all, size_t words) {
+    if (words == 0) return;
+    works_.push_back(group.all_gather_async(mine, all));
+    payload_ += words;
+  }
+  bool done() const {
+    return std::all_of(works_.begin(), works_.end(), [](const unisono::Work& work) { return work.done(); });
+  }
+  // All are waited for, whatever becomes of them: they use the caller's memory.
+  Status land(StepOutcome& outcome) {
+    Status failure;
+    for (auto& work : std::exchange(works_, {})) {
+      const auto report = work.wait();
+      if (report.ok()) {
+        ++outcome.operations;
+        outcome.sent_bytes += report->sent_bytes;
+      } else if (failure.ok()) {
+        failure = report.status();
+      }
+    }
+    outcome.payload += std::exchange(payload_, 0);
+    return failure;
+  }
+
+ private:
+  std::vector<unisono::Work> works_;
+  uint64_t payload_ = 0;
+};
+
+// One bucket of a step, from its gradients to their mean in the same place.
+class Method {
+ public:
+  virtual ~Method() = default;
+  virtual void first(uint64_t step, std::span<float* const> gradients, Group& group, Flight& flight) = 0;
+  virtual Status second(Group& group, Flight& flight) = 0;  // when all of the first are through
+  virtual Status finish() = 0;                              // when all of the second are
+};
+
+class TopK final : public Method {
+ public:
+  explicit TopK(std::unique_ptr<unisono::GatheredTopK> top_k) : top_k_(std::move(top_k)) {}
+  void first(uint64_t, std::span<float* const> gradients, Group& group, Flight& flight) override {
+    const auto own = top_k_->begin(gradients);
+    gathered_.resize(own.size() * group.world_size());
+    // An entry as two numbers of 32 bits.
+    flight.gather(group, {own.data(), 2 * own.size(), unisono::DType::u32},
+                  {gathered_.data(), 2 * gathered_.size(), unisono::DType::u32}, 2 * own.size());
+    flight.average(group, top_k_->dense());
+  }
+  Status second(Group&, Flight&) override { return {}; }
+  Status finish() override { return top_k_->finish(gathered_); }
+
+ private:
+  const std::unique_ptr<unisono::GatheredTopK> top_k_;
+  std::vector<unisono::GatheredEntry> gathered_;
+};
+
+class PowerSgd final : public Method {
+ public:
+  explicit PowerSgd(std::unique_ptr<unisono::Compressor> compressor) : feedback_(std::move(compressor)) {}
+  void first(uint64_t step, std::span<float* const> gradients, Group& group, Flight& flight) override {
+    flight.average(group, feedback_.begin(step, gradients));
+  }
+  Status second(Group& group, Flight& flight) override {
+    if (auto status = feedback_.choose(); !status.ok()) return status;
+    flight.average(group, feedback_.pack());
+    return {};
+  }
+  Status finish() override { return feedback_.finish(); }
+
+ private:
+  unisono::MeanFeedback feedback_;
+};
+
+Result<std::unique_ptr<Method>> make_method(const GradientCompression& compression, uint32_t number, const Bucket& bucket) {
+  const auto& options = compression.options;
+  std::vector<unisono::GroupTensor> tensors;
+  for (uint32_t i = 0; i < bucket.parameters.size(); ++i)
+    tensors.push_back({.number = bucket.first + i, .shape = shape_of(bucket.parameters[i])});
+  const auto rule = unisono::row_rule(options, options.ratio);
+  if (compression.by == GradientCompression::By::top_k) {
+    auto top_k = unisono::GatheredTopK::make({.rule = rule}, tensors);
+    if (!top_k.ok()) return top_k.status();
+    return std::unique_ptr<Method>(std::make_unique<TopK>(*std::move(top_k)));
+  }
+  auto compressor = unisono::make_power_sgd({.rule = rule, .seed = options.seed}, number, std::move(tensors));
+  if (!compressor.ok()) return compressor.status();
+  return std::unique_ptr<Method>(std::make_unique<PowerSgd>(*std::move(compressor)));
+}
+
+class BaselineReducer final : public BucketReducer {
+ public:
+  struct Lane {
+    Bucket bucket;
+    std::unique_ptr<Method> method;
+    Flight flight = {};
+    bool second = false;  // what depends on the first collectives has been started
+  };
+  BaselineReducer(Group firsts, Group seconds, std::vector<Lane> lanes, uint64_t start_step)
+      : firsts_(std::move(firsts)), seconds_(std::move(seconds)), lanes_(std::move(lanes)), start_step_(start_step) {}
+
+  Status reduce(size_t number, std::span<float> gradients) override {
+    Lane& lane = lanes_[number];
+    lane.second = !compresses();
+    if (compresses()) {
+      std::vector<float*> places;
+      for (float* at = gradients.data(); const auto& parameter : lane.bucket.parameters) {
+        places.push_back(at);
+        at += parameter.count();
+      }
+      lane.method->first(step_, places, firsts_, lane.flight);
+    } else {
+      lane.flight.average(firsts_, gradients);
+    }
+    present_.push_back(&lane);
+    outcome_.elements += gradients.size();
+    // In the order of the buckets, on every rank.
+    for (Lane* each : present_) {
+      if (!failure_.ok() || (!each->second && !each->flight.done())) break;
+      failure_ = go_on(*each);
+    }
+    return failure_;
+  }
+
+  Result<StepOutcome> finish() override {
+    for (Lane* lane : present_) {
+      if (failure_.ok()) failure_ = go_on(*lane);
+    }
+    for (Lane* lane : present_) {
+      auto landed = lane->flight.land(outcome_);
+      if (failure_.ok()) failure_ = landed.ok() && compresses() ? lane->method->finish() : std::move(landed);
+    }
+    present_.clear();
+    ++step_;
+    auto outcome = std::exchange(outcome_, {});
+    if (!failure_.ok()) return failure_;
+    return outcome;
+  }
+
+ private:
+  bool compresses() const { return step_ >= start_step_; }
+
+  Status go_on(Lane& lane) {
+    if (std::exchange(lane.second, true)) return {};
+    if (auto status = lane.flight.land(outcome_); !status.ok()) return status;
+    return lane.method->second(seconds_, lane.flight);
+  }
+
+  Group firsts_, seconds_;
+  std::vector<Lane> lanes_;
+  const uint64_t start_step_;
+  uint64_t step_ = 0;
+  std::vector<Lane*> present_;
+  StepOutcome outcome_;
+  Status failure_;  // the first; nothing is started after it
+};
+
+}  // namespace
+
+Result<std::unique_ptr<BucketReducer>> make_baseline_reducer(Group& group, std::span<const Bucket> buckets,
+                                                             const GradientCompression& compression) {
+  std::vector<uint32_t> all(group.world_size());
+  std::iota(all.begin(), all.end(), 0u);
+  auto firsts = group.split(all);
+  if (!firsts.ok()) return firsts.status();
+  auto seconds = group.split(all);
+  if (!seconds.ok()) return seconds.status();
+  std::vector<BaselineReducer::Lane> lanes;
+  for (const Bucket& bucket : buckets) {
+    auto method = make_method(compression, static_cast<uint32_t>(lanes.size()), bucket);
+    if (!method.ok()) return method.status();
+    lanes.push_back({.bucket = bucket, .method = *std::move(method)});
+  }
+  return std::unique_ptr<BucketReducer>(std::make_unique<BaselineReducer>(*std::move(firsts), *std::move(seconds),
+                                                                          std::move(lanes), compression.options.start_step));
+}
+
+}  // namespace language_model

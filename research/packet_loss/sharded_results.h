@@ -1,0 +1,14 @@
+// What a training with a sharded optimizer has come to, for the table and for summary.json.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "research/packet_loss/sharded_training.h"
+
+namespace language_model {
+
+std::string describe(const ShardedResults& results);
+nlohmann::json to_json(const ShardedResults& results);
+
+}  // namespace language_model
