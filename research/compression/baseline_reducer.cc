@@ -1,6 +1,6 @@
-// What ARC-Top-K is compared with, bucket by bucket. A bucket's first collectives start as soon as it is complete; what depends
-// on them starts at the next chance, in a sub-group of its own, so that the order in which ranks start operations does not
-// depend on when those before end.
+// The methods that ARC-Top-K is compared with. A bucket's first collectives start as soon as the bucket is complete. The
+// collectives that depend on them start at the next call, in a separate sub-group: so the order in which ranks start operations
+// does not depend on when earlier ones end.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -19,11 +19,11 @@ using unisono::Status;
 
 namespace {
 
-// As the library's reducer averages: all ranks have the same bits in any order.
+// The options of the library's reducer: all ranks get the same bits, in any order of additions.
 constexpr unisono::CallOptions in_any_order{
     .op = unisono::ReduceOp::avg, .order = unisono::Order::any, .codec = unisono::Codec{}};
 
-// Operations of one bucket, and what was given to them.
+// The operations of one bucket, and their buffers.
 class Flight {
  public:
   void average(Group& group, std::span<float> values) {
@@ -39,7 +39,7 @@ class Flight {
   bool done() const {
     return std::all_of(works_.begin(), works_.end(), [](const unisono::Work& work) { return work.done(); });
   }
-  // All are waited for, whatever becomes of them: they use the caller's memory.
+  // Waits for all of them, also after a failure: they use the caller's memory.
   Status land(StepOutcome& outcome) {
     Status failure;
     for (auto& work : std::exchange(works_, {})) {
@@ -60,13 +60,13 @@ class Flight {
   uint64_t payload_ = 0;
 };
 
-// One bucket of a step, from its gradients to their mean in the same place.
+// One bucket of a step: turns its gradients into their mean, in place.
 class Method {
  public:
   virtual ~Method() = default;
   virtual void first(uint64_t step, std::span<float* const> gradients, Group& group, Flight& flight) = 0;
-  virtual Status second(Group& group, Flight& flight) = 0;  // when all of the first are through
-  virtual Status finish() = 0;                              // when all of the second are
+  virtual Status second(Group& group, Flight& flight) = 0;  // call it when all first operations are done
+  virtual Status finish() = 0;                              // call it when all second operations are done
 };
 
 class TopK final : public Method {
@@ -127,7 +127,7 @@ class BaselineReducer final : public BucketReducer {
     Bucket bucket;
     std::unique_ptr<Method> method;
     Flight flight = {};
-    bool second = false;  // what depends on the first collectives has been started
+    bool second = false;  // the collectives that depend on the first ones have been started
   };
   BaselineReducer(Group firsts, Group seconds, std::vector<Lane> lanes, uint64_t start_step)
       : firsts_(std::move(firsts)), seconds_(std::move(seconds)), lanes_(std::move(lanes)), start_step_(start_step) {}
@@ -147,7 +147,7 @@ class BaselineReducer final : public BucketReducer {
     }
     present_.push_back(&lane);
     outcome_.elements += gradients.size();
-    // In the order of the buckets, on every rank.
+    // Every rank starts them in the order of the buckets.
     for (Lane* each : present_) {
       if (!failure_.ok() || (!each->second && !each->flight.done())) break;
       failure_ = go_on(*each);
@@ -185,7 +185,7 @@ class BaselineReducer final : public BucketReducer {
   uint64_t step_ = 0;
   std::vector<Lane*> present_;
   StepOutcome outcome_;
-  Status failure_;  // the first; nothing is started after it
+  Status failure_;  // the first failure; nothing is started after it
 };
 
 }  // namespace

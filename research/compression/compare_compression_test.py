@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The comparison of methods that send less of the gradients from end to end, on a tiny model and without limited links; how its numbers come about;
+"""The comparison of methods that send less of the gradients from end to end, on a tiny model and without limited links; how its numbers are computed;
 and what train_model says of options that do not go together. UNISONO_BUILD names the folder of the build."""
 
 import json

@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-// From rows to columns, or back: in squares, because a whole column would take a line of the cache for each of its values.
+// Transposes a matrix, in square blocks: a whole column would take a cache line for each of its values.
 void transpose(const float* from, size_t rows, size_t columns, float* to) {
   constexpr size_t side = 16;
   for (size_t top = 0; top < rows; top += side) {
@@ -32,7 +32,7 @@ void transpose(const float* from, size_t rows, size_t columns, float* to) {
   }
 }
 
-// Gradients from where they lie to the shapes that compression sees, and back.
+// Copies gradients into the shapes that compression sees, and back.
 void arrange(const Bucket& bucket, std::span<const float> gradients, std::span<float> out) {
   size_t at = 0;
   for (const auto& parameter : bucket.parameters) {
@@ -143,7 +143,7 @@ class CompressedExchange final : public GradientExchange {
   unisono::Group group_;
   const std::vector<Bucket> buckets_;
   const std::unique_ptr<BucketReducer> reducer_;
-  size_t elements_ = 0;          // of all parameters; what lies behind them is averaged exactly
+  size_t elements_ = 0;          // of all parameters; values behind them are averaged exactly
   std::vector<float> arranged_;  // all parameters' gradients, in the shapes that compression sees
   std::span<float> gradients_;
   size_t next_ = 0;  // bucket to be given to the reducer

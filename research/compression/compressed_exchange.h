@@ -1,4 +1,4 @@
-// An exchange whose gradients travel smaller, and what does not belong to a parameter, exact.
+// An exchange that compresses the gradients of parameters. Values behind them, such as the loss, stay exact.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace language_model {
 
-// options.compression says how; it is not `nothing`. Errors: as make_library_reducer and make_baseline_reducer.
+// options.compression names the method; it must not be `nothing`. Errors: as make_library_reducer and make_baseline_reducer.
 unisono::Result<std::unique_ptr<GradientExchange>> make_compressed_exchange(unisono::Group group,
                                                                             const ExchangeOptions& options);
-// The same with a reducer of the caller's. method: what the notes call it.
+// The same with the caller's reducer. method: its name in the notes.
 std::unique_ptr<GradientExchange> make_compressed_exchange(unisono::Group group, std::vector<Bucket> buckets,
                                                            std::unique_ptr<BucketReducer> reducer, std::string method);
 

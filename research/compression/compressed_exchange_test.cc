@@ -16,7 +16,7 @@ using unisono::Status;
 GradientCompression compress(const std::string& text) { return parse_compress(text, "").value(); }
 GradientCompression baseline(const std::string& text) { return parse_baseline(text).value(); }
 
-// All methods, from the first step on and also where measured links would speak against it.
+// All methods, compressing from the first step on, whatever the measured links are.
 std::vector<GradientCompression> all_methods() {
   return {compress("arc:ratio=0.2,start=0,auto_off=off"), compress("random-k:ratio=0.2,start=0,auto_off=off"),
           compress("arc:ratio=0.2,start=0,auto_off=off,values=int8,values_schedule=two_step"),
@@ -265,7 +265,7 @@ TEST(CompressedExchange, the_library_s_warning_of_feedback_that_is_not_for_adam_
   EXPECT_EQ(warned[0].notes.off_steps, 0u);
 }
 
-// What each rank is told where they are not started alike.
+// The error that each rank gets if ranks are started with different options.
 std::vector<Status> met(const std::vector<ExchangeOptions>& options) {
   std::vector<Status> told(options.size());
   with_ranks(

@@ -17,7 +17,7 @@ using By = GradientCompression::By;
 
 const char* name_of(By by) { return by == By::top_k ? "top-k" : "power-sgd"; }
 
-// What stands behind an option's "=", if it is there.
+// The value of an option, if the text has it.
 std::optional<std::string_view> value_of(std::string_view text, std::string_view key) {
   for (size_t begin = std::min(text.find(':'), text.size()) + 1; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The comparison of trainings that leave out micro-batches from end to end, on a tiny model; how its thresholds and numbers come about; and what
+"""The comparison of trainings that leave out micro-batches from end to end, on a tiny model; how its thresholds and numbers are computed; and what
 train_model says of options that do not go together, records and replays. UNISONO_BUILD names the folder of the build."""
 
 import json
@@ -56,7 +56,7 @@ class Programs(unittest.TestCase):
         self.assertEqual(rows["L", 0, False]["drop"]["mean"], 0)
         self.assertAlmostEqual(rows["by lot", 0.2, False]["drop"]["mean"], 0.2, delta=0.005)
         self.assertEqual(rows["L", 0, False]["difference"]["validation_loss"]["mean"], 0)
-        # Delays change when things are computed, and nothing of what.
+        # Delays change when micro-batches are computed, and nothing else.
         without = [run["parameter_hash"] for run in result["runs"] if run["asked"] == 0]
         self.assertEqual(without[0], without[1])
         self.assertIn("| by lot |", (out / "training_drop_compute.md").read_text())

@@ -41,7 +41,7 @@ Status check(const MicroBatchSettings& s, const DropOptions& options) {
   return options.check(s.count);
 }
 
-// The next number of a line of numbers that commas separate.
+// The next number of a line of numbers with commas between them.
 bool take(std::string_view& line, uint64_t& number) {
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), number);
   if (error != std::errc()) return false;
@@ -68,9 +68,10 @@ Result<MicroBatchOptions> parse_micro_batches(const MicroBatchSettings& s) {
   return options;
 }
 
-// Knuth, The Art of Computer Programming, 3.4.2, algorithm S: as many of all places as are wanted, each choice equally likely.
+// Chooses the wanted number of positions, each choice equally likely (Knuth, The Art of Computer Programming, 3.4.2, algorithm
+// S).
 std::vector<uint32_t> counts_by_lot(double share, uint32_t micro_batches, const RankOfRun& run) {
-  auto random = unisono::sim::random_of(~run.seed, 0, run.rank, 0);  // not what delays are drawn from
+  auto random = unisono::sim::random_of(~run.seed, 0, run.rank, 0);  // not the random numbers of the delays
   uint64_t places = run.steps * micro_batches;
   auto dropped = static_cast<uint64_t>(std::llround(share * static_cast<double>(places)));
   std::vector<uint32_t> counts(run.steps, micro_batches);

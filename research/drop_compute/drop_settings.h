@@ -1,4 +1,4 @@
-// What --micro-batches, --drop-compute and the options that go with them say, and the files that they name.
+// The settings of --micro-batches, --drop-compute and the options beside them, and the files that they name.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "research/model/data_parallel.h"
 #include "research/drop_compute/drop_training.h"
+#include "research/model/data_parallel.h"
 #include "research/model/micro_batches.h"
 #include "unisono/status.h"
 
@@ -22,7 +22,7 @@ struct MicroBatchSettings {
   std::string trace = {};                // a file
 };
 
-// invalid: names the option that is wrong, or those that do not go together.
+// Checks the settings. invalid: names the wrong option, or options that exclude each other.
 unisono::Result<MicroBatchOptions> parse_micro_batches(const MicroBatchSettings& settings);
 
 struct RankOfRun {
@@ -30,19 +30,21 @@ struct RankOfRun {
   uint64_t steps = 0;
   uint64_t seed = 1;
 };
-// What this rank computes in each step, if --random-drop or --replay say so; else what it was given. invalid: the line of the
-// file that is wrong.
+// Adds what this rank computes in each step, by --random-drop or --replay. Without them the options stay as they are. invalid:
+// names the wrong line of the file.
 unisono::Result<MicroBatchOptions> with_counts(MicroBatchOptions options, const MicroBatchSettings& settings,
                                                const RankOfRun& run);
-// Of each rank's micro-batches exactly that share, rounded to whole ones, is left out.
+// Leaves out exactly this share of each rank's micro-batches, rounded to whole ones.
 std::vector<uint32_t> counts_by_lot(double share, uint32_t micro_batches, const RankOfRun& run);
 
 std::string record_path(const std::string& beginning, uint32_t rank);
 // step,k,M,compute_ns,wall_ns,dropped
 std::string record_text(std::span<const DropRecord> steps);
-// k of each of those lines. invalid: a line that is wrong, or of another number of micro-batches; fewer than `steps` of them.
+// Reads k of each of those lines. invalid: a line is wrong, or for another number of micro-batches; or there are fewer than
+// `steps` lines.
 unisono::Result<std::vector<uint32_t>> read_record(const std::string& text, uint32_t micro_batches, uint64_t steps);
-// What all ranks have recorded for the threshold, as `unisono drop-compute search` reads it. All ranks call it.
+// The times that all ranks have recorded for the threshold, in the format of `unisono-lab drop-compute search`. All ranks call
+// it.
 unisono::Result<std::string> trace_of(GradientExchange& exchange, const DropTraining& drop, uint32_t micro_batches);
 
 }  // namespace language_model

@@ -22,7 +22,7 @@ Status DropTraining::step(std::span<float> gradients) {
   return leaves_midway_ ? step_midway(gradients) : step_in_order(gradients);
 }
 
-// Whatever was computed, also nothing: all of the gradients are averaged.
+// All gradients are averaged, whatever was computed, even if nothing was.
 Status DropTraining::step_in_order(std::span<float> gradients) {
   auto& exchange = borrowed_.exchange;
   if (auto begun = drop_.begin_step(); !begun.ok()) return begun;
@@ -49,7 +49,7 @@ Status DropTraining::step_in_order(std::span<float> gradients) {
   return {};
 }
 
-// A micro-batch that is left in its midst needs a thread and a memory of its own, which run() has.
+// A micro-batch that is interrupted needs its own thread and memory, which run() has.
 Status DropTraining::step_midway(std::span<float> gradients) {
   const auto step = drop_.run(gradients, work(steps_));
   if (!step.ok()) return step.status();

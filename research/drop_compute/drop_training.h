@@ -16,35 +16,37 @@
 
 namespace language_model {
 
-// What this rank did in a step.
+// This rank's part in a step.
 struct DropRecord {
   uint64_t step = 0;  // from 1
   uint32_t computed = 0, planned = 0;
-  int64_t compute_ns = 0, wall_ns = 0;  // until it stopped; of the whole step, without validation: the trainer's to say
+  int64_t compute_ns = 0,
+          wall_ns = 0;  // time until it stopped computing; time of the whole step without validation, which the trainer sets
   friend bool operator==(const DropRecord&, const DropRecord&) = default;
 };
 
 class DropTraining {
  public:
-  // What it works with and does not own.
+  // Objects that it uses and does not own.
   struct Borrowed {
     GradientExchange& exchange;
     MicroBatches& micro_batches;
     std::span<const float> parameters;
-    // Takes averages of all gradients, and of what lies behind them, for the optimizer's step.
+    // Makes the optimizer's step with the averages of all gradients and of the loss elements behind them.
     std::function<void(std::span<const float> averages)> use;
   };
   // All ranks call it. Errors: those of DropCompute::make.
   static unisono::Result<std::unique_ptr<DropTraining>> make(const unisono::DropOptions& options, const Borrowed& borrowed);
 
-  // gradients: of all parameters, and loss_elements behind them. With the rule at, the averages of a step may be used in a
-  // later one.
+  // gradients: those of all parameters, and loss_elements behind them. With the rule `at` a later step may use the averages of
+  // this one.
   unisono::Status step(std::span<float> gradients);
-  // Afterwards all averages are used, and nothing is computed in the background. What comes until the next step is not part of
-  // one. last: of the run; its report is complete then.
+  // Afterwards all averages have been used, and nothing is computed in the background. Time until the next step counts for no
+  // step. last: the run ends here, and its report is complete.
   unisono::Status settle(bool last);
 
-  // Of the last step: mean over all micro-batches that ranks have computed. If there was none, the one before.
+  // The loss of the last step: the mean over all micro-batches that ranks have computed. If there was none, the loss of the
+  // step before.
   float loss() const { return loss_; }
   const DropRecord& last() const { return last_; }
   std::span<const std::string> warnings() const { return warnings_; }  // of all steps
@@ -69,7 +71,7 @@ class DropTraining {
   uint64_t planned_ = 0, computed_ = 0;
   uint64_t steps_ = 0;
   DropRecord last_;
-  std::vector<bool> finite_;  // of steps: the exchange says that their averages may be used
+  std::vector<bool> finite_;  // per step: whether the exchange says that its averages may be used
   std::vector<std::string> warnings_;
 };
 

@@ -158,7 +158,7 @@ TEST(DropTraining, with_every_codec_and_compression_all_ranks_end_alike_though_s
         3,
         [&](uint32_t rank) {
           auto options = small_training(3, 8);
-          // Rank 1 computes nothing in some steps, and in the fourth nobody does.
+          // Rank 1 computes nothing in some steps, and in the fourth step no rank does.
           auto counts = counts_by_lot(0.3, micro_batches, {.rank = rank, .steps = 8, .seed = 3});
           if (rank == 1) counts[1] = counts[2] = counts[6] = 0;
           counts[3] = 0;
@@ -186,8 +186,8 @@ TEST(DropTraining, a_rank_that_computes_nothing_gives_zeros_and_divided_by_the_c
   }
 }
 
-// With a learning rate of zero each step's loss is that of the first parameters on what was computed in it: on which
-// micro-batches, is seen.
+// With a learning rate of zero each step's loss is that of the first parameters on the micro-batches that were computed, so the
+// loss shows which ones they were.
 std::vector<float> losses_expected(const std::vector<std::vector<uint32_t>>& counts, bool defers) {
   const auto options = small_training(2, counts[0].size());
   const Text text = repeating_text(options.shape.context);
@@ -260,7 +260,7 @@ TEST(DropTraining, at_the_threshold_even_the_first_micro_batch_is_left_and_all_r
   }
 }
 
-// An exchange that remembers where the gradients were said to be ready from.
+// An exchange that records the arguments of ready().
 class Watched final : public GradientExchange {
  public:
   explicit Watched(GradientExchange& inner) : inner_(inner) {}

@@ -8,7 +8,7 @@
 namespace language_model {
 namespace {
 
-// That of one small batch jumps about.
+// An average, because the loss of one small batch fluctuates.
 double smooth(double before, float loss, uint64_t steps) {
   return steps <= 1 ? static_cast<double>(loss)
                     : before + (static_cast<double>(loss) - before) * std::max(0.05, 1.0 / static_cast<double>(steps));
@@ -35,7 +35,7 @@ class Loop {
       if (options_.validate_every > 0 && tally_.steps % options_.validate_every == 0) validate(options_.validation_sequences);
     }
     ElasticOutcome outcome{.why = why, .tally = {}, .held_out = {}};
-    // Who is told to go has no time for an averaging step in which it would wait for others.
+    // A process that is told to stop has no time for an averaging step, in which it would wait for others.
     if (why == "steps" || why == "seconds") {
       if (auto last = averaging_steps_.finish(trainer_.parameters()); last.ok()) note(*last);
       else outcome.why = "refused: " + last.status().to_string();

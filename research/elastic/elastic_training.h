@@ -1,5 +1,5 @@
-// The training loop of one peer of an elastic run: steps of its own, and averaging steps in between. What it asks of Unisono is
-// behind Averaging steps, so that tests need no network.
+// The training loop of one peer of an elastic run: its own steps, and averaging steps in between. All calls of Unisono are
+// behind an interface, so that tests need no network.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace language_model {
 class AveragingSteps {
  public:
   virtual ~AveragingSteps() = default;
-  // As MoshpitSgd's.
+  // The same calls as those of MoshpitSgd.
   virtual unisono::Result<unisono::MoshpitStep> after_step(std::span<float> parameters, uint64_t samples) = 0;
   virtual unisono::Result<unisono::MoshpitStep> finish(std::span<float> parameters) = 0;
   virtual uint64_t steps() const = 0;
@@ -31,18 +31,19 @@ struct ElasticLoopOptions {
   size_t batch = 16;
   size_t validate_every = 0;  // own steps; 0: at the end only
   size_t validation_sequences = 64, final_validation_sequences = 256;
-  double progress_every_s = 0;    // between events that tell nothing but how far it is, for who might be killed; 0: none
+  double progress_every_s = 0;    // between progress events, for processes that may be killed; 0: none
   std::function<double()> clock;  // seconds since the process began
   std::function<bool()> told_to_go;
 };
 
 struct ElasticOutcome {
-  std::string why;  // "steps", "seconds", "told", or "refused: …": the run was left under it
+  std::string why;  // "steps", "seconds", "told", or "refused: …": an averaging step failed
   TrainingTally tally;
-  std::optional<float> held_out;  // of parameters that all have who end together; none where the process was told to go
+  std::optional<float>
+      held_out;  // of the parameters that all peers which end together have; none if the process was told to stop
 };
 
-// After each step; averaging step: the last one, null before the first.
+// Called after each step. averaging: the last averaging step; null before the first one.
 using OnElasticStep = std::function<void(const TrainingTally& tally, const unisono::AveragingReport* averaging)>;
 
 ElasticOutcome train_elastic(LocalTrainer& trainer, AveragingSteps& averaging_steps, const ElasticLoopOptions& options,

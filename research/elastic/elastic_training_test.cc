@@ -1,5 +1,5 @@
-// The loop of an elastic training with averaging steps that tests make, its events, its page; and exact training that is
-// started again from a checkpoint.
+// Tests of the loop of an elastic training (with simulated averaging steps), of its events and its page, and of exact training
+// that restarts from a checkpoint.
 #include "research/elastic/elastic_training.h"
 
 #include <gtest/gtest.h>
@@ -121,7 +121,7 @@ TEST_F(ElasticTraining, ends_in_time_and_tells_useful_time_from_all_time) {
   NoAveragingSteps averaging_steps;
   const auto outcome = train(averaging_steps, trainer);
   EXPECT_EQ(outcome.why, "seconds");
-  // Each look at the clock takes a quarter of a second: one of them is within a step.
+  // Each reading of the clock takes a quarter of a second, and a step reads it once.
   EXPECT_DOUBLE_EQ(outcome.tally.useful_s, 0.25 * static_cast<double>(outcome.tally.steps));
   EXPECT_GT(outcome.tally.useful_share(), 0.2);
   EXPECT_LT(outcome.tally.useful_share(), 0.5);

@@ -24,7 +24,7 @@ std::string averaging_text(const ElasticView& view) {
                      view.averaging->exact ? ", exact," : ", not exact,", view.averaging->seconds, view.report.spread);
 }
 
-// Names are what other processes say, and a terminal obeys some bytes.
+// Other processes choose the names, and a terminal interprets some bytes as commands.
 void add(std::string& page, std::string line, size_t width) {
   line.resize(std::min(line.size(), width));
   for (char& c : line) {

@@ -1,4 +1,4 @@
-// What a person sees of an elastic training: a page for terminals, a line for logs. Pure.
+// The display of an elastic training: a page for terminals, a line for logs. Pure functions.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ struct ElasticView {
   double tokens_per_s = 0;
 };
 
-// Run, training, last averaging step with its rounds, and the peers: `rows` of them at most. Lines end with '\n', and none is
-// longer than `width`.
+// A page with the run, the training, the last averaging step with its rounds, and the peers, in at most `rows` lines. Lines end
+// with '\n', and none is longer than `width`.
 std::string page_of(const ElasticView& view, size_t width, size_t rows);
 std::string line_of(const ElasticView& view);
 

@@ -1,5 +1,5 @@
-// What a process of a training that others watch writes as it goes: a JSON object a line, with `kind`, and `time`, seconds
-// since 1970, which processes of one host share.
+// The event log of a training process, for a program that watches it: one JSON object per line, with `kind` and `time` (seconds
+// since 1970, comparable on one host).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace language_model {
 
-// Of one training process, up to now. Times from its start.
+// The state of one training process. Times are measured from its start.
 struct TrainingTally {
   uint64_t steps = 0;      // that it made
   uint64_t run_steps = 0;  // of the run as it counts them, or of the job
@@ -36,7 +36,7 @@ class EventLog {
                  const TrainingTally& tally);
   void progress(const TrainingTally& tally);
   void held_out(double loss, const TrainingTally& tally);
-  // why: "steps", "seconds", "told", or what was the matter. hash: of the parameters.
+  // why: "steps", "seconds", "told", or the error. hash: that of the parameters.
   void ended(const std::string& why, uint64_t hash, const TrainingTally& tally);
 
  private:

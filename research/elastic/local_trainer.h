@@ -1,6 +1,6 @@
-// One process that trains the language model on sequences of its own, whoever it shares the result with: a step of AdamW on a
-// batch, the loss on held-out text, and what another process needs to take it over. Which sequences a step sees depends on
-// (seed, stream, number of the step) alone; streams of different numbers have nothing in common.
+// Trains the language model in one process: a step of AdamW on a batch, the loss on held-out text, and the state that another
+// process needs to continue. The sequences of a step depend only on (seed, stream, number of the step). Different streams draw
+// independently.
 #pragma once
 
 #include <cstddef>
@@ -29,16 +29,16 @@ class LocalTrainer {
   // options.shape must have passed validate(). text must outlive it.
   LocalTrainer(const LocalTrainerOptions& options, const Text& text);
 
-  // Loss of the batch of that number, in nats per byte; its gradients are in gradients(), and behind them what the loss of
-  // several processes is made of (micro_batches.h).
+  // Computes the batch of that number and returns its loss in nats per byte. Its gradients are in gradients(), and behind them
+  // the loss elements (micro_batches.h).
   float compute(uint64_t number);
-  // Changes the parameters by gradients(), with the learning rate of that step of the schedule.
+  // Updates the parameters by gradients(), with the learning rate of that step of the schedule.
   void apply(size_t schedule_step);
 
   std::span<float> parameters() { return parameters_; }
   std::span<float> gradients() { return gradients_; }
   size_t tokens_per_step() const { return options_.batch * options_.shape.context; }
-  // On so many sequences that are spread evenly over the held-out text.
+  // The loss on this many sequences, spread evenly over the held-out text.
   float held_out_loss(size_t sequences);
 
   std::vector<std::byte> save_optimizer() const { return optimizer_.save(); }

@@ -1,11 +1,12 @@
 // train_elastic: one peer of a training that others join and leave while it goes on.
 //
-//   train_elastic --text text.txt --run demo --found --port 4040              begins it
-//   train_elastic --text text.txt --run demo --join 127.0.0.1:4040            as often, and whenever, one likes
-//   unisono launch -n 4 -- train_elastic --text text.txt --checkpoint last.bin    the other way: exact, and started
-//   again where a process is lost
+//   train_elastic --text text.txt --run demo --found --port 4040              begins the run
+//   train_elastic --text text.txt --run demo --join 127.0.0.1:4040            joins it, any number of times
 //
-// SIGTERM and SIGINT: says goodbye, and ends. Exit status: 0 at the end or when told to go; 2 if the training could not be
+//   unisono launch -n 4 -- train_elastic --text text.txt --checkpoint last.bin
+//                                       the alternative: exact, and started again when a process is lost
+//
+// SIGTERM and SIGINT: leaves the run and ends. Exit status: 0 at the end or when told to go; 2 if the training could not be
 // done, with the reason on standard error.
 #include <fmt/format.h>
 #include <signal.h>
@@ -48,11 +49,11 @@ struct Settings {
   double held_out = 0.05;
   int64_t stream = -1;
   uint32_t gather_ms = 0, stall_ms = 0;
-  // Events may have standard output for themselves.
+  // With --events - standard output is for events alone.
   std::FILE* out() const { return events == "-" ? stderr : stdout; }
 };
 
-// Not before others know this process: until then it just ends.
+// Call it only when other peers know this process: until then a signal just ends it.
 void watch_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { told = 1; };
@@ -124,7 +125,7 @@ void declare_run(CLI::App& app, Settings& s) {
       ->needs(checkpoint);
 }
 
-// On a terminal a page that is redrawn, else a line now and then.
+// Shows a page that is redrawn on a terminal, else a line every few seconds.
 class Screen {
  public:
   Screen(const Settings& s, size_t tokens_per_step, unisono::Elastic& peer, const unisono::MoshpitSgd& sgd)
@@ -207,13 +208,13 @@ Result<int> run_peer(Settings& s, const Text& text, EventLog& log) {
   if (!sgd.ok()) return sgd.status();
   for (const auto& [name, bytes] : run->state().blobs) {
     if (name != optimizer_blob) continue;
-    // Without the donor's moments this process has those of a beginner: worse, but no reason to stay away.
+    // Without the donor's moments this process starts with zeros: worse, but no reason to leave.
     if (auto loaded = trainer.load_optimizer(bytes); !loaded.ok())
       fmt::print(stderr, "train_elastic: {}\n", loaded.to_string());
   }
   sgd->give_state([&trainer] {
     unisono::MoshpitSgd::Blobs blobs;
-    blobs.emplace_back(optimizer_blob, trainer.save_optimizer());  // moved: a list in braces would be copied
+    blobs.emplace_back(optimizer_blob, trainer.save_optimizer());  // moved, because a list in braces would be copied
     return blobs;
   });
   log.joined(run->state(), {.run_steps = sgd->steps(), .life_s = s.loop.clock()});
@@ -253,7 +254,7 @@ Result<int> run(Settings& s) {
   auto log = EventLog::open(s.events);
   if (!log.ok()) return log.status();
   s.training.optimizer.warm_up_steps = 50;
-  // Who comes and goes knows of no end at which the rate would be 0: it does not fall.
+  // The rate does not fall: peers that come and go know of no end at which it would be 0.
   s.training.optimizer.steps = std::numeric_limits<uint32_t>::max();
   s.loop.progress_every_s = 1;
   s.training.stream =

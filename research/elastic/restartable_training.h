@@ -1,13 +1,13 @@
-// The other way to live with processes that come and go, to compare with: exact data-parallel training that ends when one is
-// lost, and is started again with those that are left, from the last checkpoint. Gradients of all processes are averaged in
-// every step, so steps since the checkpoint are made again; who is told to go writes one before.
+// The alternative to compare elastic runs with: exact data-parallel training that ends when a process is lost. It is then
+// started again with the remaining processes, from the last checkpoint, so steps since that checkpoint are repeated. A process
+// that is told to stop writes a checkpoint first.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "research/model/data_parallel.h"
 #include "research/elastic/elastic_training.h"
+#include "research/model/data_parallel.h"
 #include "unisono/status.h"
 
 namespace language_model {
@@ -18,15 +18,16 @@ struct RestartableOptions {
   uint64_t checkpoint_every = 50;
 };
 
-// unavailable, invalid: what keeps the checkpoint from being read or written. What happens to the group (peer_lost, …) is in
-// the outcome's why, behind "refused: ".
+// unavailable, invalid: the checkpoint cannot be read or written. Failures of the group (peer_lost, …) are in the outcome's
+// `why`, after "refused: ".
 unisono::Result<ElasticOutcome> train_restartable(LocalTrainer& trainer, GradientExchange& exchange,
                                                   const RestartableOptions& options, EventLog& log,
                                                   const OnElasticStep& on_step);
 
-// Parameters, moments, and after how many steps.
+// Writes the parameters, the moments and the number of steps.
 unisono::Status write_checkpoint(const std::string& path, uint64_t steps, LocalTrainer& trainer);
-// 0 if there is no such file. invalid: it is of another model, or cut.
+// Reads them, and returns the number of steps; 0 if there is no such file. invalid: the file is for another model, or
+// truncated.
 unisono::Result<uint64_t> read_checkpoint(const std::string& path, LocalTrainer& trainer);
 
 }  // namespace language_model

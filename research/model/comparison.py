@@ -1,4 +1,4 @@
-"""What the comparisons of this folder (compare_*) have in common: options of the model, curves, spreads over seeds, axes, the commit."""
+"""Helpers that the studies (compare_*) share: options of the model, curves, spreads over seeds, axes, the commit."""
 
 import bisect
 import json
@@ -72,14 +72,14 @@ def curves_of(rows, axes):
 
 
 def series(run, loss, axis):
-    """Where on the axis which loss was taken: of the held-out text as it was, of the batches the mean of the last twentieth."""
+    """Positions on the axis, and the losses there: the held-out loss, or the training loss averaged over a twentieth of the steps."""
     if loss == "validation_loss":
         return [run[axis][step - 1] for step, _ in run["held_out"]], [value for _, value in run["held_out"]]
     return run[axis], run["smooth_loss"]
 
 
 def loss_at(run, loss, axis, place):
-    """In between in proportion; None before the first."""
+    """The loss at a position of the axis, interpolated linearly; None before the first point."""
     places, values = series(run, loss, axis)
     if place < places[0]:
         return None
@@ -91,7 +91,7 @@ def loss_at(run, loss, axis, place):
 
 
 def seconds_to(run, target):
-    """When the held-out loss first was that low; None if never."""
+    """The time when the held-out loss was first this low; None if it never was."""
     places, values = series(run, "validation_loss", "seconds")
     for i, value in enumerate(values):
         if value <= target:

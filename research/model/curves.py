@@ -13,7 +13,7 @@ GRID = 60  # places at which curves of different seeds are compared
 
 
 def value_at(places, values, place):
-    """In proportion between the two nearest; None outside."""
+    """The linear interpolation between the two nearest points; None outside."""
     if not places[0] <= place <= places[-1]:
         return None
     after = max(1, bisect.bisect_left(places, place))
@@ -36,7 +36,7 @@ def band(curves):
 
 
 def losses_shown(lines, axis):
-    """From the lowest to what the curves have come down to after a tenth of their way, where they differ in more than their start."""
+    """The range from the lowest value to where the curves are after a tenth of their way: before that they only differ by their start."""
     ends = [mean for line in lines for _, mean, _ in band(line["curves"][axis])[-1:]]
     tops = [points[len(points) // 10][1] for points in (band(line["curves"][axis]) for line in lines) if points]
     low, high = min(ends), max(tops)

@@ -68,7 +68,7 @@ class GroupExchange final : public GradientExchange {
     for (Piece& bucket : buckets_) {
       const auto report = bucket.work.wait();
       if (!report.ok()) {
-        if (failure.ok()) failure = report.status();  // the others are waited for all the same: they use the buffer
+        if (failure.ok()) failure = report.status();  // the other operations must end, too: they use the buffer
         continue;
       }
       ++statistics_.operations;
@@ -104,11 +104,13 @@ class GroupExchange final : public GradientExchange {
   std::span<const float> residuals() const override { return residuals_; }
 
  private:
-  // How the bucket that begins at `start` is averaged; what earlier steps have lost of it is added before.
+  // Options for the all-reduce of the bucket that begins at `start`. Error feedback adds what earlier steps have lost of it
+  // before.
   unisono::CallOptions encoding(size_t start, std::span<float> bucket) {
     auto options = averaging;
     if (codec_.is_plain()) return options;
-    // Named, so that the codec is used whatever links and bucket are: the bits of a run depend on nothing that was measured.
+    // A schedule by name, so that the codec is used whatever links and bucket are: the bits of a run must not depend on
+    // measurements.
     options.schedule = unisono::ScheduleKind::two_step;
     options.codec = codec_;
     if (error_feedback_) {
@@ -164,7 +166,7 @@ class LocalExchange final : public GradientExchange {
   CompressionNotes notes_;
 };
 
-// Better than a step of which ranks start different operations.
+// An error here is better than a step in which ranks start different operations.
 Status check_compression(unisono::Group& group, const std::string& own) {
   constexpr size_t bytes = 512;
   std::vector<uint8_t> mine(bytes), all(bytes * group.world_size());

@@ -76,7 +76,7 @@ TEST(GroupExchange, statistics_count_the_gradients_alone) {
     ASSERT_TRUE(exchange.finish().ok());
     const double ideal = 2.0 * 3 / 4 * 400'000;
     EXPECT_GE(static_cast<double>(exchange.statistics().sent_bytes), ideal);
-    const double in_one_shot = 3 * 400'000;  // short buckets may go whole to everybody, where that is faster
+    const double in_one_shot = 3 * 400'000;  // short buckets may be sent whole to every rank, where that is faster
     EXPECT_LE(static_cast<double>(exchange.statistics().sent_bytes), 1.05 * in_one_shot);
     EXPECT_GT(exchange.statistics().waited_s, 0);
     EXPECT_GE(exchange.statistics().overlapped_s, 0);
@@ -107,7 +107,7 @@ TEST(GroupExchange, a_rank_that_leaves_ends_the_step_of_the_others_with_an_error
   });
 }
 
-// What every rank had after some steps with a codec, the last element kept exact.
+// The values of every rank after some steps with a codec. The last element is kept exact.
 struct EncodedSteps {
   std::vector<std::vector<std::vector<float>>> results;  // of rank, step
   std::vector<std::vector<float>> residuals;             // of rank
@@ -140,7 +140,7 @@ ExchangeOptions encoding(const char* codec, bool error_feedback) {
           .exact_tail = 1};
 }
 
-// Largest difference between what the averages of all steps add up to and what the inputs do, less what is still to come.
+// The largest difference between the sum of all steps' averages and the sum of the inputs, less the residuals.
 double largest_loss(const EncodedSteps& outcome, uint32_t ranks, size_t steps, size_t count) {
   double largest = 0;
   std::vector<double> missing(count);

@@ -41,7 +41,7 @@ Status gather_ranks(const Trainer& trainer, GradientExchange& exchange, Results&
   return {};
 }
 
-// What DropCompute did, for the table and for the files that were asked for.
+// Collects what DropCompute did for the table, and writes the files that were asked for.
 Status gather_drops(const MicroBatchSettings& s, const Trainer& trainer, GradientExchange& exchange, Results& results) {
   const auto& history = trainer.history();
   const size_t steps = history.losses.size();
@@ -69,7 +69,7 @@ Status gather_drops(const MicroBatchSettings& s, const Trainer& trainer, Gradien
   return exchange.rank() == 0 ? write_file(s.trace, *trace) : Status();
 }
 
-// Of the shards' owners, likewise.
+// Collects the state of the shards likewise.
 Status gather_sharded(const Trainer& trainer, GradientExchange& exchange, Results& results) {
   if (!trainer.sharded()) return {};
   const auto& plan = *results.options.sharded;

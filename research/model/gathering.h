@@ -1,4 +1,4 @@
-// What all ranks have come to, brought together at each of them.
+// Collects the results of all ranks on each rank.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "research/model/data_parallel.h"
 #include "research/drop_compute/drop_settings.h"
+#include "research/model/data_parallel.h"
 #include "research/model/results.h"
 #include "research/model/trainer.h"
 #include "unisono/status.h"
@@ -26,8 +26,8 @@ unisono::Result<std::vector<T>> gather(GradientExchange& exchange, const std::ve
   return all;
 }
 
-// Every rank's numbers; what was left out by DropCompute, with the files that were asked for; what became of the shards. All
-// ranks call it.
+// Fills in every rank's numbers, what DropCompute left out (and writes the files that were asked for), and the state of the
+// shards. All ranks call it.
 unisono::Status gather_results(const Trainer& trainer, const MicroBatchSettings& micro_batches, GradientExchange& exchange,
                                Results& results);
 

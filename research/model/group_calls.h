@@ -1,4 +1,4 @@
-// The calls that all exchanges over a group make beside the gradients' own, and their options.
+// Options of the calls that all exchanges make besides those for the gradients.
 #pragma once
 
 #include <chrono>
@@ -7,11 +7,11 @@
 
 namespace language_model {
 
-// Plain by name: a codec that the environment gives the group (UNISONO_CODEC) is not meant for losses.
+// Plain on purpose: a codec that UNISONO_CODEC gives the group must not encode losses.
 inline constexpr unisono::CallOptions averaging{
     .op = unisono::ReduceOp::avg, .order = unisono::Order::in_rank_order, .codec = unisono::Codec{}};
 
-// Ranks that have nothing to compute wait here for those that compute the reference run: longer than the default deadline.
+// Ranks wait here for those that compute the reference run, which may take longer than the default timeout.
 inline constexpr unisono::CallOptions patient{.timeout = std::chrono::minutes(30)};
 
 }  // namespace language_model

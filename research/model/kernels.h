@@ -1,4 +1,4 @@
-// The arithmetic of the model: matrix products (by Eigen) and everything that is done element by element or row by row.
+// The arithmetic of the model: matrix products (by Eigen) and all loops over elements and rows.
 //
 // kernels.cc is compiled once per instruction set and kernels<T>() picks the best one that this machine has, so that one
 // binary runs everywhere. Sums have a fixed order that depends on the shape alone: the same input gives the same bits in

@@ -1,4 +1,5 @@
-// Which build of the kernels this machine runs. A file of its own: it must be compiled for the oldest machine.
+// Chooses the build of the kernels for this machine. This is a separate file because it must be compiled for the oldest
+// machine.
 #include "research/model/kernels.h"
 
 namespace language_model {

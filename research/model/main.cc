@@ -1,16 +1,18 @@
 // train_model: trains one small language model, data-parallel over Unisono.
 //
-//   unisono launch -n 4 -- train_model --text text.txt --out out      four processes, a quarter of every batch each
-//   unisono launch -n 4 -- train_model --text text.txt --codec int4 --error-feedback    gradients in four bits
-//   unisono launch -n 4 -- train_model --text text.txt --compress arc:ratio=0.2,rank=4  a fifth of the rows of each gradient
-//   unisono launch -n 4 -- train_model --text text.txt --micro-batches 4 --drop-compute auto    who is late leaves out the
-//   rest unisono launch -n 4 -- train_model --text text.txt --sharded loss_budget=1   each process owns a shard; over UDP,
-//   which may lose packets train_model --text text.txt --out out --reference parts            one process, the same parts
-//   one after another train_model --text text.txt --out out --reference whole            one process, the whole batch at
-//   once
+//   unisono launch -n 4 -- train_model --text text.txt OPTIONS
 //
-// Exit status: 0 if all is as promised; 1 if parameters differ between ranks or the loss from one process's; 2 if the
-// training could not be done, with the reason on standard error.
+//   (no option)                               four processes, a quarter of every batch each
+//   --codec int4 --error-feedback             low-bit gradients
+//   --compress arc:ratio=0.2,rank=4           compressed gradients: ARC-Top-K sends a fifth of the rows
+//   --micro-batches 4 --drop-compute auto     a late process leaves out its last micro-batches
+//   --sharded loss_budget=1                   each process owns a shard; over UDP, packets may be lost
+//
+//   train_model --text text.txt --reference parts     one process, the same parts one after another
+//   train_model --text text.txt --reference whole     one process, the whole batch at once
+//
+// Exit status: 0 if all checks passed; 1 if parameters differ between ranks or the loss from one process's; 2 if the training
+// could not be done, with the reason on standard error.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -25,8 +27,8 @@
 #include <span>
 #include <utility>
 
-#include "research/model/data_parallel.h"
 #include "research/drop_compute/drop_settings.h"
+#include "research/model/data_parallel.h"
 #include "research/model/gathering.h"
 #include "research/model/progress.h"
 #include "research/model/results.h"
@@ -91,7 +93,7 @@ void declare_micro_batch_options(CLI::App& app, MicroBatchSettings& s, CLI::Opti
              "each process's share of a batch is computed in so many parts of equally many sequences, whose gradients add up")
           ->check(CLI::Range(1, 65536));
   auto* drop = app.add_option("--drop-compute", s.drop,
-                              "a process that is late leaves out its remaining micro-batches: auto, seconds, off, or whatever "
+                              "a late process leaves out its remaining micro-batches: auto, seconds, off, or whatever "
                               "DropOptions::parse reads, "
                               "such as auto:rule=before; differences from one process are told but not judged");
   auto* delay = app.add_option(
@@ -107,8 +109,9 @@ void declare_micro_batch_options(CLI::App& app, MicroBatchSettings& s, CLI::Opti
   auto* record = app.add_option("--record", s.record,
                                 "beginning of the names of files, one for each rank: what it computed in each step, and when");
   auto* replay = app.add_option("--replay", s.replay, "likewise: computes what such files say, whoever is late");
-  auto* trace = app.add_option(
-      "--trace", s.trace, "a file for the times that were recorded for the threshold, as unisono drop-compute search reads it");
+  auto* trace =
+      app.add_option("--trace", s.trace,
+                     "a file for the times that were recorded for the threshold, as unisono-lab drop-compute search reads it");
   for (auto* option : {drop, delay, random, record, replay, trace}) option->needs(count);
   for (auto* option : {drop, delay, base, random, record, replay, trace}) option->excludes(reference);
 }
@@ -176,7 +179,7 @@ void declare_options(CLI::App& app, Settings& s) {
   app.add_flag("--json", s.json, "print the summary as JSON on standard output, progress on standard error");
 }
 
-// What is shown of the loss. That of one small batch jumps about, so it is an average over the last 20 or so.
+// The loss that the progress line shows. A small batch's loss fluctuates, so this is an average over about the last 20 steps.
 class LossNote {
  public:
   std::string after(const Trainer::Progress& p) {
@@ -191,7 +194,8 @@ class LossNote {
   std::string validation_ = "  -  ";
 };
 
-// Runs `steps` steps of a trainer; shows them, and what compression and DropCompute warn of, if title is not empty.
+// Runs `steps` steps of a trainer. Unless the title is empty, shows the progress and the warnings of compression and
+// DropCompute.
 Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title,
                  const GradientExchange& exchange) {
   Progress progress({.title = title,
@@ -212,7 +216,7 @@ Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::s
   });
 }
 
-// micro_batches: of each part; 0: it is computed whole.
+// micro_batches: their number in each part; 0: a part is computed whole.
 Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts parts, uint32_t micro_batches,
                                    const std::string& title) {
   const auto exchange = make_local_exchange();
@@ -229,7 +233,7 @@ Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts pa
                       .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
-// Two ranks (or one, twice) repeat the first steps alone, at the same time, and everyone learns both curves.
+// Two ranks repeat the first steps alone, at the same time (or one rank does both). Afterwards all ranks have both curves.
 Status run_references(const Settings& s, const Text& text, GradientExchange& exchange, Results& results) {
   const uint32_t rank = exchange.rank();
   const uint32_t world_size = exchange.world_size();
@@ -331,7 +335,7 @@ Status check_agreement(const Settings& s, const Text& text, GradientExchange& ex
   return {};
 }
 
-// --codec, --compress, --feedback and --baseline: at most one way, and what it is.
+// Reads --codec, --compress, --feedback and --baseline, of which at most one method may be given.
 Result<unisono::Codec> choose_gradients(Settings& s) {
   auto compress = parse_compress(s.compress, s.feedback);
   if (!compress.ok()) return compress.status();
@@ -352,11 +356,11 @@ Result<unisono::Codec> choose_gradients(Settings& s) {
   return codec;
 }
 
-// The ways there are to train, and this process's part.
+// Reads the options of the training, and finds this process's part of a batch.
 Result<std::unique_ptr<GradientExchange>> make_exchange(const Settings& s, const unisono::Codec& codec, Parts& parts) {
   if (s.reference == "parts") parts = {.first = 0, .count = s.parts, .total = s.parts};
   if (!s.reference.empty()) return make_local_exchange();
-  // The loss is behind the gradients (micro_batches.h).
+  // The loss stands behind the gradients (micro_batches.h).
   auto exchange = make_group_exchange({.bucket_bytes = s.bucket_kib << 10,
                                        .codec = codec,
                                        .error_feedback = s.error_feedback,
@@ -367,7 +371,7 @@ Result<std::unique_ptr<GradientExchange>> make_exchange(const Settings& s, const
   return exchange;
 }
 
-// Whether some may be left out: the loss is then not that of one process with the whole batch.
+// Whether micro-batches may be left out. The loss then differs from that of one process with the whole batch.
 bool may_drop(const TrainingOptions& training) {
   const auto& drop = training.micro_batches.drop;
   return drop && (drop->threshold != unisono::DropOptions::Threshold::off || !drop->replay.empty());
@@ -397,7 +401,7 @@ Result<int> run(Settings s) {
   if (auto agreed = check_agreement(s, *text, exchange); !agreed.ok()) return agreed;
   const bool speaks = exchange.rank() == 0;
   if (speaks) {
-    // Better to learn now than after the training that nothing can be written there.
+    // A directory that cannot be written must be an error now, not after the training.
     if (auto made = make_directory(s.out); !made.ok()) return made;
   }
   for (const auto& path : {s.micro_batches.record, s.micro_batches.trace}) {

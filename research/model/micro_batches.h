@@ -1,8 +1,8 @@
 // A process's share of a batch, computed in several micro-batches of equally many sequences, whose gradients add up.
 //
-// Which sequences a micro-batch has depends on its position alone, counted in micro-batches from the start of the process's own
-// data: in order they are those that the whole share would have had, step by step. A micro-batch can be made to take longer, by
-// a law: the process then sleeps before it computes, and nothing cuts that short.
+// The sequences of a micro-batch depend only on its position, counted in micro-batches from the start of the process's own
+// data. In order they are the sequences that the undivided share would have. A delay law can make micro-batches take longer:
+// the process sleeps before it computes, and nothing interrupts that sleep.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,26 @@
 
 namespace language_model {
 
-// Behind the gradients: the sum of the losses of the micro-batches that they are of, and how many those are.
+// Two values behind the gradients: the sum of the losses of the micro-batches, and their number.
 inline constexpr size_t loss_elements = 2;
-// Mean over those micro-batches, also of averages over ranks; not a number if there is none.
+// The mean loss over those micro-batches; it may be taken of averages over ranks, too. NaN if there is no micro-batch.
 float loss_of(std::span<const float> gradients);
 
 struct MicroBatchOptions {
   uint32_t count = 0;  // of each part of a batch; 0: parts are computed whole
-  // By how much they take longer than the law's `base`; with delay_base, all that the law says, for models that compute in no
-  // time.
+  // The law for how much longer they take than its `base`. With delay_base they sleep for the whole time of the law: for models
+  // that compute in much less than the base.
   std::optional<unisono::sim::DelayModel> delay = {};
   bool delay_base = false;
-  // None: all are computed, and nobody looks at a clock.
+  // Without a value all micro-batches are computed, and no clock is read.
   std::optional<unisono::DropOptions> drop = {};
 };
 
 struct MicroBatch {
   size_t part = 0;        // of the batch; of data-parallel ranks, the rank
   uint64_t position = 0;  // in that part's data
-  uint64_t step = 0;      // when it is computed, from 0, and
-  uint32_t number = 0;    // as which one of the step: what its delay depends on
+  uint64_t step = 0;      // the step in which it is computed, from 0
+  uint32_t number = 0;    // its number in the step; its delay depends on step and number
 };
 
 class MicroBatches {
@@ -51,10 +51,10 @@ class MicroBatches {
 
   uint32_t count() const { return options_.count; }
   Batch batch_of(const MicroBatch& which) const;
-  // How long it sleeps.
+  // How long the micro-batch sleeps.
   double delay_s(const MicroBatch& which) const;
-  // Adds the gradient of the mean loss, divided by the number of micro-batches, and behind it the loss and 1. ready: from where
-  // on gradients have it.
+  // Adds the gradient of the mean loss, divided by the number of micro-batches, and behind the gradients the loss and 1. ready:
+  // called with the offset from which on the gradients are complete.
   void add(const MicroBatch& which, std::span<const float> parameters, std::span<float> gradients,
            const Model<float>::Ready& ready);
 

@@ -12,7 +12,7 @@ using unisono::Status;
 
 namespace {
 
-// Queries are taken in blocks of this many, so that most of the scores above the diagonal are never computed.
+// The number of queries in a block. With blocks, most of the scores above the diagonal are never computed.
 constexpr size_t query_block = 32;
 
 template <typename T>
@@ -114,7 +114,7 @@ Model<T>::Model(const ModelShape& shape, size_t sequences_max, const Kernels<T>&
   score_gradient_.resize(query_block * shape.context);
 }
 
-// Part 0, 1, 2: the queries, keys, values of one head of one sequence.
+// The queries, keys or values (part 0, 1, 2) of one head of one sequence.
 template <typename T>
 Matrix<T> Model<T>::head_block(Buffer<T>& qkv, size_t part, size_t sequence, size_t head, size_t rows) {
   const size_t head_width = shape_.width / shape_.heads;
@@ -267,7 +267,7 @@ void Model<T>::backward_layer(const T* p, const LayerOffsets& at, Activations& s
   const auto gated = rows_of(gated_gradient_.data(), tokens_, hidden);
   const auto gate_up = rows_of(gate_up_gradient_.data(), tokens_, 2 * hidden);
   const auto qkv = rows_of(qkv_gradient_.data(), tokens_, 3 * width);
-  // The gradient of a matrix: what went in, transposed, times the gradient of what came out.
+  // The gradient of a matrix is its input, transposed, times the gradient of its output.
   const auto matrix_gradient = [&](Buffer<T>& in, size_t in_width, Matrix<const T> out_gradient, size_t offset) {
     kernels_.multiply({.a = rows_of<const T>(in.data(), tokens_, in_width),
                        .b = out_gradient,

@@ -81,11 +81,11 @@ class Model {
 
   // The mean loss of the batch in nats per token, without gradients.
   double loss(std::span<const T> parameters, const Batch& batch);
-  // As loss(), and keeps what backward() needs, which is to be called with the same arguments next.
+  // Like loss(), but keeps what backward() needs. Call backward() next, with the same arguments.
   double forward(std::span<const T> parameters, const Batch& batch);
   // Writes the gradient of the mean loss.
   void backward(std::span<const T> parameters, const Batch& batch, std::span<T> gradients, const Ready& ready);
-  // For writing text: the probabilities of the byte after position `last` of the first sequence, after loss().
+  // The probabilities of the byte after position `last` of the first sequence, to generate text. Call loss() before.
   void next_probabilities(size_t last, std::span<double> probabilities) const;
 
  private:
@@ -108,14 +108,14 @@ class Model {
   Buffer<T> cosine_, sine_;
   std::vector<Activations> layers_;
   Buffer<T> final_in_, final_normed_, final_inverse_rms_, logits_;
-  // Gradients on their way back: of the residual stream, and scratch of every width needed.
+  // Gradients during the backward pass: the residual stream's, and scratch memory of every width.
   Buffer<T> stream_gradient_, width_gradient_, qkv_gradient_, gated_gradient_, gate_up_gradient_, score_gradient_;
 };
 
 extern template class Model<float>;
 extern template class Model<double>;
 
-// Gains 1, matrices normally distributed as the layout says; the same seed gives the same values.
+// Sets gains to 1 and draws matrices from the normal distributions of the layout. The same seed gives the same values.
 void initialise(const ParameterLayout& layout, uint64_t seed, std::span<float> parameters);
 
 }  // namespace language_model

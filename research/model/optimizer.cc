@@ -25,7 +25,7 @@ double norm_of(std::span<const float> values) {
   return std::sqrt(total);
 }
 
-// One step's numbers, equal for all parameters of a region.
+// The numbers of one step, equal for all parameters of a region.
 struct Step {
   float clip;  // what gradients are multiplied by
   float rate;
@@ -46,7 +46,7 @@ void update(const Step s, size_t count, const float* __restrict gradient, float*
   }
 }
 
-// The powers are products, step by step, so that all who use them have the same bits.
+// The powers are products, step by step, so that all users of them have the same bits.
 struct Powers {
   uint64_t step = 0;
   double beta_1 = 1, beta_2 = 1;
@@ -97,7 +97,7 @@ class ShardAdamW final : public unisono::ShardOptimizer {
   void set_rate(double rate) override { rate_ = rate; }
   uint32_t state_count() const override { return 2; }
   std::span<float> state(uint32_t index) override { return index == 0 ? mean_ : square_; }
-  // All shards but the last are of one size.
+  // All shards except the last have the same size.
   void resize(uint64_t elements) override {
     first_ = is_last_ ? count_ - elements : rank_ * elements;
     mean_.assign(elements, 0.0f);
@@ -155,7 +155,7 @@ std::vector<std::byte> AdamW::save() const {
   const uint64_t head[] = {mean_.size(), step_, std::bit_cast<uint64_t>(beta_1_power_), std::bit_cast<uint64_t>(beta_2_power_)};
   std::vector<std::byte> saved;
   saved.reserve(sizeof head + 2 * mean_.size() * sizeof(float));
-  // Written once: this is done with each averaging step.
+  // Memory is reserved once, because every averaging step saves the optimizer.
   for (const std::span<const std::byte> part : {std::span<const std::byte>(std::as_bytes(std::span(head))),
                                                 std::as_bytes(std::span(mean_)), std::as_bytes(std::span(square_))})
     saved.insert(saved.end(), part.begin(), part.end());
@@ -170,7 +170,7 @@ unisono::Status AdamW::load(std::span<const std::byte> saved) {
             "saved moments have " + std::to_string(saved.size()) + " bytes, not " + std::to_string(sizeof head + 2 * bytes)};
   std::memcpy(head, saved.data(), sizeof head);
   const double power_1 = std::bit_cast<double>(head[2]), power_2 = std::bit_cast<double>(head[3]);
-  // They come from other processes: 1 before the first step, then less and less.
+  // The values come from other processes: 1 before the first step, then falling.
   if (head[0] != mean_.size() || !(power_1 >= 0 && power_1 <= 1 && power_2 >= 0 && power_2 <= 1))
     return {unisono::Code::invalid, "saved moments are of another model, or damaged"};
   step_ = head[1], beta_1_power_ = power_1, beta_2_power_ = power_2;

@@ -29,7 +29,7 @@ struct OptimizerOptions {
   float norm_max = 1.0f;  // gradients of a larger norm are scaled down to it
 };
 
-// Of step 0, 1, …
+// The learning rate of step 0, 1, …
 float learning_rate(const OptimizerOptions& options, size_t step);
 
 class AdamW {
@@ -37,11 +37,11 @@ class AdamW {
   AdamW(const ParameterLayout& layout, const OptimizerOptions& options);
   // Changes parameters by one step; returns the norm that the gradients had.
   double step(std::span<const float> gradients, std::span<float> parameters);
-  // Where on the schedule of the learning rate the next step is; else one further than the last.
+  // Sets the position of the next step on the learning rate's schedule. Without a call it is one after the last step.
   void set_schedule(size_t step) { step_ = step; }
-  // Moments and their age, to go on with to the bit, or for a process that takes a training over.
+  // The moments and their age: a training that loads them continues with the same bits.
   std::vector<std::byte> save() const;
-  // invalid: of another number of parameters, or cut. Nothing has changed then.
+  // invalid: the data are for another number of parameters, or truncated. Nothing has changed then.
   unisono::Status load(std::span<const std::byte> bytes);
 
  private:
@@ -52,8 +52,8 @@ class AdamW {
   double beta_1_power_ = 1, beta_2_power_ = 1;
 };
 
-// The same arithmetic, to the bit, for the shard of one rank of `world` (unisono/sharded_step.h). Clipping and the rate are
-// what the caller gives. Every rank must have a shard.
+// The same arithmetic, with the same bits, for the shard of one rank of `world` (unisono/sharded_step.h). The caller gives the
+// clipping and the learning rate. Every rank must have a shard.
 std::unique_ptr<unisono::ShardOptimizer> make_shard_adamw(const ParameterLayout& layout, const OptimizerOptions& options,
                                                           uint32_t rank, uint32_t world);
 

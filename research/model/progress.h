@@ -1,4 +1,4 @@
-// Shows how a long run goes: a bar that is redrawn on a terminal, a plain line every few percent elsewhere.
+// Shows the progress of a long run: a bar that is redrawn on a terminal, a plain line every few percent elsewhere.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ class Progress {
   };
   explicit Progress(const Options& options);
 
-  // After each step. note: what there is to say besides the time.
+  // Call it after each step. note: text to show besides the time.
   void show(size_t step, const std::string& note);
 
  private:

@@ -106,7 +106,7 @@ std::string csv(const Results& r) {
   return out;
 }
 
-// A gradient reducer does not say what came in.
+// A gradient reducer does not report received bytes.
 bool known_received(const Results& r, const RankResult& x) { return r.compression.method.empty() || x.received_bytes > 0; }
 
 double payload_ratio(const CompressionNotes& notes) {

@@ -1,4 +1,4 @@
-// What a training shows for itself at the end: the verdict, a table, loss.csv, summary.json and loss.svg.
+// The results of a training: the checks, a table, loss.csv, summary.json and loss.svg.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace language_model {
 
-// One rank's numbers. Gathered as words, so every member is 8 bytes.
+// One rank's numbers. They are gathered as words, so every member has 8 bytes.
 struct RankResult {
   uint64_t parameter_hash = 0;
   uint64_t early_hash = 0;  // after the steps that the reference computes
@@ -49,7 +49,8 @@ struct Comparison {
   double difference_max = 0;      // of the losses, in nats
   bool losses_identical = false;  // to the bit
   bool parameters_identical = false;
-  std::optional<double> tolerance;  // for difference_max; none: it is told and not judged, for gradients are encoded
+  std::optional<double>
+      tolerance;  // for difference_max; without a value it is printed and not checked, because gradients are encoded
   bool ok() const { return !tolerance || difference_max <= *tolerance; }  // false for NaN
 };
 
@@ -72,9 +73,9 @@ struct Results {
   std::string sample = {};
 
   bool parameters_identical() const;
-  // Share of all ranks' micro-batches that were left out.
+  // The share of all ranks' micro-batches that was left out.
   double dropped() const;
-  // Every way in which the run is not as promised, one sentence each; empty if all is well.
+  // One sentence for each check that failed; empty if all passed.
   std::vector<std::string> faults() const;
 };
 
@@ -83,14 +84,14 @@ Comparison compare(const std::vector<float>& losses, uint64_t hash, const Refere
                    std::optional<double> tolerance);
 // The mean of the last twentieth of the training.
 double final_training_loss(const TrainingHistory& history);
-// What an all-reduce of the gradients must send and receive per rank and step at least: 2 (n - 1) / n times their bytes.
+// The least that an all-reduce of the gradients must send and receive per rank and step: 2 (n - 1) / n times their bytes.
 double ideal_bytes(const Results& results);
 
 std::string table(const Results& results);
 std::string summary_json(const Results& results);
 unisono::Status make_directory(const std::string& directory);
 unisono::Status write_file(const std::string& path, const std::string& content);
-// loss.csv, summary.json and loss.svg in the directory, which is made if need be.
+// Writes loss.csv, summary.json and loss.svg to the directory, and creates it if needed.
 unisono::Status write_files(const Results& results, const std::string& directory);
 
 }  // namespace language_model

@@ -1,4 +1,4 @@
-// What several tests of the language model train with.
+// Helpers that several tests of the language model share.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@
 
 namespace language_model {
 
-// Runs body(rank, what make_group_exchange gave) for every rank of a new group, each in a thread of its own. options(rank) need
-// not say whom to join.
+// Runs body(rank, result of make_group_exchange) for every rank of a new group, each in its own thread. options(rank) need not
+// name a rendezvous.
 inline void with_ranks(uint32_t ranks, const std::function<ExchangeOptions(uint32_t)>& options,
                        const std::function<void(uint32_t, unisono::Result<std::unique_ptr<GradientExchange>>)>& body) {
   static std::atomic<int> group_count{0};
@@ -39,7 +39,7 @@ inline void with_ranks(uint32_t ranks, const std::function<ExchangeOptions(uint3
   std::filesystem::remove_all(place);
 }
 
-// The same, where all have the same options and it succeeds.
+// The same for ranks with equal options, where making the exchange must succeed.
 inline void with_group(uint32_t ranks, const ExchangeOptions& options, const std::function<void(GradientExchange&)>& body) {
   with_ranks(
       ranks, [&](uint32_t) { return options; },

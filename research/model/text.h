@@ -1,4 +1,4 @@
-// The text that is learned: one file, its last part held out, and which pieces of it make the batch of a step.
+// The text that is learned: one file, whose last part is held out, and the sequences of it that make the batch of a step.
 //
 // Every sequence of every batch is a function of (seed, step, index of the sequence in the whole batch) alone, so that four
 // processes which take a quarter of the batch each see exactly what one process with the whole batch sees.

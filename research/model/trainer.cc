@@ -132,7 +132,7 @@ Status Trainer::step_of_parts(size_t index) {
   if (parts_.count == 1) {
     compute_part(index, parts_.first, gradients_, [this](size_t first) { exchange_.ready(first); });
   } else {
-    // As an average in rank order does it: the sum from the first to the last, then one division.
+    // The same order as an all-reduce in rank order: the sum from the first part to the last, then one division.
     compute_part(index, parts_.first, gradients_, [](size_t) {});
     for (size_t part = 1; part < parts_.count; ++part) {
       compute_part(index, parts_.first + part, part_gradients_, [](size_t) {});
@@ -147,13 +147,13 @@ Status Trainer::step_of_parts(size_t index) {
   return {};
 }
 
-// Losses are averaged when the training ends (finish_sharded): nothing but the two halves of the step is waited for.
+// Losses are averaged when the training ends (finish_sharded), so that a step waits for nothing but its own two halves.
 Status Trainer::step_sharded(size_t index) {
   compute_part(index, parts_.first, gradients_, [](size_t) {});
   if (auto done = sharded_->run(std::span<const float>(gradients_).first(parameters_.size())); !done.ok()) return done;
   std::ranges::copy(sharded_->parameters(), parameters_.begin());
   history_.losses.push_back(loss_of(gradients_));
-  // Of steps that the others made without this rank it knows nothing.
+  // This rank has no numbers for steps that the others made without it.
   history_.losses.resize(sharded_->step(), std::numeric_limits<float>::quiet_NaN());
   return {};
 }
@@ -214,7 +214,7 @@ Result<float> Trainer::validate(size_t step, size_t sequences) {
   return loss;
 }
 
-// Losses become means over the ranks that computed a step, and parameters the owners' values.
+// Turns losses into means over the ranks that computed a step, and parameters into the owners' values.
 Status Trainer::finish_sharded(size_t steps) {
   std::vector<float> sums(2 * steps);
   for (size_t i = 0; i < steps; ++i) {
@@ -233,7 +233,7 @@ Status Trainer::run(size_t steps, const OnProgress& on_progress) {
   }
   for (size_t index = 0; index < steps;) {
     if (auto done = step(index); !done.ok()) return done;
-    // More than one step further where others went on without this rank; not beyond a validation, for which all wait.
+    // This may be several steps further if others went on without this rank, but not beyond a validation: all ranks wait there.
     index = sharded_ ? sharded_->step() : index + 1;
     const bool last = index == steps;
     const bool validates = options_.validation_every > 0 && (last || index % options_.validation_every == 0);

@@ -14,13 +14,13 @@
 #include <span>
 #include <vector>
 
-#include "research/model/data_parallel.h"
 #include "research/drop_compute/drop_training.h"
+#include "research/model/data_parallel.h"
 #include "research/model/micro_batches.h"
 #include "research/model/model.h"
 #include "research/model/optimizer.h"
-#include "research/packet_loss/sharded_training.h"
 #include "research/model/text.h"
+#include "research/packet_loss/sharded_training.h"
 #include "unisono/status.h"
 
 namespace language_model {
@@ -57,8 +57,8 @@ struct TrainingTimes {
 };
 
 struct TrainingHistory {
-  // Per step, mean over what was computed of the batch before the step's update, nats per byte. With a sharded optimizer this
-  // rank's, until the training ends.
+  // The loss of each step in nats per byte, before the step's update: the mean over the part of the batch that was computed.
+  // With a sharded optimizer it is this rank's, until the training ends.
   std::vector<float> losses;
   std::vector<ValidationPoint> validation;
   std::vector<uint64_t> sent_bytes;  // by this process, up to and with each step
@@ -70,13 +70,13 @@ struct TrainingHistory {
 // A 64-bit hash of the bits of the values.
 uint64_t hash_of(std::span<const float> values);
 
-// What the gradients are of, in their order. Inputs are multiplied with matrices from the left, so the weights of one output
-// are a column; of the embedding those of one token are a row.
+// The parameters, in the order of the gradients. Inputs are multiplied with matrices from the left, so the weights of one
+// output are a column. In the embedding the values of one token are a row.
 std::vector<ExchangedParameter> exchanged_parameters(const ParameterLayout& layout);
 
 class Trainer {
  public:
-  // Called after each step, and with the validation loss where one was taken.
+  // The argument of the function that is called after each step; it has the validation loss where one was taken.
   struct Progress {
     size_t step = 0;  // steps done
     float loss = 0;
@@ -89,18 +89,18 @@ class Trainer {
   // the trainer.
   static unisono::Result<std::unique_ptr<Trainer>> make(const TrainingOptions& options, Parts parts, const Text& text,
                                                         GradientExchange& exchange);
-  // Rank 0's first parameters go to everyone, then the first `steps` steps of the training.
+  // Broadcasts rank 0's first parameters, then makes the first `steps` steps of the training.
   unisono::Status run(size_t steps, const OnProgress& on_progress);
 
-  // With a sharded optimizer this rank's replica; after the last step the owners' values, equal on all ranks.
+  // With a sharded optimizer these are this rank's replica, and after the last step the owners' values, equal on all ranks.
   std::span<const float> parameters() const { return parameters_; }
   const TrainingHistory& history() const { return history_; }
-  // What DropCompute did, if it was asked for; else null.
+  // The steps with DropCompute; null without it.
   const DropTraining* drop() const { return drop_.get(); }
-  // Likewise of the sharded optimizer.
+  // The steps with the sharded optimizer; null without it.
   const ShardedTraining* sharded() const { return sharded_.get(); }
   const ExchangeStatistics& statistics() const { return sharded_ ? sharded_->statistics() : exchange_.statistics(); }
-  // Of the parameters after that many steps, if remember_hash_after() was called with it before; else 0.
+  // The hash of the parameters after as many steps as remember_hash_after() was given; 0 without that call.
   void remember_hash_after(size_t steps) { hash_after_ = steps; }
   uint64_t remembered_hash() const { return remembered_hash_; }
   // `count` bytes that the model writes after the prompt, drawn at temperature 0.8.
@@ -124,8 +124,8 @@ class Trainer {
   Model<float> model_;
   AdamW optimizer_;
   Buffer<float> parameters_;
-  // The gradients and, behind them, what the loss is made of: averaged by the same operation, and the first of the bucket that
-  // leaves first.
+  // The gradients and, behind them, the sum and number of losses. The same operation averages both; they are in the bucket that
+  // is sent first.
   Buffer<float> gradients_;
   Buffer<float> part_gradients_;  // used if this process computes several parts
   TrainingHistory history_;

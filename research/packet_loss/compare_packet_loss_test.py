@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The comparison of trainings over links that lose packets from end to end, on a tiny model whose transport loses them on purpose; how its numbers and verdicts come
-about; and what train_model says of options that do not go together. UNISONO_BUILD names the folder of the build."""
+"""The comparison of trainings over links that lose packets from end to end, on a tiny model whose transport loses them on purpose; how its numbers and verdicts are
+computed; and what train_model says of options that do not go together. UNISONO_BUILD names the folder of the build."""
 
 import json
 import math

@@ -128,7 +128,7 @@ def drift_of(runs, key):
 
 
 def drift_panel(place, of):
-    """of: runs by rate. What two replicas differ by, beside the formulae."""
+    """The distance of two replicas, beside the formulae. of: runs by rate."""
     curves = {loss: {key: drift_of(mine, key) for key in ("pair", *FORMULAE)} for loss, mine in of.items() if loss > 0 and mine}
     reach = drift_range([value for lines in curves.values() for points in lines.values() for _, value in points])
     if not reach:
@@ -144,7 +144,7 @@ def drift_panel(place, of):
 
 
 def wrong_drift_panel(place, title, lines):
-    """lines: (name, colour, runs). What a replica and the owner differ by."""
+    """The distance of a replica from the owner. lines: (name, colour, runs)."""
     curves = [(name, colour, drift_of(runs, "owner")) for name, colour, runs in lines]
     reach = drift_range([value for _, _, points in curves for _, value in points], 9)
     if not reach:

@@ -1,4 +1,4 @@
-// What a training with a sharded optimizer has come to, for the table and for summary.json.
+// The results of a training with a sharded optimizer, for the table and for summary.json.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,5 +1,5 @@
-// What a training with a sharded optimizer writes down, step by step: how much was missing, how old parameters were, and how
-// far replicas drifted apart.
+// A training with a sharded optimizer, and its records of each step: how much was missing, how old parameters were, and how far
+// replicas drifted apart.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,16 @@
 
 namespace language_model {
 
-// Of one rank, over all steps so far; gathered as words, so every member is 8 bytes. Ranges are what a datagram carries.
+// Sums over all steps of one rank so far. They are gathered as words, so every member has 8 bytes. A range is the content of
+// one datagram.
 struct ShardedSums {
   struct Half {
     uint64_t expected = 0;               // ranges that were sent to this rank
-    uint64_t missing = 0, repaired = 0;  // did not come the first time: never, and when asked for again
+    uint64_t missing = 0, repaired = 0;  // ranges that never came, and those that came only when they were requested again
     uint64_t late = 0;                   // datagrams that came after their phase had closed
     uint64_t cut = 0;                    // streams that a deadline ended, or that were silent
   };
-  uint64_t steps = 0, learning = 0;  // learning: those in which deadlines were still learnt, and everything was repaired
+  uint64_t steps = 0, learning = 0;  // learning: steps in which deadlines were still learned and everything was repaired
   Half gradients, values;
   uint64_t full_ranges = 0, short_ranges = 0,
            empty_ranges = 0;  // of the own shard: with all, some, and none of the others' gradients
@@ -35,9 +36,9 @@ struct ShardedSums {
   uint64_t skipped = 0;          // steps that changed nothing, because gradients were not finite
   uint64_t reduce_us = 0, update_us = 0, gather_us = 0;
 };
-// Missing and repaired, over expected.
+// The share of ranges that did not come the first time: (missing + repaired) / expected.
 double lost_share(const ShardedSums::Half& half);
-// Over all ranks; age_max is the largest.
+// Sums over all ranks; age_max is the largest.
 ShardedSums sum_of(std::span<const ShardedSums> ranks);
 
 struct DriftPoint {
@@ -49,7 +50,7 @@ struct DriftPoint {
 struct ReplicaPoint {
   size_t step = 0;
   float owners = 0;   // with the owners' values
-  float replica = 0;  // mean over the ranks: what each makes of its part of the held-out text with its own replica
+  float replica = 0;  // the mean over the ranks of their losses on a part of the held-out text, each with its own replica
 };
 
 struct ShardedNotes {
@@ -59,25 +60,25 @@ struct ShardedNotes {
   std::vector<std::string> warnings;  // each once
 };
 
-// What is told at the end.
+// What is reported at the end.
 struct ShardedResults {
   std::string options;   // as ShardedOptions::to_string says them
-  std::string ablation;  // empty: nothing was done wrong
+  std::string ablation;  // empty: no rule was broken
   ShardedNotes notes;    // rank 0's
   std::vector<ShardedSums> ranks;
 };
 
 class ShardedTraining {
  public:
-  // All ranks call it, with rank 0's parameters or any. Errors: those of make_sharded_exchange.
+  // All ranks call it; all begin with rank 0's parameters, whatever the others give. Errors: those of make_sharded_exchange.
   static unisono::Result<std::unique_ptr<ShardedTraining>> make(const ShardedPlan& plan, const ParameterLayout& layout,
                                                                 const OptimizerOptions& options,
                                                                 std::span<const float> parameters, GradientExchange& exchange);
 
-  // After so many steps.
+  // The number of steps done.
   size_t step() const { return exchange_->step(); }
   std::span<const float> parameters() const { return exchange_->parameters(); }
-  // Steps may be left out, if this rank was away; step() says it.
+  // A rank that was away skips steps: step() then grows by more than one.
   unisono::Status run(std::span<const float> gradients);
   unisono::Status owners_values(std::span<float> values) { return exchange_->owners_values(values); }
   void note_validation(const ReplicaPoint& point) { notes_.validation.push_back(point); }

@@ -63,8 +63,8 @@ std::vector<Trained> train(const TrainingOptions& options, const char* transport
   return all;
 }
 
-// Where nothing may be lost: a rank that comes later than a learnt deadline, as on a loaded machine, is left out as if its
-// datagrams were lost.
+// For tests in which nothing may be lost. A rank that is later than a learned deadline, as on a loaded machine, counts as lost
+// datagrams do.
 const std::string patient = "deadline=20s,";
 
 std::vector<Trained> train_sharded(TrainingOptions options, const ShardedPlan& plan, const char* transport) {
@@ -133,7 +133,7 @@ TEST(ShardedTraining, clips_as_the_training_that_averages_gradients_does_up_to_r
   EXPECT_GT(std::abs(unclipped[0].history.losses.back() - expected[0].history.losses.back()), 1e-3);
 }
 
-// What is done wrong in them is what becomes of datagrams that are lost.
+// Only the treatment of lost datagrams is wrong in them.
 TEST(ShardedTraining, where_nothing_is_lost_the_ways_that_are_wrong_are_right) {
   const auto options = small_training(1.0f);
   const auto expected = train(options, "shm");

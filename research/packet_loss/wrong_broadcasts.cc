@@ -120,8 +120,8 @@ Status WrongExchange::broadcast(unisono::ShardedReport& report) {
   return {};
 }
 
-// Of replicas against the owners' values, over all elements. No formula is beside it: that of a random walk needs to know how
-// long ago all were equal.
+// The distance of replicas from the owners' values, over all elements. There is no formula to compare with: that of a random
+// walk needs the time since all were equal.
 Status WrongExchange::measure_drift(unisono::ShardedReport& report) {
   if (auto gathered = owners_values(received_); !gathered.ok()) return gathered;
   double squares = 0;

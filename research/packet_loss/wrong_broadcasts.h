@@ -1,5 +1,5 @@
-// What NOT to do: training steps over links that lose packets that break one rule each of the library's ShardedStep, so that it
-// can be seen what the rule is for.
+// What NOT to do: training steps over lossy links that each break one rule of the library's ShardedStep, to show what the rule
+// is for.
 //
 //   zero_parameters   values that do not arrive become zeros. Every rank then computes with a model that a part of is missing.
 //   differences       owners send by how much their values have changed, and receivers add what arrives. What was lost once is
@@ -17,7 +17,7 @@
 
 namespace language_model {
 
-// Of the options codecs, backups and resync_every are left out. stale_max means nothing: no rank knows what it lacks.
+// The options for codecs, backups and resync_every are ignored. stale_max has no effect: no rank knows what it lacks.
 unisono::Result<std::unique_ptr<ShardedExchange>> make_wrong_broadcast(const unisono::Group& group, const ShardedPlan& plan,
                                                                        std::span<const float> parameters,
                                                                        std::unique_ptr<unisono::ShardOptimizer> optimizer);

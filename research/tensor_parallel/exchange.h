@@ -1,4 +1,4 @@
-// The ways in which partial sums are sent that the program compares. All that it asks of Unisono for them is behind here.
+// The ways to sum partial results that the program compares. All calls of Unisono for them are behind this interface.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,22 @@ struct Setting {
   std::optional<unisono::Codec> codec;  // of Unisono's all-reduce; none: Q80, see make_reducer
 };
 
-// "exact" (fp32 as it is), "q80", or a codec as unisono::Codec::parse reads it. invalid: names the word that is none.
+// "exact" (fp32 as it is), "q80", or a codec as unisono::Codec::parse reads it. invalid: names the unknown word.
 unisono::Result<Setting> parse_setting(const std::string& word);
 
-// With a codec: Unisono's all-reduce, which chooses the schedule.
-// Without: every rank sends its partial sums as Q80 blocks to all others, and each adds all of them, its own decoded too, in
-// rank order. So distributed-llama sends them; here the bytes travel by Unisono's all-gather. The report counts elements, not
-// their bytes.
+// With a codec: Unisono's all-reduce, which chooses the schedule. Without a codec: every rank sends its partial sums as Q80
+// blocks to all others, and adds all blocks in rank order, its own decoded, too. That is distributed-llama's scheme; here an
+// all-gather of Unisono moves the bytes. The report counts elements, not their bytes.
 std::unique_ptr<Reducer> make_reducer(unisono::Group& group, const Setting& setting);
 
-// Passes calls on, and keeps how long each took, less the time until the last rank's first message came: waiting for a rank
-// that still computes is no communication.
+// Forwards calls and records how long each took, less the time until the last rank's first message came. Waiting for a rank
+// that still computes is not communication.
 class TimedReducer final : public Reducer {
  public:
   explicit TimedReducer(Reducer& reducer) : reducer_(reducer) {}
   unisono::Result<unisono::Report> sum(std::span<float> values) override;
   const std::vector<double>& calls_s() const { return calls_s_; }
-  // Of all calls together: bytes and elements; the rest of the last one.
+  // Bytes and elements of all calls together; the other fields are those of the last call.
   const unisono::Report& report() const { return report_; }
 
  private:

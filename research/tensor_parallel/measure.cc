@@ -50,7 +50,7 @@ class Measurement {
 
   Result<Measured> run(const OnRun& on_run) {
     const size_t settings = options_.settings.size();
-    // Connections and the settings' memory are new: one call of each size that does not count.
+    // Connections and buffers are new, so one call of each size comes first and does not count.
     for (size_t i = 0; i < settings; ++i) {
       for (const auto embedded : {std::span(prompt_), token(0)}) {
         if (const auto call = alone(*reducers_[i], embedded); !call.ok()) return call.status();
@@ -58,8 +58,8 @@ class Measurement {
     }
     for (size_t repetition = 0; repetition < options_.repetitions; ++repetition) {
       for (size_t turn = 0; turn < settings; ++turn) {
-        // Each repetition begins one setting later, so that none is always behind the same one; the first begins with the
-        // reference.
+        // Each repetition begins one setting later, so that no setting always follows the same one. The first repetition begins
+        // with the reference.
         const size_t i = (turn + repetition) % settings;
         if (auto done = run_setting(i, repetition); !done.ok()) return done;
         if (on_run) on_run(repetition * settings + turn + 1, options_.settings[i].name);
@@ -110,7 +110,7 @@ class Measurement {
     return {};
   }
 
-  // What the steps since the last time took on all ranks, and whether all ended alike.
+  // Gathers the times of the steps since the last call, and checks that all ranks ended with the same bits.
   Status judge(size_t index, size_t repetition, const char* name, std::vector<float>& exact, Phase& phase,
                std::span<const float> hidden) {
     if (repetition == 0) {

@@ -1,4 +1,4 @@
-// Runs prefill and decode with every setting in turn, again and again, and keeps what each took.
+// Runs prefill and decode with every setting in turn, several times, and records the times.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace tensor_parallel {
 
 struct MeasureOptions {
-  std::vector<Setting> settings;  // the first one is what the others' results are compared with
+  std::vector<Setting> settings;  // the results of the others are compared with those of the first
   WeightOptions weights;
   size_t prompt = 512;
   size_t tokens = 16;
@@ -21,8 +21,8 @@ struct MeasureOptions {
 // One prefill, or one token of the decode.
 struct Step {
   double total_s = 0;  // of the rank that took longest
-  // Of that: each all-reduce, from the first message of the last rank to where the quickest rank had the sum. All else is
-  // computing, and waiting for ranks that compute, or for a core that they have.
+  // The part of total_s in all-reduces: from the first message of the last rank until the fastest rank has the sum. The rest is
+  // computing, and waiting for ranks that compute or occupy the core.
   double communication_s = 0;
 };
 
@@ -44,7 +44,7 @@ struct SettingResult {
 
 struct Measured {
   std::vector<SettingResult> results;  // in the order of the settings
-  // Every way in which ranks did not end with the same hidden state, one sentence each; equal on all ranks.
+  // One sentence for each case in which ranks ended with different hidden states; equal on all ranks.
   std::vector<std::string> faults;
 };
 

@@ -24,7 +24,7 @@ MeasureOptions all_settings() {
   return options;
 }
 
-// Rank 0's; the model of rank 1 has outliers of another size, if asked for.
+// The results of rank 0. The model of rank 1 can have outliers of another size.
 Measured measured(uint32_t ranks, std::optional<float> strange_outlier = {}) {
   Measured result;
   with_group(ranks, [&](unisono::Group& group) {

@@ -13,7 +13,7 @@ namespace {
 constexpr uint16_t half_nan = 0x7E00;
 constexpr float half_max = 65504;
 
-// To the nearest, ties to even; for 0 <= x <= half_max.
+// Rounds to the nearest half, ties to even; for 0 <= x <= half_max.
 uint16_t to_half(float x) {
   // Below 2^-14 halves are 2^-24 apart, as floats from 0.5 on are: the addition rounds, and the low bits count such steps.
   if (x < 0x1p-14f) return static_cast<uint16_t>(std::bit_cast<uint32_t>(x + 0.5f) - std::bit_cast<uint32_t>(0.5f));
@@ -21,14 +21,14 @@ uint16_t to_half(float x) {
   return static_cast<uint16_t>((bits + 0xFFF + ((bits >> 13) & 1)) >> 13);
 }
 
-// Of what to_half made, or of half_nan.
+// The float of a half that to_half made, or of half_nan.
 float from_half(uint16_t half) {
   if (half == half_nan) return std::bit_cast<float>(0x7FC00000u);
   if (half < 0x400) return static_cast<float>(half) * 0x1p-24f;
   return std::bit_cast<float>((static_cast<uint32_t>(half) << 13) + (112u << 23));
 }
 
-// With a constant count the loops become vectors.
+// The compiler vectorises the loops because their count is constant.
 inline void encode_block(const float* __restrict values, size_t count, uint8_t* __restrict out) {
   int32_t largest_bits = 0;  // magnitudes compare as their bits do, and those of NaN are largest
   for (size_t i = 0; i < count; ++i) {

@@ -44,8 +44,8 @@ double median_ms(const Phase& phase, double (*of)(const Step&)) { return quantil
 
 double alone_ms(const Phase& phase) { return 1000 * quantile(phase.alone_s, 0.5); }
 
-// How many times as fast as the reference. Each step is compared with the reference's in the same repetition, so that it
-// matters less what else the machine did meanwhile.
+// How many times as fast as the reference. Each step is compared with the reference's in the same repetition, so that other
+// load on the machine matters less.
 double speed_up(const Phase& reference, const Phase& phase) {
   std::vector<double> ratios;
   for (size_t i = 0; i < std::min(reference.steps.size(), phase.steps.size()); ++i)
@@ -57,7 +57,7 @@ size_t tokens_of(const Results& r, const PhaseName& name) {
   return name.phase == &SettingResult::prefill ? r.options.prompt : 1;
 }
 
-// Four digits that count, and a place for each size.
+// Two decimals, and fewer for large values.
 std::string number(double value) {
   return value >= 1000  ? fmt::format("{:.0f}", value)
          : value >= 100 ? fmt::format("{:.1f}", value)
@@ -118,7 +118,7 @@ nlohmann::json to_json(const Phase& phase) {
           {"snr_db", finite(phase.snr_db)}};
 }
 
-// A bar for each setting: communication on top of computing.
+// A bar chart with a bar for each setting: communication on top of computing.
 std::vector<Panel> panels_of(const Results& r) {
   std::vector<Panel> panels;
   for (const PhaseName& name : phases) {
@@ -145,7 +145,7 @@ std::vector<Panel> panels_of(const Results& r) {
   return panels;
 }
 
-// The same all-reduces while nobody computes.
+// A bar chart of the same all-reduces while no rank computes.
 std::vector<Panel> alone_panels_of(const Results& r) {
   std::vector<Panel> panels;
   for (const PhaseName& name : phases) {

@@ -1,4 +1,4 @@
-// What a run shows for itself: two tables, summary.json, times.svg and alone.svg.
+// The results of a run: two tables, summary.json, times.svg and alone.svg.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct Results {
   Measured measured = {};
 };
 
-// Of sorted or unsorted values, by linear interpolation; NaN if there are none. share is 0 to 1.
+// The quantile of values in any order, by linear interpolation; NaN if there are none. share is 0 to 1.
 double quantile(std::vector<double> values, double share);
 
 std::string table(const Results& results);
 std::string summary_json(const Results& results);
-// The three files in the directory, which is made if need be.
+// Writes the three files to the directory, and creates it if needed.
 unisono::Status write_files(const Results& results, const std::string& directory);
 
 }  // namespace tensor_parallel

@@ -16,7 +16,7 @@ using unisono::Status;
 
 namespace {
 
-// Queries are taken in blocks of this many, so that most of the scores above the diagonal are never computed.
+// The number of queries in a block. With blocks, most of the scores above the diagonal are never computed.
 constexpr size_t query_block = 32;
 
 enum MatrixName : uint64_t { query, key, value, mix, gate, up, down, matrices_per_block };

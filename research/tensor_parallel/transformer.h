@@ -1,8 +1,8 @@
 // One rank's part of a transformer, split as Megatron does (Shoeybi et al., 2019): each rank has some of the attention's heads
 // and some of the columns of the gated MLP, so that a block needs two sums over the ranks, each of tokens × hidden values.
 //
-// Blocks are those of Llama: RMSNorm, rotary causal attention with a cache of keys and values, RMSNorm, SwiGLU. What every rank
-// computes alike (norms, the residual stream) is not sent; ranks on machines of one kind have the same bits of it.
+// Blocks are those of Llama: RMSNorm, rotary causal attention with a cache of keys and values, RMSNorm, SwiGLU. Norms and the
+// residual stream are computed by every rank and not sent; ranks on machines of one kind get the same bits.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Shape {
   size_t heads = 32;
   size_t inner = 11008;  // of the MLP
   size_t context = 0;    // tokens that the cache holds
-  // invalid: which number cannot be, or cannot be split over so many ranks.
+  // invalid: names the number that is impossible or cannot be split over this many ranks.
   unisono::Status validate(uint32_t world_size) const;
   size_t head_width() const { return hidden / heads; }
   friend bool operator==(const Shape&, const Shape&) = default;
@@ -40,14 +40,14 @@ struct Part {
   uint32_t count = 1;
 };
 
-// How partial sums become sums. Every rank ends with the same bits.
+// Turns partial sums into sums. Every rank ends with the same bits.
 class Reducer {
  public:
   virtual ~Reducer() = default;
   virtual unisono::Result<unisono::Report> sum(std::span<float> values) = 0;
 };
 
-// What the model is given for the tokens first, first + 1, …: rows of `hidden` values.
+// The model's input for the tokens first, first + 1, …: rows of `hidden` values.
 std::vector<float> embeddings(const Shape& shape, const WeightOptions& options, size_t first, size_t tokens);
 
 class Transformer {
@@ -57,7 +57,8 @@ class Transformer {
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
-  // The tokens that come next: tokens × hidden in, as many out, behind the last norm. The result stays until the next call.
+  // Computes the next tokens: tokens × hidden values in, as many out, after the last norm. The result stays valid until the
+  // next call.
   unisono::Result<std::span<const float>> forward(std::span<const float> embedded, Reducer& reducer);
   // Empties the cache: the next token is the first.
   void forget() { position_ = 0; }

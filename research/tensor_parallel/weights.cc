@@ -11,7 +11,7 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Of variance 1. An integer until the last step, so that every compiler makes the same bits.
+// A value of variance 1. The sum stays an integer until the last step, so that every compiler makes the same bits.
 float bell(uint64_t bits) {
   const auto part = [bits](int shift) { return static_cast<int32_t>((bits >> shift) & 0xFFFF); };
   const int32_t sum = part(0) + part(16) + part(32) + part(48) - 2 * 0xFFFF;

@@ -1,7 +1,7 @@
-// Weights of a model that nobody has trained, in the shapes of models that people serve.
+// Random weights in the shapes of models that are served in practice.
 //
-// Every element is a function of the seed and of its place in the whole matrix: a rank makes its own part alone, and the parts
-// of all ranks together are the matrix that one process would make.
+// Every element is a function of the seed and of its position in the whole matrix. So a rank makes only its own part, and all
+// parts together are the matrix that one process would make.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct Slice {
   float outlier = 1;  // factor of the outlier channels' columns; 1: there are none
 };
 
-// In trained models a few channels of the residual stream are tens of times larger than the others, and whatever shares a scale
-// with one of them loses by it. Here that is one channel in 512, as 8 of 4096; the gains of the norms take the factor back, as
+// In trained models a few channels of the residual stream are tens of times larger than the others, and values that share a
+// scale with them lose precision. Here that is one channel in 512, as 8 of 4096. The gains of the norms undo the factor, as
 // trained gains do.
 inline constexpr size_t outlier_distance = 512;
 constexpr bool is_outlier(size_t channel) { return channel % outlier_distance == 7; }

@@ -1,4 +1,4 @@
-"""What compare_methods compares, and what becomes of its runs: rows, tables, the page, the plot."""
+"""The methods that compare_methods compares, and the output for its runs: rows, tables, the page, the plot."""
 
 import functools
 import itertools
@@ -40,7 +40,7 @@ def smooth(values, span=LAST):
 
 
 def row_of(network, method, result):
-    """Of what train_gpt.py wrote."""
+    """A row from the output of train_gpt.py."""
     steps = result["step_s"]
     return {"network": network, "method": method, "median_ms": 1000 * statistics.median(steps), "mean_ms": 1000 * statistics.fmean(steps), "last_loss": statistics.fmean(result["loss"][-LAST:]),
             "held_out_loss": result["held_out_loss"], "sent_bytes_per_step": result["sent_bytes_per_step"], "spread": result["spread"], "same_on_all_ranks": result["same_on_all_ranks"],
@@ -76,7 +76,7 @@ def markdown(data):
 
 
 def draw(data):
-    """Of each network a row: loss by step, loss by seconds, step times."""
+    """A row of plots for each network: loss by step, loss by seconds, step times."""
     good = [row for row in data["runs"] if "failed" not in row]
     colours = plot.colours_of(METHODS)
     colours = {name: colours[name] for name in METHODS if any(row["method"] == name for row in good)}
