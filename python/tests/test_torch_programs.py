@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("unisono.torch", reason="the backend for torch is not installed", exc_type=ImportError)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODULES = {"torch_collectives_test": "bench", "torch_training_test": "bench", "compare_methods_test": "examples/torch"}
+MODULES = {"torch_collectives_test": "bench", "torch_training_test": "bench", "compare_methods_test": "research/torch"}
 
 LONG = {"test_hosts_train_and_are_gone_afterwards", "test_the_long_run_compares_what_there_is", "test_over_links_that_lose_packets_all_end_with_the_same_parameters",
         "test_over_thin_links_codecs_send_less", "test_ended_from_outside_it_removes_its_hosts", "test_killed_it_leaves_no_ranks", "test_a_short_run_is_right_and_writes_its_results"}
