@@ -189,8 +189,8 @@ class UNISONO_EXPORT DropCompute {
   DropReport total() const;
   // At the end: what was not told of yet becomes a window. All ranks call it, between two steps. Returns total().
   Result<DropReport> finish();
-  // step,rank,wall_ns,end_1_ns,…: what this rank recorded, as `unisono-lab drop-compute search` reads it; and the head of such a
-  // file.
+  // step,rank,wall_ns,end_1_ns,…: what this rank recorded, as `unisono-lab drop-compute search` reads it; and the head of such
+  // a file.
   std::string recorded() const;
   static std::string recorded_head(uint32_t micro_batches);
 

@@ -43,16 +43,16 @@ void BandwidthMeter::judge() {
   const auto out = sorted[sorted.size() / 2];
   sending_rate_ = sorted.back();
   const auto rate = receiving_.empty() ? out : std::min(out, *std::max_element(receiving_.begin(), receiving_.end()));
-  if (rate <= 0 || (told_ > 0 && rate < told_ * hysteresis && rate > told_ / hysteresis)) return;
+  if (rate <= 0 || (reported_ > 0 && rate < reported_ * hysteresis && rate > reported_ / hysteresis)) return;
   const auto power = std::exp2(std::round(std::log2(rate)));
-  if (power == told_) return;
-  told_ = power;
-  news_ = true;
+  if (power == reported_) return;
+  reported_ = power;
+  changed_ = true;
 }
 
 std::optional<double> BandwidthMeter::take_news() {
-  if (!std::exchange(news_, false)) return std::nullopt;
-  return told_;
+  if (!std::exchange(changed_, false)) return std::nullopt;
+  return reported_;
 }
 
 }  // namespace unisono

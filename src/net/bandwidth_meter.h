@@ -44,8 +44,8 @@ class BandwidthMeter {
   uint64_t sent_ = 0, received_ = 0;        // when the window began
   bool waited_ = false;                     // since the window began
   std::deque<double> sending_, receiving_;  // bytes/s of the newest windows that count
-  double sending_rate_ = 0, told_ = 0;
-  bool news_ = false;
+  double sending_rate_ = 0, reported_ = 0;
+  bool changed_ = false;
 };
 
 }  // namespace unisono

@@ -23,7 +23,7 @@ struct Line {
 
 }  // namespace
 
-TEST(BandwidthMeter, a_line_that_is_full_is_told_as_a_power_of_two) {
+TEST(BandwidthMeter, a_full_line_is_reported_as_a_power_of_two) {
   Line line;
   line.run(second, 120e6, 125e6, true);
   EXPECT_EQ(line.meter.take_news(), 1 << 27);

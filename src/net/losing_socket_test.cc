@@ -41,7 +41,7 @@ std::vector<uint32_t> pass(const PurposeLoss& loss, uint32_t count) {
   return inbox.numbers;
 }
 
-TEST(LosingSocket, loses_the_share_that_it_was_told) {
+TEST(LosingSocket, loses_the_configured_share) {
   for (const uint32_t per_mille : {0u, 1u, 100u, 999u}) {
     constexpr uint32_t count = 100'000;
     const double p = per_mille / 1000.0;

@@ -58,7 +58,7 @@ class Client {
 
  private:
   void on_message(const Message& message);
-  void give_up(Phase phase, Status why);
+  void fail(Phase phase, Status why);
 
   Hello hello_;
   Nanos deadline_;

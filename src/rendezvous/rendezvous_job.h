@@ -67,7 +67,7 @@ class Job {
   Nanos since = 0;          // time of the first registration, or of the forming
   Status verdict;           // failed: the reason
   uint32_t told = 0;        // failed: how many processes know the reason
-  Connection attender = 0;  // running: connection that gets announcements of joiners; 0: none
+  Connection attending_member = 0;  // running: connection that gets announcements of joiners; 0: none
   Hello attending;          // running: the hello of the attending rank
   std::map<PeerId, Joiner> joiners;
   const std::map<Rank, Registration>& members() const { return members_; }

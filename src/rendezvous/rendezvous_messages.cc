@@ -75,7 +75,7 @@ Result<Hello> decode_hello(ByteView payload, uint16_t protocol) {
   if (!reader.ok()) return corrupt("hello: cut or over a limit in version, host, pid or job");
   if (protocol != protocol_version) return hello;
   const auto role = reader.read<uint8_t>();
-  if (role > static_cast<uint8_t>(Role::attender)) return corrupt("hello: role " + std::to_string(role));
+  if (role > static_cast<uint8_t>(Role::attending_member)) return corrupt("hello: role " + std::to_string(role));
   hello.role = static_cast<Role>(role);
   hello.world_size = reader.read<uint32_t>();
   hello.remaining_ms = reader.read<uint32_t>();

@@ -42,7 +42,7 @@ enum class Kind : uint16_t {
 enum class Role : uint8_t {
   member = 0,   // one of world_size ranks that form a new group
   joiner = 1,   // waits for a running group
-  attender = 2  // the member of a running group that answers joiners
+  attending_member = 2  // the member of a running group that answers joiners
 };
 
 struct Hello {
@@ -52,10 +52,10 @@ struct Hello {
   std::string job;
   Role role = Role::member;
   uint32_t world_size = 0;    // member
-  uint32_t remaining_ms = 0;  // how long the process will wait; 0 = for ever (attender)
+  uint32_t remaining_ms = 0;  // how long the process will wait; 0 = for ever (attending_member)
   std::string transport;      // "auto", "shm", "tcp"
-  uint32_t epoch = 0;         // attender: from its roster
-  RosterKey key{};            // attender: from its roster
+  uint32_t epoch = 0;         // attending_member: from its roster
+  RosterKey key{};            // attending_member: from its roster
   MemberRecord member;
   uint16_t protocol = protocol_version;  // from the envelope
 };

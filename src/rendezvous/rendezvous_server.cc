@@ -17,7 +17,7 @@ std::string describe(const Hello& hello, const std::string& from) {
   switch (hello.role) {
     case Role::member: return "rank " + std::to_string(hello.member.rank) + " (" + where + ")";
     case Role::joiner: return "joiner (" + where + ")";
-    case Role::attender: return "attending rank " + std::to_string(hello.member.rank) + " (" + where + ")";
+    case Role::attending_member: return "attending rank " + std::to_string(hello.member.rank) + " (" + where + ")";
   }
   return where;
 }
@@ -50,7 +50,7 @@ void Server::received(Connection connection, ByteView bytes, Nanos now) {
   for (;;) {
     auto& peer = it->second;  // handlers erase no peer; only disconnected() does
     if (peer.kind == Peer::Kind::closing) return;
-    const auto message = peer.stream.next(peer.kind == Peer::Kind::attender ? message_bytes_max : hello_bytes_max);
+    const auto message = peer.stream.next(peer.kind == Peer::Kind::attending_member ? message_bytes_max : hello_bytes_max);
     if (!message) {
       if (peer.stream.fault() != StreamFault::none) on_fault(connection, peer);
       return;
@@ -62,7 +62,7 @@ void Server::received(Connection connection, ByteView bytes, Nanos now) {
 void Server::on_fault(Connection connection, Peer& peer) {
   const bool http = guess_program(peer.stream.start()) == "an HTTP client";
   ++(http ? counters_.http : counters_.garbage);
-  say(ServerNews::Kind::refused, peer.job,
+  say(ServerEvent::Kind::refused, peer.job,
       peer.from + ": " + (http ? "an HTTP client" : std::string("not our protocol (") + name(peer.stream.fault()) + ")"));
   if (peer.kind != Peer::Kind::unauthenticated) {
     refuse(connection, {Code::corrupt, std::string("the stream broke at the rendezvous server: ") + name(peer.stream.fault())});
@@ -83,7 +83,7 @@ void Server::on_message(Connection connection, Peer& peer, const Message& messag
     return on_hello(connection, peer, *hello, now);
   }
   const auto job = jobs_.find(peer.job);
-  if (message.kind == Kind::answer && peer.kind == Peer::Kind::attender && job != jobs_.end()) {
+  if (message.kind == Kind::answer && peer.kind == Peer::Kind::attending_member && job != jobs_.end()) {
     auto answer = decode_answer(message.payload);
     if (!answer.ok()) return refuse(connection, answer.status());
     return on_answer(job->second, *answer);
@@ -105,13 +105,13 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
                                          " serves job '" + settings_.only_job +
                                          "' at this address: two jobs need two ports (or a standalone `unisono rendezvous`)"});
   }
-  const bool again = peer.kind == Peer::Kind::attender && hello.role == Role::attender && hello.job == peer.job;
+  const bool again = peer.kind == Peer::Kind::attending_member && hello.role == Role::attending_member && hello.job == peer.job;
   if (peer.kind != Peer::Kind::unauthenticated && !again)
     return refuse(connection, {Code::corrupt, "a second hello on one connection"});
   switch (hello.role) {
     case Role::member: return on_member(connection, peer, hello, now);
     case Role::joiner: return on_joiner(connection, peer, hello, now);
-    case Role::attender: return on_attender(connection, peer, hello, now);
+    case Role::attending_member: return on_attender(connection, peer, hello, now);
   }
 }
 
@@ -149,7 +149,7 @@ void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Na
   peer.job = hello.job;
   peer.deadline = never;
   send(connection, encode(Welcome{settings_.identity, library_version}));
-  say(ServerNews::Kind::registered, hello.job,
+  say(ServerEvent::Kind::registered, hello.job,
       describe(hello, peer.from) + ", " + std::to_string(job->members().size()) + " of " + std::to_string(hello.world_size));
   if (job->complete()) form(*job, now);
 }
@@ -159,18 +159,18 @@ void Server::form(Job& job, Nanos now) {
   const auto table = std::make_shared<const Bytes>(encode_table(roster));
   for (const auto& [rank, registration] : job.members()) {
     auto& peer = peers_.at(registration.connection);
-    peer.kind = rank == 0 ? Peer::Kind::attender : Peer::Kind::closing;
+    peer.kind = rank == 0 ? Peer::Kind::attending_member : Peer::Kind::closing;
     send_shared(registration.connection, table, rank != 0);
   }
   const auto& first = job.members().at(0);
   job.phase = Job::Phase::running;
-  job.attender = first.connection;
+  job.attending_member = first.connection;
   job.attending = first.hello;
   job.attending.epoch = roster.epoch;
   job.attending.key = roster.key;
   job.since = now;
   job.forget_members();
-  say(ServerNews::Kind::formed, job.name(), std::to_string(roster.members.size()) + " ranks");
+  say(ServerEvent::Kind::formed, job.name(), std::to_string(roster.members.size()) + " ranks");
   announce(job);
 }
 
@@ -183,7 +183,7 @@ void Server::fail(Job& job, const Status& why, Nanos now) {
   job.phase = settings_.keep_verdicts ? Job::Phase::failed : Job::Phase::idle;
   job.verdict = why;
   job.since = now;
-  say(ServerNews::Kind::failed, job.name(), why.message());
+  say(ServerEvent::Kind::failed, job.name(), why.message());
 }
 
 void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
@@ -208,20 +208,20 @@ void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Na
   peer.id = hello.member.id;
   peer.deadline = never;
   send(connection, encode(Welcome{settings_.identity, library_version}));
-  say(ServerNews::Kind::joiner, hello.job, describe(hello, peer.from));
+  say(ServerEvent::Kind::joiner, hello.job, describe(hello, peer.from));
   announce(*job);
 }
 
 // Announces every new joiner to the attending rank, and refuses those that run another version.
 void Server::announce(Job& job) {
-  if (job.phase != Job::Phase::running || job.attender == 0) return;
+  if (job.phase != Job::Phase::running || job.attending_member == 0) return;
   std::vector<PeerId> unfit;
   for (auto& [id, joiner] : job.joiners) {
     if (joiner.hello.version != job.attending.version) {
       unfit.push_back(id);
     } else if (!joiner.announced) {
       joiner.announced = true;
-      send(job.attender, encode_joiner(joiner.hello.member));
+      send(job.attending_member, encode_joiner(joiner.hello.member));
     }
   }
   for (const auto& id : unfit) {
@@ -242,24 +242,24 @@ void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, 
                      {Code::invalid, "job '" + hello.job + "' is being formed anew; the running group of " +
                                          label(hello.member) + " cannot be attended here"});
   }
-  const bool rival = job->phase == Job::Phase::running && job->attender != connection;
+  const bool rival = job->phase == Job::Phase::running && job->attending_member != connection;
   if (rival && (hello.key != job->attending.key || hello.epoch <= job->attending.epoch)) {
     return turn_away(connection, hello,
                      {Code::invalid, "job '" + hello.job + "' is attended already, by " + label(job->attending.member) +
                                          " at epoch " + std::to_string(job->attending.epoch)});
   }
   if (rival)
-    refuse(job->attender, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) + " at epoch " +
+    refuse(job->attending_member, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) + " at epoch " +
                                                 std::to_string(hello.epoch) + " now"});
-  if (peer.kind != Peer::Kind::attender) {
+  if (peer.kind != Peer::Kind::attending_member) {
     send(connection, encode(Welcome{settings_.identity, library_version}));
     for (auto& [id, joiner] : job->joiners) joiner.announced = false;
   }
   if (job->phase != Job::Phase::running) job->since = now;
   job->phase = Job::Phase::running;
-  job->attender = connection;
+  job->attending_member = connection;
   job->attending = hello;
-  peer.kind = Peer::Kind::attender;
+  peer.kind = Peer::Kind::attending_member;
   peer.job = hello.job;
   peer.deadline = never;
   announce(*job);
@@ -284,15 +284,15 @@ void Server::disconnected(Connection connection, Nanos now) {
   if (found == jobs_.end()) return;
   Job& job = found->second;
   if (job.remove(connection)) {
-    say(ServerNews::Kind::ended, peer.job, peer.from + " left before the group was formed");
+    say(ServerEvent::Kind::ended, peer.job, peer.from + " left before the group was formed");
     if (job.members().empty()) job.phase = Job::Phase::idle;
   }
   take_back_joiner(job, connection, peer.id);
-  if (job.attender == connection) {
-    job.attender = 0;
+  if (job.attending_member == connection) {
+    job.attending_member = 0;
     job.phase = Job::Phase::idle;
     for (auto& [id, waiting] : job.joiners) waiting.announced = false;
-    say(ServerNews::Kind::ended, peer.job, "the attending rank left, " + label(job.attending.member));
+    say(ServerEvent::Kind::ended, peer.job, "the attending rank left, " + label(job.attending.member));
   }
   drop_if_idle(peer.job);
 }
@@ -301,7 +301,7 @@ void Server::disconnected(Connection connection, Nanos now) {
 void Server::take_back_joiner(Job& job, Connection connection, const PeerId& id) {
   const auto joiner = job.joiners.find(id);
   if (joiner == job.joiners.end() || joiner->second.connection != connection) return;
-  if (joiner->second.announced && job.attender != 0) send(job.attender, encode_joiner_gone(id));
+  if (joiner->second.announced && job.attending_member != 0) send(job.attending_member, encode_joiner_gone(id));
   job.joiners.erase(joiner);
 }
 
@@ -310,7 +310,7 @@ void Server::woke(Nanos now) {
     if (peer.kind != Peer::Kind::unauthenticated || peer.deadline > now) continue;
     ++counters_.silent;
     peer.kind = Peer::Kind::closing;
-    say(ServerNews::Kind::refused, "", peer.from + ": said nothing for " + seconds_text(settings_.unauthenticated_timeout));
+    say(ServerEvent::Kind::refused, "", peer.from + ": said nothing for " + seconds_text(settings_.unauthenticated_timeout));
     send_shared(connection, nullptr, true);
   }
   std::vector<std::string> touched;
@@ -386,7 +386,7 @@ void Server::turn_away(Connection to, const Hello& hello, const Status& why) {
   ++counters_.refused;
   const auto it = peers_.find(to);
   const std::string who = describe(hello, it == peers_.end() ? std::string("?") : it->second.from);
-  say(ServerNews::Kind::refused, hello.job, who + ": " + why.message());
+  say(ServerEvent::Kind::refused, hello.job, who + ": " + why.message());
   // Missing ranks are often among the refused processes, so the job's error names those, too.
   const auto job = jobs_.find(settings_.only_job.empty() ? hello.job : settings_.only_job);
   if (job != jobs_.end())

@@ -39,7 +39,7 @@ struct ServerSend {
   bool close = false;
 };
 
-struct ServerNews {
+struct ServerEvent {
   enum class Kind : uint8_t { registered, formed, failed, joiner, refused, ended };
   Kind kind = Kind::registered;
   std::string job;
@@ -69,14 +69,14 @@ class Server {
   void shut_down(const Status& why, Nanos now);
 
   std::vector<ServerSend> take_sends() { return std::exchange(sends_, {}); }
-  std::vector<ServerNews> take_news() { return std::exchange(news_, {}); }
+  std::vector<ServerEvent> take_events() { return std::exchange(events_, {}); }
   const ServerCounters& counters() const { return counters_; }
   // The job, if the server has it.
   const Job* job(const std::string& name) const;
 
  private:
   struct Peer {
-    enum class Kind : uint8_t { unauthenticated, member, joiner, attender, closing };
+    enum class Kind : uint8_t { unauthenticated, member, joiner, attending_member, closing };
     Kind kind = Kind::unauthenticated;
     std::string from;
     std::string job;
@@ -103,13 +103,13 @@ class Server {
   void refuse(Connection to, const Status& why);
   void take_back_joiner(Job& job, Connection connection, const PeerId& id);
   void turn_away(Connection to, const Hello& hello, const Status& why);
-  void say(ServerNews::Kind kind, const std::string& job, std::string text) { news_.push_back({kind, job, std::move(text)}); }
+  void say(ServerEvent::Kind kind, const std::string& job, std::string text) { events_.push_back({kind, job, std::move(text)}); }
 
   ServerSettings settings_;
   std::map<Connection, Peer> peers_;
   std::map<std::string, Job> jobs_;
   std::vector<ServerSend> sends_;
-  std::vector<ServerNews> news_;
+  std::vector<ServerEvent> events_;
   ServerCounters counters_;
 };
 

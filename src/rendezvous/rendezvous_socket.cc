@@ -173,7 +173,7 @@ void RendezvousSession::State::pump(Nanos now) {
     if (dialing()) dialer->poll(now);
     if (server) {
       server->poll(now);
-      (void)server->machine().take_news();
+      (void)server->machine().take_events();
     }
   }
 }
@@ -250,7 +250,7 @@ Status RendezvousSession::State::too_late(Nanos now) const {
 void RendezvousSession::State::drain(Nanos until) {
   for (Nanos now = monotonic_now(); server && now < until; now = monotonic_now()) {
     server->poll(now);
-    (void)server->machine().take_news();
+    (void)server->machine().take_events();
     const auto* job = server->machine().job(options.job);
     if (job == nullptr || (job->told >= options.world_size && server->flushed())) return;
     wait(now, until);

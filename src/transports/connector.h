@@ -32,7 +32,7 @@ struct LinkRequest {
   // If true, a dial ends as soon as every endpoint has refused it: nobody listens there, or another process does. Then
   // Sink::lost says peer_lost (the process is gone). It says unavailable for a peer that does not answer in time or accepts
   // nobody.
-  bool give_up_if_refused = false;
+  bool fail_if_refused = false;
 };
 
 // Numbers inbound connections: processes that show the key of the job and that nobody added. Transport::poll calls it, and it

@@ -71,7 +71,7 @@ inline void frames_of_every_size(Cluster& cluster, bool place) {
 }
 
 inline void frames_of_every_size_are_placed_intact(Cluster& cluster) { frames_of_every_size(cluster, true); }
-inline void frames_of_every_size_are_lent_intact(Cluster& cluster) { frames_of_every_size(cluster, false); }
+inline void frames_of_every_size_come_intact_as_views(Cluster& cluster) { frames_of_every_size(cluster, false); }
 
 inline void unaligned_payloads_arrive_intact(Cluster& cluster) {
   Players players(cluster);
@@ -119,7 +119,7 @@ inline void headers_arrive_as_they_were_sent(Cluster& cluster) {
 
 // next() shows repeatedly whether the next frame is the expected one. take_next() takes that frame alone, and the rest is left
 // to poll. A transport that does not look ahead never finds it.
-inline void what_is_looked_at_is_what_comes(Cluster& cluster) {
+inline void next_shows_the_frame_that_arrives(Cluster& cluster) {
   Players players(cluster);
   auto& transport = cluster.at(1);
   const Bytes payloads[] = {pattern(100, test_seed()), {}, pattern(5000, test_seed() + 1)};

@@ -63,7 +63,7 @@ inline void pending_sends_are_reported_before_lost(Cluster& cluster) {
   EXPECT_EQ(players[0].sent_ids.size(), pending.size());
 }
 
-inline void who_closes_hears_nothing_more(Cluster& cluster) {
+inline void no_upcall_follows_close(Cluster& cluster) {
   Players players(cluster);
   cluster.at(0).close(1);
   ASSERT_TRUE(players.until([&] { return !players[1].losses.empty(); }));

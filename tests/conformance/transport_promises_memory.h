@@ -123,7 +123,7 @@ inline void an_abandoned_slot_is_free_again(Cluster& cluster) {
   if (slot) cluster.at(0).abandon(slot);
 }
 
-inline void lent_views_stay_intact_and_are_released_in_any_order(Cluster& cluster) {
+inline void views_stay_intact_and_are_released_in_any_order(Cluster& cluster) {
   Players players(cluster);
   Random random(test_seed());
   players[1].keep_views = true;

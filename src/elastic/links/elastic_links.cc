@@ -20,7 +20,7 @@ Result<std::unique_ptr<ElasticLinks>> ElasticLinks::make(const LinksOptions& opt
   if (!transport.ok()) return transport.status();
   std::unique_ptr<ElasticLinks> links(new ElasticLinks(options, std::move(*key)));
   links->transport_ = std::move(*transport);
-  links->transport_->welcome(*links);
+  links->transport_->accept_inbound(*links);
   links->transport_->set_job(links->key_.job());
   return links;
 }
@@ -249,7 +249,7 @@ void ElasticLinks::dial(ElasticConnection& connection, Nanos now) {
   request.label = label(connection);
   request.endpoints = connection.addresses;
   request.dial = true;
-  request.give_up_if_refused = true;
+  request.fail_if_refused = true;
   request.deadline = now + (connection.loss ? std::min(options_.dial_timeout, redial_patience) : options_.dial_timeout);
   if (connection.loss) {
     // Only there it was for certain: at other addresses of its own somebody else may be found, seen from here, and say nothing

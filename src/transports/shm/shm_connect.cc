@@ -147,14 +147,14 @@ void ShmTransport::step_dial(Link& link, Sink& sink) {
     auto socket = shm::dial(link.socket_name);
     if (!socket) return lose(link, {Code::unavailable, label + ": " + socket.status().message() + " (shm)"}, sink);
     if (!*socket) {
-      link.trouble = "its listener is busy";
+      link.last_error = "its listener is busy";
       return;
     }
     link.socket = std::move(*socket);
   }
   if (!link.greeted) {
     link.greeted = true;
-    link.trouble = "no answer to the hello";
+    link.last_error = "no answer to the hello";
     const Status status = shm::send_hello(link.socket.get(), make_hello(link), host_.arena.memfd(), bell_.get());
     if (!status.ok() || !watch(link.socket.get(), link_tags + 2 * uint64_t{link.region}, EPOLLIN)) {
       return lose(link, {Code::unavailable, label + ": " + status.message()}, sink);
@@ -188,7 +188,7 @@ void ShmTransport::step_dial(Link& link, Sink& sink) {
 void ShmTransport::step_wait(Link& link, Sink& sink) {
   auto arrival = reception_.take(link.request.id, key_);
   if (!arrival) {
-    link.trouble = "it did not connect";
+    link.last_error = "it did not connect";
     return;
   }
   const int socket = arrival->socket.get();
@@ -209,7 +209,7 @@ void ShmTransport::step_connecting(Link& link, Nanos now, Sink& sink) {
     peers_[link.request.peer].state = LinkState::up;
     sink.credit(link.request.peer);
   } else if (link.stage == Link::Stage::connecting && now >= link.request.deadline) {
-    const std::string why = has_key_ ? link.trouble : "the job's key is not known yet";
+    const std::string why = has_key_ ? link.last_error : "the job's key is not known yet";
     lose(link,
          {Code::unavailable, link.request.label + ": no shared-memory link in time; tried @" + link.socket_name + ": " + why},
          sink);
@@ -296,7 +296,7 @@ void ShmTransport::close(PeerIndex peer) {
 // Stops reading the peer's memory when no view of it is left. True if the peer has stopped reading ours, too.
 bool ShmTransport::may_reap(Link& link) {
   if (link.stage != Link::Stage::ended) return false;
-  if (link.inbound && link.inbound->lent() > 0) return false;
+  if (link.inbound && link.inbound->views_out() > 0) return false;
   if (link.reading) {
     link.reading = false;
     if (link.socket) (void)::shutdown(link.socket.get(), SHUT_WR);

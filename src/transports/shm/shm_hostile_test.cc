@@ -119,7 +119,7 @@ TEST(ShmHostile, pieces_of_nothing) {
   attack.push(with_payload(0), CellType::first, make_ref(Place::large, 0));
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, one_slot_lent_without_end) {
+TEST(ShmHostile, one_slot_given_out_without_end) {
   Attack attack;
   attack.victim.keep_views = true;
   for (int i = 0; i < 400; ++i) attack.push(with_payload(10), CellType::whole, make_ref(Place::small, 0));

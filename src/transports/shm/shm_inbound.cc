@@ -87,7 +87,7 @@ bool Inbound::find_payload(uint32_t ref, uint32_t bytes, View& view, const char*
   why = "payload larger than its slot";
   if (bytes == 0 || bytes > peer.slot_bytes(ref_place(ref))) return false;
   why = "more slots in use than the limit";
-  if (lent_ >= host_.arena.geometry().release_entries) return false;
+  if (views_out_ >= host_.arena.geometry().release_entries) return false;
   view = {.data = peer.slot(ref_place(ref), ref_index(ref)), .bytes = bytes, .handle = slot_handle(memory_.region, ref)};
   return true;
 }
@@ -97,7 +97,7 @@ bool Inbound::take_whole(Sink& sink) {
   const char* why = nullptr;
   if (!find_payload(entry_.ref, entry_.header.payload_bytes, view, why)) return refuse(FrameFault::payload_bytes, why);
   if (!payload_intact(entry_.header, view.data)) return true;
-  lent_ += view.handle != 0;
+  views_out_ += view.handle != 0;
   count(entry_.header.payload_bytes);
   sink.received(from_, entry_.header, view);
   return true;
@@ -192,8 +192,8 @@ void Inbound::give_back(uint32_t ref) {
 }
 
 void Inbound::release(uint32_t ref) {
-  UNISONO_CHECK(lent_ > 0);
-  --lent_;
+  UNISONO_CHECK(views_out_ > 0);
+  --views_out_;
   give_back(ref);
 }
 

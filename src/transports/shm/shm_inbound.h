@@ -38,7 +38,7 @@ class Inbound {
   // Ends all upcalls.
   void stop();
   // How many views of the peer's slots the sink still holds.
-  uint32_t lent() const { return lent_; }
+  uint32_t views_out() const { return views_out_; }
   const char* fault() const { return fault_; }
   uint64_t received_bytes() const { return received_bytes_; }
 
@@ -78,7 +78,7 @@ class Inbound {
   bool stalled_ = false;      // entry_ waits for memory
   size_t stalled_bytes_ = 0;  // bytes that the sink holds of the pool; returning some of them makes memory for it
   bool stopped_ = false;
-  uint32_t lent_ = 0;
+  uint32_t views_out_ = 0;
   const char* fault_ = nullptr;
   uint64_t received_bytes_ = 0;
 };

@@ -206,7 +206,7 @@ TEST(ShmProcess, a_stopped_peer_harms_nobody_and_goes_on_when_woken) {
   EXPECT_EQ(other.wait(), 0);
 }
 
-TEST(ShmProcess, who_slept_through_its_removal_finds_only_what_was_meant_for_it) {
+TEST(ShmProcess, a_process_that_slept_through_its_removal_finds_only_frames_for_it) {
   TestNode parent;
   const Bytes meant = pattern(80'000, 7);
   Child child(parent, 1, [&](TestNode& node) {

@@ -46,7 +46,7 @@ struct Arrived {
   PeerIndex from = 0;
   FrameHeader header;
   Bytes payload;
-  bool lent = false;
+  bool views_out = false;
 };
 
 class TestNode : public Sink {

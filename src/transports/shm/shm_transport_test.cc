@@ -38,7 +38,7 @@ TEST(ShmTransport, payloads_of_every_size_arrive_intact_without_a_place) {
     ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == 1; }));
     ASSERT_TRUE(run_until({&pair.a}, [&] { return at_once || (!pair.a.sent_ids.empty() && pair.a.sent_ids.back() == id); }));
     EXPECT_EQ(pair.b.arrived[0].header.operation, id);
-    EXPECT_EQ(pair.b.arrived[0].lent, size > 0);
+    EXPECT_EQ(pair.b.arrived[0].views_out, size > 0);
     EXPECT_TRUE(pair.b.arrived[0].payload == payload);
   }
 }
@@ -53,7 +53,7 @@ TEST(ShmTransport, payloads_beyond_a_slot_land_where_the_sink_says) {
     pair.b.on_place = [&](PeerIndex, const FrameHeader&) { return target.data() + 1; };
     pair.a.transport->send(1, data_header(size), std::span(payload).subspan(3), 1);
     ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == 1; }));
-    EXPECT_FALSE(pair.b.arrived[0].lent);
+    EXPECT_FALSE(pair.b.arrived[0].views_out);
     EXPECT_TRUE(std::equal(target.begin() + 1, target.end(), payload.begin() + 3));
   }
   EXPECT_EQ(pair.b.places, 3);
@@ -151,7 +151,7 @@ TEST(ShmTransport, contributions_block_neither_results_nor_other_peers) {
   EXPECT_TRUE(nodes[1].arrived[16].payload == payload);
 }
 
-TEST(ShmTransport, credit_is_told_when_a_refused_slot_is_there_again) {
+TEST(ShmTransport, credit_returns_when_a_refused_slot_is_free_again) {
   Pair pair;
   pair.b.keep_views = true;
   const PeerIndex to[] = {1};
@@ -290,7 +290,7 @@ TEST(ShmTransport, memory_of_an_ended_link_is_kept_while_the_peer_looks_at_it) {
     pair.a.transport->send(2, data_header(i), pattern(100'000, 100 + i), i);
     pair.a.poll(), c.poll();
   }
-  EXPECT_EQ(std::memcmp(pair.b.views[0].data, payload.data(), payload.size()), 0) << "overwritten while lent";
+  EXPECT_EQ(std::memcmp(pair.b.views[0].data, payload.data(), payload.size()), 0) << "overwritten while views_out";
   pair.b.transport->release(pair.b.views[0]);
   ASSERT_TRUE(run_until({&pair.a, &pair.b},
                         [&] { return pair.a.transport->regions_in_use() == 1 && pair.b.transport->regions_in_use() == 0; }));

@@ -90,7 +90,7 @@ int TcpDialer::open_socket(const TcpAddress& address, Descriptor& socket) const 
 }
 
 void TcpDialer::start(size_t candidate, uint16_t stream) {
-  state_[candidate].turned_away = false;
+  state_[candidate].refused_everywhere = false;
   Attempt attempt;
   attempt.candidate = candidate;
   attempt.stream = stream;
@@ -112,23 +112,23 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, std::string why) {
 }
 
 TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
-  state_[attempt.candidate].turned_away = error == ECONNREFUSED;
+  state_[attempt.candidate].refused_everywhere = error == ECONNREFUSED;
   return failed(attempt, error_text(error));
 }
 
 TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
   if (!attempt.socket.open()) return Outcome::failed;
-  if (attempt.phase == Phase::replying) return hear_reply(attempt);
+  if (attempt.phase == Phase::replying) return read_reply(attempt);
   pollfd ready{attempt.socket.get(), POLLOUT, 0};
   if (::poll(&ready, 1, 0) <= 0) return Outcome::pending;
   int error = 0;
   socklen_t bytes = sizeof error;
   if (::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
   if (error != 0) return failed(attempt, error);
-  return say_hello(attempt);
+  return send_hello(attempt);
 }
 
-TcpDialer::Outcome TcpDialer::say_hello(Attempt& attempt) {
+TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
   auto hello = request_.hello;
   hello.stream_index = attempt.stream;
   seal_hello(hello);
@@ -139,10 +139,10 @@ TcpDialer::Outcome TcpDialer::say_hello(Attempt& attempt) {
   state_[attempt.candidate].progress = "connected, but no reply to the hello";
   attempt.phase = Phase::replying;
   rewatch(request_.epoll, attempt.socket.get(), EPOLLIN, 0);
-  return hear_reply(attempt);
+  return read_reply(attempt);
 }
 
-TcpDialer::Outcome TcpDialer::hear_reply(Attempt& attempt) {
+TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt) {
   auto& reply = attempt.answer.reply;
   const bool whole = attempt.answer_bytes >= sizeof reply;
   auto place = std::as_writable_bytes(std::span(&attempt.answer, 1))
@@ -157,10 +157,10 @@ TcpDialer::Outcome TcpDialer::hear_reply(Attempt& attempt) {
   if (attempt.answer_bytes == sizeof attempt.answer) return introduced(attempt);
   if (!is_reply(reply)) return failed(attempt, "another program answers there, not Unisono");
   if (reply.accepted == 1) return Outcome::accepted;
-  if (reply.reason == TcpRefusal::introduction) return whole ? Outcome::pending : hear_reply(attempt);
+  if (reply.reason == TcpRefusal::introduction) return whole ? Outcome::pending : read_reply(attempt);
   auto& candidate = state_[attempt.candidate];
   candidate.hopeless = reply.reason == TcpRefusal::version || reply.reason == TcpRefusal::other_job;
-  candidate.turned_away = candidate.hopeless || reply.reason == TcpRefusal::other_process;
+  candidate.refused_everywhere = candidate.hopeless || reply.reason == TcpRefusal::other_process;
   return failed(attempt, std::string("refused: ") + name(reply.reason));
 }
 
@@ -217,8 +217,8 @@ bool TcpDialer::hopeless() const {
   return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.hopeless; });
 }
 
-bool TcpDialer::turned_away() const {
-  return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.turned_away; });
+bool TcpDialer::refused_everywhere() const {
+  return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.refused_everywhere; });
 }
 
 std::string TcpDialer::failures() const {

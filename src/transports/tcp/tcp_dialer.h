@@ -48,7 +48,7 @@ class TcpDialer {
   // No address can ever work.
   bool hopeless() const;
   // Every address refused: nobody listens there, or another process does.
-  bool turned_away() const;
+  bool refused_everywhere() const;
   // "10.0.0.1:4: connection refused; [::1]:4: no answer".
   std::string failures() const;
   Nanos next_deadline() const { return next_event_; }
@@ -68,15 +68,15 @@ class TcpDialer {
     std::string error{};
     const char* progress = "not tried yet";
     bool hopeless = false;
-    bool turned_away = false;  // by the last try
+    bool refused_everywhere = false;  // by the last try
   };
   enum class Outcome : uint8_t { pending, accepted, failed };
 
   void start(size_t candidate, uint16_t stream);
   int open_socket(const TcpAddress& address, Descriptor& socket) const;
   Outcome advance(Attempt& attempt);
-  Outcome say_hello(Attempt& attempt);
-  Outcome hear_reply(Attempt& attempt);
+  Outcome send_hello(Attempt& attempt);
+  Outcome read_reply(Attempt& attempt);
   Outcome introduced(Attempt& attempt);
   Outcome failed(const Attempt& attempt, std::string why);
   Outcome failed(const Attempt& attempt, int error);

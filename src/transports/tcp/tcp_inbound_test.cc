@@ -33,8 +33,8 @@ class InboundConnection : public TcpPair {
   void SetUp() override {
     TcpPair::SetUp();
     now = clock_now();
-    a->welcome(book_a);
-    b->welcome(book_b);
+    a->accept_inbound(book_a);
+    b->accept_inbound(book_b);
   }
   LinkRequest to_whoever(const TcpTransport& there) { return request(PeerId{}, there.endpoints(), true); }
   void dial(TcpTransport& from, const TcpTransport& to, PeerId id, PeerIndex index = 0) {
@@ -48,8 +48,8 @@ class InboundConnection : public TcpPair {
     return added == inbound ? SIZE_MAX : added ? 0 : inbound_index;
   }
   bool linked() { return up_index(*a) != SIZE_MAX && up_index(*b) != SIZE_MAX; }
-  void poll_a() { a->poll(now, *hear_a); }
-  void poll_b() { b->poll(now, *hear_b); }
+  void poll_a() { a->poll(now, *sink_a); }
+  void poll_b() { b->poll(now, *sink_b); }
   // Polls until nothing more happens while time stands still.
   void settle() {
     for (int i = 0; i < 40; ++i) poll_a(), poll_b();
@@ -66,10 +66,10 @@ class InboundConnection : public TcpPair {
   void expect_one_link() {
     ASSERT_TRUE(within(2 * second, [&] { return linked(); }));
     EXPECT_FALSE(within(2 * second, [&] { return !linked(); }));
-    expect_frame(*a, *hear_b);
-    expect_frame(*b, *hear_a);
-    EXPECT_TRUE(hear_a->losses.empty());
-    EXPECT_TRUE(hear_b->losses.empty());
+    expect_frame(*a, *sink_b);
+    expect_frame(*b, *sink_a);
+    EXPECT_TRUE(sink_a->losses.empty());
+    EXPECT_TRUE(sink_b->losses.empty());
   }
   void expect_frame(TcpTransport& from, Recorder& to) {
     const auto payload = pattern(100'000, test_seed());
@@ -96,7 +96,7 @@ TEST_F(InboundConnection, a_process_that_nobody_added_gets_a_link) {
   EXPECT_EQ(b->remote(0).bytes, 0u);
 }
 
-TEST_F(InboundConnection, whoever_listens_says_who_it_is) {
+TEST_F(InboundConnection, the_listener_answers_with_its_id) {
   ASSERT_TRUE(a->add_peer(to_whoever(*b)).ok());
   expect_one_link();
   EXPECT_EQ(book_a.answers, (std::vector{std::tuple(PeerIndex{0}, id_b, true)}));
@@ -121,7 +121,7 @@ TEST_F(InboundConnection, an_address_that_leads_to_this_process_itself_is_found_
   EXPECT_EQ(book_a.answers[0], std::tuple(PeerIndex{0}, id_a, false));
   settle();
   EXPECT_EQ(a->state(0), LinkState::unknown);
-  EXPECT_TRUE(hear_a->losses.empty());
+  EXPECT_TRUE(sink_a->losses.empty());
   EXPECT_EQ(a->counters().refused_connections, 0u);
 }
 
@@ -186,14 +186,14 @@ TEST_F(InboundConnection, a_peer_that_connects_anew_replaces_its_half_dead_link)
   ASSERT_TRUE(within(1 * second, [&] { return b->state(inbound_index) == LinkState::up; }));
   dial(*a, *b, id_b);
   EXPECT_FALSE(within(280 * millisecond, [&] { return a->state(0) == LinkState::up; }));
-  EXPECT_TRUE(hear_b->losses.empty());
+  EXPECT_TRUE(sink_b->losses.empty());
   ASSERT_TRUE(within(50 * millisecond, [&] { return a->state(0) == LinkState::up; }));
-  ASSERT_EQ(hear_b->losses[inbound_index].size(), 1u);
-  EXPECT_EQ(hear_b->losses[inbound_index][0].code(), Code::peer_lost);
-  EXPECT_NE(hear_b->losses[inbound_index][0].message().find("connected again"), std::string::npos)
-      << hear_b->losses[inbound_index][0].message();
+  ASSERT_EQ(sink_b->losses[inbound_index].size(), 1u);
+  EXPECT_EQ(sink_b->losses[inbound_index][0].code(), Code::peer_lost);
+  EXPECT_NE(sink_b->losses[inbound_index][0].message().find("connected again"), std::string::npos)
+      << sink_b->losses[inbound_index][0].message();
   EXPECT_EQ(book_b.inbound, (std::vector{id_a, id_a}));
-  expect_frame(*a, *hear_b);
+  expect_frame(*a, *sink_b);
   ASSERT_TRUE(within(1 * second, [&] { return old.closed(); }));
 }
 
@@ -218,7 +218,7 @@ TEST_F(InboundConnection, a_full_book_turns_inbound_away) {
   EXPECT_EQ(b->counters().refused_connections, 1u);
 }
 
-TEST_F(InboundConnection, who_shows_another_key_hears_neither_a_name_nor_a_yes) {
+TEST_F(InboundConnection, a_hello_with_another_key_gets_neither_an_id_nor_acceptance) {
   Unauthenticated unauthenticated(*b), namesake(*b), nobody(*b);
   unauthenticated.say(hello_from(PeerId{7, 7}, PeerId{}, job(1)));
   namesake.say(hello_from(id_b, id_b));
@@ -231,7 +231,7 @@ TEST_F(InboundConnection, who_shows_another_key_hears_neither_a_name_nor_a_yes) 
   EXPECT_TRUE(book_b.inbound.empty());
 }
 
-TEST_F(InboundConnection, who_asks_for_a_name_again_and_again_is_sent_away) {
+TEST_F(InboundConnection, repeated_hellos_without_an_id_are_refused) {
   Unauthenticated curious(*b);
   curious.say(hello_from(PeerId{7, 7}, PeerId{}));
   ASSERT_TRUE(within(1 * second, [&] {
@@ -247,9 +247,9 @@ TEST_F(InboundConnection, a_dial_that_is_refused_everywhere_ends_at_once_if_aske
   const auto nobody = transport(PeerId{9, 9})->endpoints()[0];
   // The second address listens, but as another process: the one that was there before is gone.
   auto asked = request(id_b, {nobody, a->endpoints()[0]}, true);
-  asked.give_up_if_refused = true;
+  asked.fail_if_refused = true;
   ASSERT_TRUE(a->add_peer(asked).ok());
-  ASSERT_TRUE(within(200 * millisecond, [&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(within(200 * millisecond, [&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::peer_lost);
   EXPECT_NE(loss_of_a().message().find(nobody.substr(6) + ": connection refused"), std::string::npos) << loss_of_a().message();
 }
@@ -262,16 +262,16 @@ TEST_F(InboundConnection, one_address_without_an_answer_leaves_it_open_whether_a
   ASSERT_EQ(::listen(silent.get(), 8), 0);
   const auto nobody = transport(PeerId{9, 9})->endpoints()[0];
   auto asked = request(id_b, {nobody, local_address(silent.get()).endpoint()}, true, 500 * millisecond);
-  asked.give_up_if_refused = true;
+  asked.fail_if_refused = true;
   ASSERT_TRUE(a->add_peer(asked).ok());
-  ASSERT_TRUE(within(1 * second, [&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(within(1 * second, [&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::unavailable);
 }
 
-TEST_F(InboundConnection, another_job_is_told_from_no_answer) {
+TEST_F(InboundConnection, another_job_differs_from_no_answer) {
   b->set_job(job(0x77));
   ASSERT_TRUE(a->add_peer(to_whoever(*b)).ok());
-  ASSERT_TRUE(within(1 * second, [&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(within(1 * second, [&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::invalid);
   EXPECT_NE(loss_of_a().message().find("another job"), std::string::npos) << loss_of_a().message();
 }

@@ -49,7 +49,7 @@ class TcpLink {
   bool broken_while_connecting() const;
   void start_again();
   // The id of the process that answered a dial without an id.
-  void meet(const PeerId& id) { request_.id = id; }
+  void identify_peer(const PeerId& id) { request_.id = id; }
   // Withdraws our dial in favour of the peer's.
   void yield();
 
@@ -62,8 +62,8 @@ class TcpLink {
   bool read_all(Sink& sink);
   size_t queued_frames() const;
   // Returns true once after credit() was 0 and is not any more.
-  bool take_credit_news();
-  bool credit_news() const { return credit_refused_ && state_ == LinkState::up && queued_frames() < options_.queue_frames_max; }
+  bool take_credit_returned();
+  bool credit_returned() const { return credit_refused_ && state_ == LinkState::up && queued_frames() < options_.queue_frames_max; }
   bool wants_poll() const;
   void update_interest();
 
@@ -84,8 +84,8 @@ class TcpLink {
   void lose(const Status& why, std::vector<uint64_t>& sent);
   void close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpDrain>& slow);
   // The status for Sink::lost, once.
-  std::optional<Status> take_lost_news();
-  bool lost_news() const { return lost_.has_value(); }
+  std::optional<Status> take_lost_status();
+  bool has_lost_status() const { return lost_.has_value(); }
 
   const TcpTraffic& traffic() const { return traffic_; }
   FrameFault fault() const;

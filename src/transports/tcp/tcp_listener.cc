@@ -118,7 +118,7 @@ bool TcpListener::accept_some(Nanos now) {
   bool any = false;
   for (const auto& listening : sockets_) {
     for (int i = 0; i < accepts_per_step; ++i) {
-      Visitor visitor;
+      PendingConnection visitor;
       visitor.from.bytes = sizeof visitor.from.storage;
       auto* from = reinterpret_cast<sockaddr*>(&visitor.from.storage);
       visitor.socket = Descriptor(::accept4(listening.get(), from, &visitor.from.bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -134,7 +134,7 @@ bool TcpListener::accept_some(Nanos now) {
         break;
       }
       any = true;
-      make_place(false);
+      evict_oldest(false);
       set_stream_options(visitor.socket.get());
       visitor.until = now + options_.hello_timeout;
       if (watch(epoll_, visitor.socket.get(), EPOLLIN, 0)) waiting_.push_back(std::move(visitor));
@@ -146,8 +146,8 @@ bool TcpListener::accept_some(Nanos now) {
 
 // One more connection comes: if there are too many of its kind already (unauthenticated or inbound), the oldest of them is
 // closed.
-void TcpListener::make_place(bool inbound) {
-  const auto same = [&](const Visitor& visitor) { return visitor.inbound == inbound && visitor.socket.open(); };
+void TcpListener::evict_oldest(bool inbound) {
+  const auto same = [&](const PendingConnection& visitor) { return visitor.inbound == inbound && visitor.socket.open(); };
   const auto count = static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), same));
   if (count < (inbound ? options_.inbound_max : options_.unauthenticated_max)) return;
   const auto oldest = std::find_if(waiting_.begin(), waiting_.end(), same);
@@ -157,7 +157,7 @@ void TcpListener::make_place(bool inbound) {
   // step() erases it, because it may be in the middle of the list; a closed socket counts as withdrawn.
 }
 
-TcpListener::Fate TcpListener::read(Visitor& visitor, Nanos now) {
+TcpListener::Fate TcpListener::read(PendingConnection& visitor, Nanos now) {
   if (!visitor.socket.open()) return Fate::withdrew;
   if (visitor.inbound) {
     // An inbound connection says nothing more before the reply; only its end can come.
@@ -189,14 +189,14 @@ TcpListener::Fate TcpListener::read(Visitor& visitor, Nanos now) {
     refuse(visitor, why, name(why));
     return Fate::refused;
   }
-  make_place(true);
+  evict_oldest(true);
   visitor.inbound = true;
   visitor.since = now;
   visitor.until = now + options_.inbound_timeout;
   return Fate::stays;
 }
 
-TcpListener::Fate TcpListener::judge(Visitor& visitor, Nanos now, TcpAcceptor& acceptor) {
+TcpListener::Fate TcpListener::judge(PendingConnection& visitor, Nanos now, TcpAcceptor& acceptor) {
   TcpHello hello;
   std::memcpy(&hello, visitor.bytes.data(), sizeof hello);
   const auto verdict = acceptor.judge(hello, now - visitor.since);
@@ -216,7 +216,7 @@ TcpListener::Fate TcpListener::judge(Visitor& visitor, Nanos now, TcpAcceptor& a
   return count == sizeof reply ? Fate::enters : Fate::withdrew;
 }
 
-TcpListener::Fate TcpListener::introduce(Visitor& visitor, Nanos now, const PeerId& self) {
+TcpListener::Fate TcpListener::introduce(PendingConnection& visitor, Nanos now, const PeerId& self) {
   if (std::exchange(visitor.introduced, true)) {
     refuse(visitor, TcpRefusal::other_process, "the second hello names no process, either");
     return Fate::refused;
@@ -232,7 +232,7 @@ TcpListener::Fate TcpListener::introduce(Visitor& visitor, Nanos now, const Peer
   return Fate::stays;
 }
 
-void TcpListener::refuse(Visitor& visitor, TcpRefusal why, const char* text) {
+void TcpListener::refuse(PendingConnection& visitor, TcpRefusal why, const char* text) {
   // A member that connects twice, or to two of our addresses at once, is not an unauthenticated peer.
   if (why != TcpRefusal::duplicate) {
     ++refused_;

@@ -64,7 +64,7 @@ class TcpListener {
   std::string last_refusal() const { return last_refusal_; }
 
  private:
-  struct Visitor {
+  struct PendingConnection {
     Descriptor socket;
     TcpAddress from;
     std::array<std::byte, sizeof(TcpHello)> bytes{};
@@ -82,18 +82,18 @@ class TcpListener {
   int listen_everywhere();
   int listen_at_all();
   bool accept_some(Nanos now);
-  void make_place(bool inbound);
-  Fate read(Visitor& visitor, Nanos now);
-  Fate judge(Visitor& visitor, Nanos now, TcpAcceptor& acceptor);
-  Fate introduce(Visitor& visitor, Nanos now, const PeerId& self);
-  void refuse(Visitor& visitor, TcpRefusal why, const char* text);
+  void evict_oldest(bool inbound);
+  Fate read(PendingConnection& visitor, Nanos now);
+  Fate judge(PendingConnection& visitor, Nanos now, TcpAcceptor& acceptor);
+  Fate introduce(PendingConnection& visitor, Nanos now, const PeerId& self);
+  void refuse(PendingConnection& visitor, TcpRefusal why, const char* text);
 
   TcpListenerOptions options_;
   int epoll_ = -1;
   std::vector<Descriptor> sockets_;
   Descriptor spare_;  // closed for a moment when there are no descriptors left, to accept and close a connection
   uint16_t port_ = 0;
-  std::vector<Visitor> waiting_;  // oldest first
+  std::vector<PendingConnection> waiting_;  // oldest first
   uint64_t refused_ = 0;
   std::string last_refusal_;
   bool look_again_ = false;

@@ -109,7 +109,7 @@ bool TcpSendQueue::cancel(uint64_t match, uint64_t mask) {
   return intact;
 }
 
-Bytes TcpSendQueue::last_words(bool memory_valid) const {
+Bytes TcpSendQueue::unsent_bytes(bool memory_valid) const {
   Bytes words;
   for (size_t i = 0; i < count_; ++i) {
     const auto& frame = at(i);

@@ -60,7 +60,7 @@ class TcpSendQueue {
   bool cancel(uint64_t match, uint64_t mask);
   // What the other side must still get when nothing more is sent: the rest of a half-written frame, and frames that the queue
   // owns. Leaves out the sender's memory unless memory_valid.
-  Bytes last_words(bool memory_valid) const;
+  Bytes unsent_bytes(bool memory_valid) const;
   // Drops everything; appends the ids to be reported.
   void clear(std::vector<uint64_t>& sent);
 

@@ -77,9 +77,9 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   // From now on, processes that nobody added may connect, too (a hello to PeerId{} is for any process), and links are
   // symmetric. If two processes dial each other, the connection of the smaller id survives, and no `lost` follows. A linked
   // peer that connects again replaces its link, which is lost then. A dial that meets another job or version is lost with the
-  // code invalid. Call this before any link is made; `book` must outlive the transport. Links have one stream, so that a
+  // code invalid. Call this before any link is made; `registry` must outlive the transport. Links have one stream, so that a
   // payload is placed and received before the next one is placed.
-  void welcome(InboundRegistry& book) { book_ = &book; }
+  void accept_inbound(InboundRegistry& registry) { registry_ = &registry; }
   // The remote address of this link, also after its end; empty if it was never up.
   TcpAddress remote(PeerIndex peer) const;
 
@@ -100,7 +100,7 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   // Defined in tcp_transport_inbound.cc.
   Verdict admit(const TcpHello& hello);
   std::optional<Verdict> judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited);
-  void meet(TcpLink& link, const PeerId& id);
+  void identify_peer(TcpLink& link, const PeerId& id);
 
   bool control_is_due(Nanos now);
   bool step_control(Nanos now);
@@ -122,12 +122,12 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   std::vector<InterfaceAddress> listening_;   // the part of them to listen at
   std::optional<TcpListener> listener_;
   std::optional<JobKey> job_;
-  InboundRegistry* book_ = nullptr;
+  InboundRegistry* registry_ = nullptr;
   PayloadPool pool_;
   std::vector<std::unique_ptr<TcpLink>> links_;      // by PeerIndex
   std::vector<TcpLink*> live_;                       // connecting, up, or lost and not yet reported
   std::map<PeerId, PeerIndex> by_id_;                // of live_
-  std::vector<std::unique_ptr<TcpLink>> graveyard_;  // closed during poll
+  std::vector<std::unique_ptr<TcpLink>> closed_links_;  // closed during poll
   std::vector<TcpDrain> drains_;
   std::vector<PeerIndex> over_;      // dials without an id that led to an existing link or to this process
   std::vector<uint64_t> sent_;       // ids to report

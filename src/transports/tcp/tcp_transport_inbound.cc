@@ -14,14 +14,14 @@ TcpAddress TcpTransport::remote(PeerIndex peer) const {
 TcpAcceptor::Verdict TcpTransport::judge(const TcpHello& hello, Nanos waited) {
   if (!job_) return {.wait = true};
   if (hello.key != *job_) return {.refusal = TcpRefusal::other_job};
-  if (book_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
+  if (registry_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
   if (hello.to != options_.self) return {.refusal = TcpRefusal::other_process};
-  if (book_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
+  if (registry_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
   const auto known = by_id_.find(hello.from);
-  if (known == by_id_.end()) return book_ == nullptr ? Verdict{.wait = true} : admit(hello);
+  if (known == by_id_.end()) return registry_ == nullptr ? Verdict{.wait = true} : admit(hello);
   auto& link = *links_[known->second];
   if (link.state() == LinkState::lost) return {.wait = true};  // until `lost` is reported and the peer is added again
-  if (book_ != nullptr) {
+  if (registry_ != nullptr) {
     if (const auto verdict = judge_rival(hello, link, waited)) return *verdict;
   } else {
     if (link.state() == LinkState::up) return {.refusal = TcpRefusal::duplicate};
@@ -38,7 +38,7 @@ TcpAcceptor::Verdict TcpTransport::admit(const TcpHello& hello) {
   LinkRequest inbound;
   inbound.id = hello.from;
   inbound.deadline = now_ + options_.inbound_timeout;
-  if (!book_->admit(inbound)) return {.refusal = TcpRefusal::busy};
+  if (!registry_->admit(inbound)) return {.refusal = TcpRefusal::busy};
   inbound.dial = false;
   const auto added = add_peer(inbound);
   UNISONO_CHECK(added.ok());
@@ -72,18 +72,18 @@ void TcpTransport::enter(const TcpHello& hello, Descriptor socket) {
   if (link.state() == LinkState::up) mark_up(link);
 }
 
-void TcpTransport::meet(TcpLink& link, const PeerId& id) {
+void TcpTransport::identify_peer(TcpLink& link, const PeerId& id) {
   const auto peer = link.request().peer;
   const bool goes_on = id != options_.self && !by_id_.contains(id);
   if (goes_on) {
-    link.meet(id);
+    link.identify_peer(id);
     by_id_[id] = peer;
     link.dialer->go_on();
     check_control_ = true;
   } else {
     over_.push_back(peer);
   }
-  book_->answered(peer, id, goes_on);
+  registry_->answered(peer, id, goes_on);
 }
 
 }  // namespace unisono

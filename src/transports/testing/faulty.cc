@@ -61,20 +61,20 @@ void FaultyTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint
 void FaultyTransport::close(PeerIndex peer) {
   inner_.close(peer);
   drop_held(peer);
-  const auto same = [&](const News& news) { return news.peer == peer; };
+  const auto same = [&](const LostEvent& news) { return news.peer == peer; };
   std::erase_if(breaking_, same);
-  std::erase_if(broken_news_, same);
+  std::erase_if(lost_events_, same);
   links_.erase(peer);
 }
 
 // Receiving ---------------------------------------------------------------------------------------------------------
 
-std::byte* FaultyTransport::heard_place(PeerIndex from, const FrameHeader& header) {
+std::byte* FaultyTransport::on_place(PeerIndex from, const FrameHeader& header) {
   // A frame that will be held or damaged must not land in the sink's memory yet.
   return plan_.faults_frames() || plan_.fail_receive != 0 || broken(from) ? nullptr : outer_->place(from, header);
 }
 
-void FaultyTransport::heard_frame(PeerIndex from, const FrameHeader& header, const View& view) {
+void FaultyTransport::on_frame(PeerIndex from, const FrameHeader& header, const View& view) {
   const auto drop = [&] {
     if (view.handle != 0) inner_.release(view);
   };
@@ -189,7 +189,7 @@ void FaultyTransport::deliver_copy(PeerIndex from, const FrameHeader& header, By
   outer_->received(from, header, {copies_[index].data(), copies_[index].size(), own_handle | index});
 }
 
-void FaultyTransport::heard_lost(PeerIndex peer, const Status& why) {
+void FaultyTransport::on_lost(PeerIndex peer, const Status& why) {
   auto& link = links_[peer];
   if (link.broken) return;
   link.broken = true;
@@ -206,7 +206,7 @@ void FaultyTransport::heard_lost(PeerIndex peer, const Status& why) {
   outer_->lost(peer, why);
 }
 
-void FaultyTransport::heard_credit(PeerIndex peer) {
+void FaultyTransport::on_credit(PeerIndex peer) {
   if (!broken(peer)) outer_->credit(peer);
 }
 
@@ -232,16 +232,16 @@ void FaultyTransport::drop_held(PeerIndex peer) {
 bool FaultyTransport::poll(Nanos now, Sink& sink) {
   outer_ = &sink;
   now_ = now;
-  bool any = inner_.poll(now, ear_);
+  bool any = inner_.poll(now, inner_sink_);
   any |= deliver_held();
   // Links closed in the last turn have made their last sent() upcall now.
-  for (const auto& news : std::exchange(broken_news_, {})) {
+  for (const auto& news : std::exchange(lost_events_, {})) {
     sink.lost(news.peer, news.why);
     any = true;
   }
   for (auto& news : std::exchange(breaking_, {})) {
     inner_.close(news.peer);
-    broken_news_.push_back(std::move(news));
+    lost_events_.push_back(std::move(news));
     any = true;
   }
   return any;
@@ -263,7 +263,7 @@ bool FaultyTransport::deliver_held() {
 }
 
 Nanos FaultyTransport::next_deadline() const {
-  if (!breaking_.empty() || !broken_news_.empty()) return 0;
+  if (!breaking_.empty() || !lost_events_.empty()) return 0;
   Nanos next = inner_.next_deadline();
   for (const auto& held : held_) next = std::min(next, held.passes_left == 0 ? now_ : held.due);
   return next;

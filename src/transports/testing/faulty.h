@@ -42,7 +42,7 @@ struct FaultPlan {
 // Borrows `inner`, which must outlive it and be driven only through it.
 class FaultyTransport final : public Transport {
  public:
-  FaultyTransport(Transport& inner, const FaultPlan& plan) : inner_(inner), plan_(plan), ear_(*this) {}
+  FaultyTransport(Transport& inner, const FaultPlan& plan) : inner_(inner), plan_(plan), inner_sink_(*this) {}
 
   const char* name() const override { return "faulty"; }
   size_t credit(PeerIndex peer) override { return broken(peer) ? 0 : inner_.credit(peer); }
@@ -63,7 +63,7 @@ class FaultyTransport final : public Transport {
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   int wait_handle() const override { return inner_.wait_handle(); }
-  bool arm() override { return breaking_.empty() && broken_news_.empty() && inner_.arm(); }
+  bool arm() override { return breaking_.empty() && lost_events_.empty() && inner_.arm(); }
   void disarm() override { inner_.disarm(); }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override { return "faulty " + inner_.describe(peer); }
@@ -87,30 +87,30 @@ class FaultyTransport final : public Transport {
     bool delay, reorder, duplicate, cut, corrupt_header, corrupt_payload, disconnect;
     uint64_t amount;  // random bits for faults that need a size
   };
-  struct News {
+  struct LostEvent {
     PeerIndex peer = 0;
     Status why;
   };
 
-  class Ear final : public Sink {  // the sink that inner_ gets
+  class InnerSink final : public Sink {  // the sink that inner_ gets
    public:
-    explicit Ear(FaultyTransport& owner) : owner_(owner) {}
-    std::byte* place(PeerIndex from, const FrameHeader& header) override { return owner_.heard_place(from, header); }
+    explicit InnerSink(FaultyTransport& owner) : owner_(owner) {}
+    std::byte* place(PeerIndex from, const FrameHeader& header) override { return owner_.on_place(from, header); }
     void received(PeerIndex from, const FrameHeader& header, const View& view) override {
-      owner_.heard_frame(from, header, view);
+      owner_.on_frame(from, header, view);
     }
     void sent(uint64_t id) override { owner_.outer_->sent(id); }
-    void lost(PeerIndex peer, const Status& why) override { owner_.heard_lost(peer, why); }
-    void credit(PeerIndex peer) override { owner_.heard_credit(peer); }
+    void lost(PeerIndex peer, const Status& why) override { owner_.on_lost(peer, why); }
+    void credit(PeerIndex peer) override { owner_.on_credit(peer); }
 
    private:
     FaultyTransport& owner_;
   };
 
-  std::byte* heard_place(PeerIndex from, const FrameHeader& header);
-  void heard_frame(PeerIndex from, const FrameHeader& header, const View& view);
-  void heard_lost(PeerIndex peer, const Status& why);
-  void heard_credit(PeerIndex peer);
+  std::byte* on_place(PeerIndex from, const FrameHeader& header);
+  void on_frame(PeerIndex from, const FrameHeader& header, const View& view);
+  void on_lost(PeerIndex peer, const Status& why);
+  void on_credit(PeerIndex peer);
 
   bool broken(PeerIndex peer) const;
   Choice choose(PeerIndex from, uint64_t number) const;
@@ -125,13 +125,13 @@ class FaultyTransport final : public Transport {
 
   Transport& inner_;
   FaultPlan plan_;
-  Ear ear_;
+  InnerSink inner_sink_;
   Sink* outer_ = nullptr;
   Nanos now_ = 0;
   std::map<PeerIndex, Link> links_;
   std::vector<Held> held_;
-  std::vector<News> breaking_;     // links to close in inner_ when it is not polling
-  std::vector<News> broken_news_;  // closed; their last sent() come with the next poll, then lost
+  std::vector<LostEvent> breaking_;     // links to close in inner_ when it is not polling
+  std::vector<LostEvent> lost_events_;  // closed; their last sent() come with the next poll, then lost
   std::vector<Bytes> copies_;      // lent from here; handle = own_handle | index
   std::vector<size_t> free_copies_;
   std::map<uint64_t, std::vector<PeerIndex>> slot_peers_;

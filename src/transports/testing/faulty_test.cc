@@ -168,7 +168,7 @@ TEST_F(Faulty, the_nth_commit_fails) {
   EXPECT_EQ(recorder->losses[0].size(), 1u);
 }
 
-TEST_F(Faulty, copies_that_are_lent_stay_until_released) {
+TEST_F(Faulty, copies_given_out_stay_until_released) {
   start({.duplicate = 1});
   recorder->keep_views = true;
   send(20);

@@ -27,12 +27,12 @@ TEST(UdpBatch, a_link_that_is_closed_by_the_first_of_a_batch_takes_no_other) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
-  cluster.ears[1]->on_received = [&](PeerIndex from, const FrameHeader&) { cluster.transports[1]->close(from); };
+  cluster.frame_sinks[1]->on_received = [&](PeerIndex from, const FrameHeader&) { cluster.transports[1]->close(from); };
   send_together(cluster, 10);
   // Its link is draining, so the datagrams are late and do not count as an unauthenticated peer's.
   const auto before = cluster.transports[1]->dropped(DatagramFault::late);
-  cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
-  EXPECT_EQ(cluster.ears[1]->frames.size(), 1u);
+  cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
+  EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 1u);
   EXPECT_GE(cluster.transports[1]->dropped(DatagramFault::late) - before, 9u);
 }
 
@@ -81,7 +81,7 @@ TEST_F(UdpBatchOfGroup, one_that_is_closed_by_the_first_takes_no_other) {
   sinks[1].transport = cluster.transports[1].get();
   send_ranges(10);
   const auto before = cluster.transports[1]->dropped(DatagramFault::run);
-  cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
+  cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
   EXPECT_EQ(sinks[1].calls, 1u);
   EXPECT_GE(cluster.transports[1]->dropped(DatagramFault::run) - before, 9u);
 }
@@ -104,7 +104,7 @@ TEST_F(UdpBatchOfGroup, a_forged_one_among_good_ones_is_the_only_one_that_is_dro
       cluster.network.filter = nullptr;
       cluster.network.inject(bad);
       const auto calls = sinks[1].calls, tags = cluster.transports[1]->dropped(DatagramFault::tag);
-      cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
+      cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
       EXPECT_EQ(cluster.transports[1]->dropped(DatagramFault::tag) - tags, 1u) << "datagram " << at << ", byte " << byte;
       EXPECT_GE(sinks[1].calls - calls, 9u);
       cluster.pass(50 * millisecond);

@@ -126,7 +126,7 @@ void expect_nothing_of(uint64_t datagrams) {
   Talk old_job(0x11), talk(0x5A);
   auto& network = talk.cluster.network;
   auto& victim = *talk.cluster.transports[0];
-  auto& ear = *talk.cluster.ears[0];
+  auto& ear = *talk.cluster.frame_sinks[0];
   auto corpus = talk.corpus, meant = talk.corpus;
   corpus.insert(corpus.end(), old_job.corpus.begin(), old_job.corpus.end());
   std::erase_if(meant, [&](const Flying& said) { return said.to.to_string() != talk.cluster.endpoint(0); });
@@ -232,16 +232,16 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
     std::copy(payload.begin(), payload.end(), datagram.bytes.begin() + sizeof header);
     datagram.at = cluster.network.now += microsecond;
     cluster.network.inject(datagram);
-    victim.poll(cluster.network.now, *cluster.ears[0]);
+    victim.poll(cluster.network.now, *cluster.frame_sinks[0]);
     most = std::max(most, static_cast<int64_t>(memory_in_use()) - static_cast<int64_t>(memory));
-    ASSERT_TRUE(victim.flow(1) == flow && cluster.ears[0]->losses.empty()) << cluster.ears[0]->losses[1].at(0).message();
+    ASSERT_TRUE(victim.flow(1) == flow && cluster.frame_sinks[0]->losses.empty()) << cluster.frame_sinks[0]->losses[1].at(0).message();
   }
   std::cout << "    at most " << most << " bytes more\n";
   // The first frame is accepted whatever its size, so that the peer can always make progress.
   if (counts_memory) {
     EXPECT_LT(most, static_cast<int64_t>(std::max<size_t>(pool_bytes, 2 * payload_bytes_max) + UdpFlow::table_bytes_max));
   }
-  EXPECT_TRUE(cluster.ears[0]->frames.empty());
+  EXPECT_TRUE(cluster.frame_sinks[0]->frames.empty());
 }
 
 // A peer that confirms nothing: the queue for it is bounded.
@@ -257,14 +257,14 @@ TEST(UdpHostile, for_a_peer_that_confirms_nothing_no_more_is_kept_than_the_limit
     cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
   EXPECT_EQ(frames, cluster.options.queue_frames_max);
   int64_t most = 0;
-  for (; cluster.ears[0]->losses.empty() && frames < 100'000; ++frames) {
+  for (; cluster.frame_sinks[0]->losses.empty() && frames < 100'000; ++frames) {
     cluster.transports[0]->send(1, data_header(1, 0), {}, 1);
-    if (frames % 16 == 0) cluster.transports[0]->poll(cluster.network.now += 10 * microsecond, *cluster.ears[0]);
+    if (frames % 16 == 0) cluster.transports[0]->poll(cluster.network.now += 10 * microsecond, *cluster.frame_sinks[0]);
     most = std::max(most, static_cast<int64_t>(memory_in_use()) - static_cast<int64_t>(memory));
   }
   std::cout << "    " << frames << " frames, at most " << most << " bytes more\n";
-  ASSERT_FALSE(cluster.ears[0]->losses.empty());
-  EXPECT_NE(cluster.ears[0]->losses[1].at(0).message().find("the peer takes none"), std::string::npos);
+  ASSERT_FALSE(cluster.frame_sinks[0]->losses.empty());
+  EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("the peer takes none"), std::string::npos);
   if (counts_memory) {
     EXPECT_LT(most, static_cast<int64_t>(UdpFlow::table_bytes_max +
                                          2 * cluster.options.queue_frames_max * UdpFrames::copied_bytes_max));

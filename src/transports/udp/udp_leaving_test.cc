@@ -50,8 +50,8 @@ class Leaving {
     auto& transport = cluster.transports[i];
     const auto now = cluster.network.now;
     if (steps_[i] == Step::receiving) {
-      if (cluster.ears[i]->frames.size() + 1 < steps_.size()) {
-        for (const auto& [peer, why] : cluster.ears[i]->losses)
+      if (cluster.frame_sinks[i]->frames.size() + 1 < steps_.size()) {
+        for (const auto& [peer, why] : cluster.frame_sinks[i]->losses)
           EXPECT_TRUE(has_frame_of(i, peer)) << i << " lacks the frame of " << peer << ": " << why.at(0).message();
         return;
       }
@@ -70,7 +70,7 @@ class Leaving {
     }
   }
   bool has_frame_of(size_t i, PeerIndex peer) const {
-    const auto& frames = cluster.ears[i]->frames;
+    const auto& frames = cluster.frame_sinks[i]->frames;
     return std::any_of(frames.begin(), frames.end(), [&](const auto& frame) { return frame.header.operation == peer; });
   }
   static constexpr Nanos patience = 2 * second;
@@ -97,7 +97,7 @@ TEST(UdpLeaving, everybody_has_everything_and_is_gone_soon_whatever_is_lost) {
 }
 
 // A frame is pending until its receiver confirms it; a goodbye is pending until it is answered.
-TEST(UdpLeaving, what_is_under_way_is_owed_and_no_more_than_that) {
+TEST(UdpLeaving, only_frames_in_flight_and_the_goodbye_are_pending) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
@@ -105,11 +105,11 @@ TEST(UdpLeaving, what_is_under_way_is_owed_and_no_more_than_that) {
   cluster.transports[0]->send(1, data_header(1, 100), pattern(100, 1), 1);
   EXPECT_TRUE(cluster.transports[0]->has_pending());
   ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
-  EXPECT_EQ(cluster.ears[1]->frames.size(), 1u);
+  EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 1u);
   cluster.transports[0]->close(1);
   EXPECT_TRUE(cluster.transports[0]->has_pending()) << "its goodbye";
   ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
-  EXPECT_EQ(cluster.ears[1]->losses[0].size(), 1u);
+  EXPECT_EQ(cluster.frame_sinks[1]->losses[0].size(), 1u);
 }
 
 TEST(UdpLeaving, a_drain_to_nobody_ends_at_the_first_refusal) {

@@ -242,10 +242,10 @@ TEST_F(UdpLossy, streams_to_several_peers_and_frames_share_the_link) {
   ASSERT_TRUE(cluster.until([&] {
     const auto one = got(1, 0, {.op = 1, .phase = 0}).ranges.size(), two = got(2, 0, {.op = 1, .phase = 0}).ranges.size();
     if (std::max(one, two) < 300) least = std::min(one, two);
-    return one == 300 && two == 300 && !cluster.ears[1]->frames.empty();
+    return one == 300 && two == 300 && !cluster.frame_sinks[1]->frames.empty();
   }));
   EXPECT_GT(least, 30u) << "one peer waited for the other";  // rates are doubled meanwhile, not both at once
-  EXPECT_TRUE(same(cluster.ears[1]->frames[0].payload, frame));
+  EXPECT_TRUE(same(cluster.frame_sinks[1]->frames[0].payload, frame));
 }
 
 // Each of the four gets a quarter of what the rank may send: less than half of its own rate, but something always waits.
@@ -316,7 +316,7 @@ class UdpLossyFaults : public UdpLossy {
     };
     const auto calls = sinks[1].calls, before = dropped(1), reasons = cluster.transports[1]->dropped(reason);
     cluster.network.inject(datagram);
-    cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
+    cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
     EXPECT_EQ(cluster.transports[1]->dropped(reason) - reasons, 1u) << name(reason);
     EXPECT_EQ(dropped(1) - before, 1u) << "counted twice";
     EXPECT_EQ(sinks[1].calls - calls, reaches_sink ? 1u : 0u);
@@ -397,7 +397,7 @@ TEST_F(UdpLossyFaults, a_recorded_conversation_said_again_changes_nothing) {
   cluster.transports[0]->send_stream(group_number, stream(1, payload, {.op = 2, .phase = 0}));
   for (uint64_t i = 0; i < 5; ++i) cluster.transports[0]->send(1, data_header(i, payload.size()), payload, i);
   ASSERT_TRUE(cluster.until(
-      [&] { return cluster.ears[1]->frames.size() == 5 && got(1, 0, {.op = 2, .phase = 0}).ranges.size() == 50; }));
+      [&] { return cluster.frame_sinks[1]->frames.size() == 5 && got(1, 0, {.op = 2, .phase = 0}).ranges.size() == 50; }));
   cluster.pass(50 * millisecond);
   cluster.network.watcher = nullptr;
   Random random(3);
@@ -411,10 +411,10 @@ TEST_F(UdpLossyFaults, a_recorded_conversation_said_again_changes_nothing) {
     }
   }
   cluster.pass(50 * millisecond);
-  EXPECT_EQ(cluster.ears[1]->frames.size(), 5u);
+  EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 5u);
   EXPECT_EQ(got(1, 0, {.op = 2, .phase = 0}).ranges.size(), 50u);
   EXPECT_TRUE(same(sinks[1].whole(0, 2, 0), payload));
-  for (const auto& ear : cluster.ears) EXPECT_TRUE(ear->losses.empty());
+  for (const auto& ear : cluster.frame_sinks) EXPECT_TRUE(ear->losses.empty());
 }
 
 }  // namespace

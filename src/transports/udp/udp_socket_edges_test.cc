@@ -188,7 +188,7 @@ TEST(WrappingCount, goes_on_after_the_last_number) {
   EXPECT_EQ(count.total(), 0x100000005ull);
 }
 
-TEST(WrappingCount, is_not_misled_by_what_is_told_late) {
+TEST(WrappingCount, ignores_late_values) {
   WrappingCount count;
   for (const uint32_t seen : {10u, 7u, 10u, 0u, 12u}) count.saw(seen);
   EXPECT_EQ(count.total(), 12u);

@@ -115,7 +115,7 @@ TEST(UdpSocketKernel, a_full_socket_blocks_until_it_is_writable_and_nothing_is_l
   }
 }
 
-TEST(UdpSocketKernel, a_full_queue_behind_the_socket_is_told_and_its_datagram_is_not_taken) {
+TEST(UdpSocketKernel, a_full_queue_behind_the_socket_is_reported_and_its_datagram_is_not_taken) {
   const auto test = [] {
     const auto sender = make_socket({.segmentation_offload = false}), receiver = make_socket();
     const Bytes payload(944);
@@ -153,7 +153,7 @@ void firewall(bool runs) {
   EXPECT_EQ(none.refusals, 0);
 }
 
-TEST(UdpSocketKernel, a_firewall_is_told_for_its_datagrams_only) {
+TEST(UdpSocketKernel, a_firewall_is_reported_for_its_datagrams_only) {
   const char* set_up = "nft add table ip t && nft add chain ip t o '{ type filter hook output priority 0; }'";
   for (const bool runs : {false, true}) {
     if (!in_new_network(set_up, [&] { firewall(runs); })) GTEST_SKIP();

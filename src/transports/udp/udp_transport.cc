@@ -263,7 +263,7 @@ void UdpTransport::close(PeerIndex peer) {
     drains_.push_back(std::move(links_[peer]));
   } else {
     retire(*link);
-    if (polling_) graveyard_.push_back(std::move(links_[peer]));
+    if (polling_) closed_links_.push_back(std::move(links_[peer]));
   }
   links_[peer].reset();
 }
@@ -304,8 +304,8 @@ bool UdpTransport::poll(Nanos now, Sink& sink) {
   flush();
   sink_ = nullptr;
   polling_ = false;
-  graveyard_.clear();
-  group_graveyard_.clear();
+  closed_links_.clear();
+  closed_groups_.clear();
   return any;
 }
 
@@ -353,7 +353,7 @@ void UdpTransport::step_drains(Nanos now) {
     if (flow.frames().empty()) flow.say_goodbye(now);
     speak(*link, now);
     flow.sent().clear();
-    if (now < link->leaves_at && !flow.goodbye_heard() && !flow.goodbye_in_vain(now) && flow.end().ok()) return false;
+    if (now < link->leaves_at && !flow.goodbye_answered() && !flow.goodbye_abandoned(now) && flow.end().ok()) return false;
     if (flow.frames().count() > 0) flow.say_last_goodbye(now, ports_[link->at.port]->outbox);
     retire(*link);
     return true;

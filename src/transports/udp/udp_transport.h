@@ -164,7 +164,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     UdpFlow* flow = nullptr;       // to the sender
     const DatagramSeal* seal = nullptr;
   };
-  struct StreamNews {
+  struct StreamSent {
     uint32_t group = 0;
     Rank to = 0;
     StreamName name;
@@ -194,7 +194,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
 
   // Life of links
   void step_handshake(Link& link, Nanos now);
-  void say_hello(Link& link, const Candidate& to);
+  void send_hello(Link& link, const Candidate& to);
   void bring_up(Link& link, Nanos now);
   void lose(Link& link, const Status& why);
   void retire(Link& link);
@@ -227,15 +227,15 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   std::vector<Link*> live_;                       // connecting, up, or lost and not yet reported
   std::map<PeerId, PeerIndex> by_id_;             // of live_
   std::vector<std::unique_ptr<Link>> drains_;     // closed, with frames or a goodbye still to be sent
-  std::vector<std::unique_ptr<Link>> graveyard_;  // closed during poll
+  std::vector<std::unique_ptr<Link>> closed_links_;  // closed during poll
   std::vector<Link*> by_destination_;
-  std::vector<std::unique_ptr<Group>> groups_, group_graveyard_;
+  std::vector<std::unique_ptr<Group>> groups_, closed_groups_;
   std::unordered_map<uint64_t, Context> contexts_;
   uint64_t changes_ = 0;  // changes of links and groups; claims made before one may be wrong
   std::array<Claim, datagrams_per_batch> claims_;
   std::array<DatagramTagged, datagrams_per_batch> tagged_;
   std::vector<uint64_t> sent_, reporting_;
-  std::vector<StreamNews> stream_news_;
+  std::vector<StreamSent> streams_sent_;
   uint64_t attempts_ = 0;
   TransportCounters retired_;
   uint64_t refused_connections_ = 0;

@@ -17,7 +17,7 @@ constexpr uint32_t longest_datagram_bytes = 65'507;
 
 // Links --------------------------------------------------------------------------------------------------------------
 
-void UdpTransport::say_hello(Link& link, const Candidate& to) {
+void UdpTransport::send_hello(Link& link, const Candidate& to) {
   const auto message = link.handshake->message();
   auto& outbox = ports_[to.port]->outbox;
   if (!message || (outbox.credit() == 0 && !outbox.flush())) return;
@@ -43,9 +43,9 @@ void UdpTransport::step_handshake(Link& link, Nanos now) {
   }
   if (!link.handshake->due(now)) return;
   if (link.handshake->answered()) {
-    say_hello(link, link.at);
+    send_hello(link, link.at);
   } else {
-    for (const auto& candidate : link.candidates) say_hello(link, candidate);
+    for (const auto& candidate : link.candidates) send_hello(link, candidate);
   }
 }
 
@@ -245,7 +245,7 @@ void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<con
   const bool answer = link.handshake->heard(hello, now_);
   if (!answer && (link.state != LinkState::connecting || !link.handshake->done())) return ignore(DatagramFault::duplicate);
   if (link.state == LinkState::connecting) link.at = {from, port.index};
-  if (answer) say_hello(link, link.at);
+  if (answer) send_hello(link, link.at);
   if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
 }
 
@@ -256,7 +256,7 @@ DatagramFault UdpTransport::of_link(Link& link, const DatagramHeader& header, st
     if (link.handshake) link.handshake.reset();  // our confirmation has arrived
     return flow.heard(header, payload, arrival, *sink_);
   }
-  if (!link.drain && !UdpFlow::says_goodbye(header, payload) &&
+  if (!link.drain && !UdpFlow::is_goodbye(header, payload) &&
       (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
     // The link has ended here, but the peer goes on: it missed the goodbye. A goodbye is not answered by another one.
     flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);

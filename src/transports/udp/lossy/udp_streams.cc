@@ -28,7 +28,7 @@ void UdpStreams::push(const OutStream& out, Nanos now) {
   stream->end_at = now;
   stream->probe_interval = probe_first;
   stream->confirmed = stream->ranges == 0;  // its receiver knows that an empty stream is complete
-  stream->told = false;
+  stream->reported = false;
   stream->asked.assign((stream->ranges + 63) / 64, 0);
   stream->sent_at.assign(stream->ranges, 0);
   live_.push_back(std::move(stream));
@@ -183,8 +183,8 @@ Nanos UdpStreams::next_deadline() const {
 
 bool UdpStreams::take_sent(StreamName& name) {
   for (const auto& stream : live_) {
-    if (stream->told || (!stream->confirmed && (stream->next < stream->ranges || stream->ends_sent == 0))) continue;
-    stream->told = true;
+    if (stream->reported || (!stream->confirmed && (stream->next < stream->ranges || stream->ends_sent == 0))) continue;
+    stream->reported = true;
     name = stream->out.name;
     return true;
   }

@@ -63,7 +63,7 @@ class UdpStreams {
     uint32_t ranges = 0, next = 0;
     int ends_sent = 0;
     Nanos end_at = 0, probe_interval = 0;
-    bool confirmed = false, told = false;
+    bool confirmed = false, reported = false;
     std::vector<uint64_t> asked;           // ranges to repeat, by bit
     uint32_t asked_count = 0, cursor = 0;  // no bit is set in the words before cursor
     std::vector<Nanos> sent_at;            // last transmission of each range

@@ -211,24 +211,24 @@ bool UdpFlow::stream_waits(Nanos now) const {
 }
 
 uint32_t UdpFlow::wanted(Nanos now) {
-  if (owed_to_streams_ > 0 && stream_waits(now)) return datagram_bytes();
+  if (stream_share_ > 0 && stream_waits(now)) return datagram_bytes();
   if (const auto place = next_fragment()) return datagram_header_bytes + place->bytes();
   return stream_waits(now) ? datagram_bytes() : 0;
 }
 
 uint32_t UdpFlow::send_next(Nanos now, UdpOutbox& outbox) {
-  const bool streams_first = owed_to_streams_ > 0;
+  const bool streams_first = stream_share_ > 0;
   uint32_t bytes = streams_first ? send_stream(now, outbox) : 0;
   if (bytes == 0) {
-    if (streams_first) owed_to_streams_ = 0;  // streams did not use their share, so they lose it
+    if (streams_first) stream_share_ = 0;  // streams did not use their share, so they lose it
     if (const auto place = next_fragment()) {
       bytes = send_fragment(*place, now, outbox);
-      owed_to_streams_ = std::min(owed_to_streams_ + bytes, debt_max);
+      stream_share_ = std::min(stream_share_ + bytes, debt_max);
       return bytes;
     }
     if (!streams_first) bytes = send_stream(now, outbox);
   }
-  owed_to_streams_ = frames_.empty() ? 0 : std::max(owed_to_streams_ - bytes, -debt_max);
+  stream_share_ = frames_.empty() ? 0 : std::max(stream_share_ - bytes, -debt_max);
   return bytes;
 }
 
@@ -334,7 +334,7 @@ DatagramFault UdpFlow::heard(const DatagramHeader& header, std::span<const std::
   }
 }
 
-DatagramFault UdpFlow::heard_of_group(const DatagramHeader& header, const UdpArrival& arrival) {
+DatagramFault UdpFlow::on_group_datagram(const DatagramHeader& header, const UdpArrival& arrival) {
   if (!is_new(header)) return DatagramFault::duplicate;
   settle(arrival.now);
   if (header.kind == DatagramKind::repair_request) return DatagramFault::none;
@@ -423,7 +423,7 @@ DatagramFault UdpFlow::probe(const DatagramHeader& header, std::span<const std::
   return DatagramFault::none;
 }
 
-bool UdpFlow::says_goodbye(const DatagramHeader& header, std::span<const std::byte> payload) {
+bool UdpFlow::is_goodbye(const DatagramHeader& header, std::span<const std::byte> payload) {
   return header.kind == DatagramKind::control && payload.size() == sizeof(uint32_t) + 1 &&
          static_cast<Word>(payload.back()) == Word::goodbye;
 }

@@ -84,7 +84,7 @@ class UdpFlow {
   DatagramFault heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
   // Handles an authentic datagram of a group: it is a sign of life, and counts in reports. Returns duplicate for a copy, which
   // the caller must ignore.
-  DatagramFault heard_of_group(const DatagramHeader& header, const UdpArrival& arrival);
+  DatagramFault on_group_datagram(const DatagramHeader& header, const UdpArrival& arrival);
   // The network reported that nobody listens at the peer's address.
   void refused(Nanos now);
 
@@ -106,15 +106,15 @@ class UdpFlow {
   void say_goodbye(Nanos now);
   // Sends one goodbye at once, and waits for no answer.
   void say_last_goodbye(Nanos now, UdpOutbox& outbox);
-  bool goodbye_heard() const { return goodbye_answered_; }
+  bool goodbye_answered() const { return goodbye_answered_; }
   // The goodbye was repeated long enough, or nobody listens there: a peer that missed it will find this port closed.
-  bool goodbye_in_vain(Nanos now) const {
+  bool goodbye_abandoned(Nanos now) const {
     return goodbye_.active &&
            (goodbye_refused_ || (goodbye_.tries > goodbye_tries_min && now - goodbye_.since >= goodbye_patience));
   }
   // The peer has sent a goodbye.
   bool heard_goodbye() const { return heard_goodbye_; }
-  static bool says_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
+  static bool is_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
   // The reason why the link must end; ok if it need not.
   const Status& end() const { return end_; }
   FrameFault fault() const { return reassembler_.fault(); }
@@ -211,7 +211,7 @@ class UdpFlow {
   uint32_t newest_report_ = 0, reported_ = 0;  // reported_: the count that the peer last reported as received
   bool report_heard_ = false;
   bool goodbye_answered_ = false, goodbye_refused_ = false, heard_goodbye_ = false;
-  int64_t owed_to_streams_ = 0;  // bytes; frames and streams get equal shares while both wait
+  int64_t stream_share_ = 0;  // bytes; frames and streams get equal shares while both wait
   size_t group_turn_ = 0;
   Nanos last_heard_ = 0, silent_since_ = 0, last_step_ = 0, first_refusal_ = 0, confirmed_at_ = 0;
   uint32_t refusals_in_row_ = 0;

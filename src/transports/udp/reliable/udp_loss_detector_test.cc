@@ -159,7 +159,7 @@ TEST(LossDetector, believes_no_number_that_was_not_sent) {
   EXPECT_TRUE(link.lost.empty());
 }
 
-TEST(LossDetector, hears_nothing_new_in_what_it_has_heard) {
+TEST(LossDetector, an_old_acknowledgement_changes_nothing) {
   Link link;
   for (uint32_t i = 0; i < 10; ++i) link.send(i, 0);
   link.acknowledge({{0, 3}}, 1000);
