@@ -74,7 +74,7 @@ class SimulateAveraging(unittest.TestCase):
 
     def test_wrong_command_lines(self):
         for words, expected in ((["--peers", "1"], "--peers '1': expected a whole number from 3 to 4096"), (["--absence", "2"], "--absence"), (["--algorithm", "sgd"], "did you mean 'sgp'?"),
-                                (["--compare", "--target", "1e-3"], "--target has no say beside --compare"), (["--pears", "9"], "Did you mean '--peers'?")):
+                                (["--compare", "--target", "1e-3"], "--target cannot be set beside --compare"), (["--pears", "9"], "Did you mean '--peers'?")):
             out, error = self.run_tool(*words, status=2)
             self.assertEqual(out, "")
             self.assertIn(expected, error)

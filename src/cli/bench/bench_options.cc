@@ -17,7 +17,7 @@ const CommandLineText bench_text{.name = "unisono bench",
                                      "all-to-all, send-recv, barrier.",
                                  .footer = R"(Examples:
   unisono bench all-reduce -n 4                                   1 KiB to 64 MiB, on this machine
-  unisono bench all-reduce -n 2 -b 8 -e 1G -f 2 --transport tcp   as nccl-tests would
+  unisono bench all-reduce -n 2 -b 8 -e 1G -f 2 --transport tcp   sizes as nccl-tests takes them
   unisono bench all-gather broadcast -n 4 --sizes 64K,1M -d bf16
   unisono bench all-reduce --hosts a:2,b:2 -J result.json --plot result.svg
   unisono bench --compare old.json new.json --fail-above 1.05
@@ -44,12 +44,12 @@ mpirun, and Open MPI's on several hosts, name no meeting point: --rendezvous doe
 --compare takes what -J wrote, one or several runs in each file, and compares medians. A change counts only if the middle halves of
 the times (25th to 75th percentile) do not overlap. --fail-above 1.05: exit code 1 if a row is slower by more than that, beyond its spread.
 
---rate, --loss and --delay give each rank a network of its own, with a cable to a switch that this command plays: packets of 1500
-bytes wait for the sender's cable and the receiver's, cross them at the rate, and are lost or late as asked. This takes /dev/net/tun, and
-root or user name spaces; without them it is refused. All of it is gone when the command ends.
+--rate, --loss and --delay give each rank a network of its own, with a cable to a switch that this command emulates: packets of 1500
+bytes wait for the sender's cable and the receiver's, cross them at the rate, and are lost or late as asked. This needs /dev/net/tun, and
+root or user name spaces; without them it is refused. It leaves nothing behind.
 
 --kill-rank, --stop-rank and --resume-rank (RANK@TIME, since the group formed; each may be given several times) run one collective
-of one size [1M] again and again, and go on for --row-time after the last fault. Each failure is told: after how long, with which error,
+of one size [1M] again and again, and go on for --row-time after the last fault. Each failure is reported: after how long, with which error,
 and how long the re-forming took. A stopped rank is missed when an operation's time is over [-T 5s then].
 
 Exit code: 0 if all went well, also if ranks died on request and the others went on; 1 if a value was wrong, an operation failed or a
@@ -65,7 +65,7 @@ void add_fault_options(CLI::App& app, BenchOptions& options) {
       ->type_name("RANK@TIME")
       ->allow_extra_args(false);
   app.add_option("--stop-rank", options.stop, "stop it, alive but silent")->type_name("RANK@TIME")->allow_extra_args(false);
-  app.add_option("--resume-rank", options.resume, "let a stopped one go on")->type_name("RANK@TIME")->allow_extra_args(false);
+  app.add_option("--resume-rank", options.resume, "resume a stopped rank")->type_name("RANK@TIME")->allow_extra_args(false);
   app.add_flag("--no-reform", options.no_reform, "end at the first failure instead");
   add_link_options(app, options.launch.links);
 }
@@ -281,7 +281,7 @@ Status set_delivery(const BenchOptions& options, BenchPlan& plan) {
   call.lossy = *parsed;
   if (plan.collectives != std::vector{Collective::all_reduce}) return refuse("only all-reduce can be lossy");
   if (!options.kill.empty() || !options.stop.empty() || !options.resume.empty())
-    return refuse("faults come into reliable calls");
+    return refuse("faults can be injected into reliable calls only");
   return {};
 }
 

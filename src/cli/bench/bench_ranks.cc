@@ -56,14 +56,14 @@ int run_rank(const BenchRanks& ranks, const RankPart& part) {
   return part(*group, *emulated_rank);
 }
 
-// RANK alone means a rank of `launch`, of torchrun or of somebody who set it; -n beside the variables of the others is theirs
+// RANK alone means a rank of `launch`, of torchrun or of a user who set it; -n beside the variables of the others is theirs
 // to give.
 bool is_rank_already() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
   return set("RANK") || set("OMPI_COMM_WORLD_RANK") || set("PMI_RANK") || set("SLURM_PROCID");
 }
 
-// The same command once per rank: each finds its place in the environment.
+// The same command once per rank: each finds its rank in the environment.
 int run_as_launcher(const BenchRanks& ranks, const Arguments& arguments) {
   Arguments program{own_executable()};
   program.insert(program.end(), ranks.command.begin(), ranks.command.end());

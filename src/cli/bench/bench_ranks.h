@@ -45,7 +45,7 @@ int bench_failed(const std::string& name, const Group& group, const std::string&
 // What the links between private networks did, where there are any and this rank writes.
 Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& emulated_rank, Sink& sink);
 
-// Writes what is left, and waits for the others: nobody leaves while others still talk. The exit code.
+// Writes what is left, and waits for the others: no rank leaves while others still communicate. The exit code.
 int leave_bench(const std::string& name, Group& group, Sink& sink);
 
 }  // namespace unisono::cli

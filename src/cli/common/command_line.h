@@ -1,4 +1,4 @@
-// How every command reads its options: one look for help pages, and errors that say what was probably meant.
+// How every command reads its options: help pages look alike, and errors say what was probably meant.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -30,7 +30,7 @@ namespace {
 constexpr size_t backlog_bytes_max = 4u << 20;
 constexpr Nanos notice_time = 300 * millisecond;
 constexpr Nanos linger_time = 2 * second;   // between the end of an agent's stream and the end of its process
-constexpr Nanos give_up_time = 5 * second;  // after SIGKILL: then a host that says nothing is given up
+constexpr Nanos give_up_time = 5 * second;  // after SIGKILL: then a silent host is abandoned
 
 constexpr std::array ending_signals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr std::array passed_signals{SIGUSR1, SIGUSR2, SIGCONT};
@@ -77,7 +77,7 @@ class Job {
   Descriptor signals_;
   Phase phase_ = Phase::connecting;
   Nanos deadline_ = never;
-  Nanos notice_at_ = never;  // a failure that still keeps others waiting is told then
+  Nanos notice_at_ = never;  // then a failure is reported that still keeps other ranks waiting
   int interrupted_by_ = 0;   // the signal that asked the launcher to end
   bool sent_start_ = false;
   bool lost_agent_ = false;
@@ -418,7 +418,7 @@ void Job::flush_output() {
 
 int Job::report() {
   for (uint32_t rank = 0; rank < world_size(options_); ++rank) mixer_.finish(rank);
-  if (interrupted_by_ == SIGPIPE) return 128 + SIGPIPE;  // as every program whose reader has gone: quietly
+  if (interrupted_by_ == SIGPIPE) return 128 + SIGPIPE;  // without a message, as programs end whose reader has gone
   if (!sent_start_) return interrupted_by_ != 0 ? 128 + interrupted_by_ : exit_code_launcher;
   if (!verdict_.has_failure()) return 0;
   const auto others = world_size(options_) > 1 ? "; " + verdict_.others() : std::string{};

@@ -247,7 +247,7 @@ void EmulatorLoop::resume_stopped_ranks() {
 [[noreturn]] void run_emulator(const LinkEmulatorOptions& options, Descriptor listener, Descriptor lifeline, pid_t launcher) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(0);
-  // A terminal sends these to everybody; this process ends with the launcher.
+  // A terminal sends these to all its processes; this process ends with the launcher.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::prctl(PR_SET_TIMERSLACK, 1);
   (void)::setpriority(PRIO_PROCESS, 0, -10);  // packets should not wait for ranks that compute; fails without the privilege

@@ -30,7 +30,7 @@ int failed(const Group& group, const std::string& what, const Status& status) {
   return bench_failed(tune_text.name, group, what, status);
 }
 
-// Rank 0's address for a further group of the same ranks, told by the group there is.
+// Rank 0's address for a further group of the same ranks, broadcast in the present group.
 class GroupStore final : public KeyValueStore {
  public:
   explicit GroupStore(Group& group) : group_(group) {}

@@ -1,4 +1,4 @@
-// What `unisono-lab simulate arc` tells people and programs: tables that compare with docs/design/methods/arc_top_k.md, JSON
+// The output of `unisono-lab simulate arc`: tables that compare with docs/design/methods/arc_top_k.md, JSON
 // lines, a picture. Pure.
 #pragma once
 

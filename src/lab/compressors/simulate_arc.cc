@@ -38,7 +38,7 @@ class Trainings {
 
  private:
   struct Run {
-    size_t result, seed;  // their places
+    size_t result, seed;  // their indices
   };
 
   void work() {

@@ -14,7 +14,7 @@
 namespace unisono::sim {
 namespace {
 
-// Who met whom, and where each went.
+// The groups, and the slots that each peer went through.
 struct RendezvousPoints final : RoundWatch {
   struct Stop {
     SlotName slot;
@@ -70,7 +70,7 @@ void give_new_values(CountedRun& run) {
   };
 }
 
-// All groups whole, and nobody with anybody twice within any `digits` rounds.
+// All groups are whole, and no two peers meet twice within any `digits` rounds.
 void expect_whole_and_apart(const RendezvousPoints& rendezvous_points, uint32_t group, uint32_t digits) {
   std::map<uint64_t, std::vector<const GroupDescriptor*>> by_round;
   for (const auto& [id, one] : rendezvous_points.groups) by_round[one.slot.step * digits + one.slot.round].push_back(&one);
@@ -149,7 +149,7 @@ TEST(ElasticKeys, grids_that_are_not_full_never_say_exact_and_say_so_once) {
   }
 }
 
-// Everybody goes on to where the key leads that it had before, without its oldest digit, and with the slot that it had. Returns
+// Each peer goes on to the slot of the key that it had before, without its oldest digit, and with the slot that it had. Returns
 // how many steps were looked at.
 size_t expect_keys_to_lead_on(const RendezvousPoints& rendezvous_points, uint32_t group, uint32_t keys) {
   size_t steps = 0;

@@ -124,8 +124,8 @@ TEST(ElasticPlan, a_trace_that_is_wrong_is_refused_by_line_and_peer) {
   expect_elastic_refused({"--trace", "t"}, "--trace t, line 2: out_of_order: the line before is later", "2 0 join\n1 1 join\n");
   expect_elastic_refused({"--trace", "t"}, "--trace t, line 1: bad_peer: \"5000\" is no number below 4096", "0 5000 join\n");
   expect_elastic_refused({"--trace", "t"}, "--trace t, line 2: already_there: peer 0", "0 0 join\n1 0 join\n");
-  expect_elastic_refused({"--trace", "t"}, "--trace t: nobody comes", "# seconds peer what\n\n");
-  expect_elastic_refused({"--trace", "t"}, "--trace t: nobody comes", "");
+  expect_elastic_refused({"--trace", "t"}, "--trace t: no peer joins", "# seconds peer what\n\n");
+  expect_elastic_refused({"--trace", "t"}, "--trace t: no peer joins", "");
 }
 
 TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
@@ -153,7 +153,8 @@ TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
   expect_elastic_refused({"--progress", "loud"}, "--progress 'loud' is none of auto, bar, lines, off");
   expect_elastic_refused({"--trace", "t", "--churn", "period=5s"}, "--trace and --churn both say who comes and goes",
                          "0 0 join\n");
-  expect_elastic_refused({"--trace", "t", "--peers", "5"}, "--peers has no say beside --trace, which names them", "0 0 join\n");
+  expect_elastic_refused({"--trace", "t", "--peers", "5"}, "--peers cannot be set beside --trace, which names them",
+                         "0 0 join\n");
   expect_elastic_refused({"--churn", "pace=5s"},
                          "--churn pace=5s: bad_option: option \"pace\" is none of period, duration, kill, stop, min, law");
   expect_elastic_refused({"--churn", "period=soon"},
