@@ -1,4 +1,4 @@
-// Which tensors are compressed, and to how many rows. Equal on all ranks: integers only.
+// Decides which tensors are compressed, and to how many rows. It computes in integers, so all ranks decide alike.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace unisono {
 
-// A tensor as rows, of which some will be sent whole: its first dimension, and the product of the others.
+// A tensor as a matrix: its first dimension counts rows, the product of the others columns.
 struct Matrix {
   uint64_t rows = 0, columns = 0;
   uint64_t elements() const { return rows * columns; }

@@ -53,8 +53,8 @@ struct FeedbackState {
 // By the name of the tensor, whatever group it is in: groups may be made anew at any time.
 using FeedbackStore = std::map<std::string, FeedbackState>;
 
-// Memory that residuals are made in: what a tensor had left over makes room when its next one is there, and serves another
-// tensor as large. Threads may use it at once.
+// Spare memory for residuals. The memory of a tensor's old residual is given back when the next one is there, and serves
+// another tensor of the same size. Threads may use it at once.
 class Spares {
  public:
   std::vector<float> take(size_t count);
@@ -132,12 +132,12 @@ class ErrorFeedback {
   const Decision& decision(size_t i) const { return compressor_->decisions()[i]; }
   size_t elements(size_t i) const { return decision(i).matrix.elements(); }
   bool compressed(size_t i) const { return decision(i).treatment == Treatment::compressed; }
-  // Sent as the difference from what others hold of it: EF21M, and of dense tensors where values are encoded, for there is no
-  // other residual.
+  // Whether the tensor is sent as its difference from what others hold of it: with EF21M each compressed tensor is, and where
+  // values are encoded each dense one, too, for it has no other residual.
   bool tracked(size_t i) const {
     return options_.kind == Feedback::ef21m && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense));
   }
-  // What is compressed of it lies in memory that will be its residual.
+  // Whether what is compressed of the tensor is written to the memory of its next residual.
   bool moves(size_t i) const { return options_.kind == Feedback::ef14 && !is_whole() && compressed(i); }
   bool started() const;
   void reserve();
