@@ -63,7 +63,7 @@ Result<Layout> make_layout(const LayoutRequest& request, const std::vector<PeerI
     layout.dims =
         request.grid == GridKind::fitted ? fitted_dims(count, request.max_group) : published_dims(count, request.max_group);
   if (const auto grid = MoshpitGrid::make(layout.grid, layout.dims, count); !grid.ok()) return grid.status();
-  // Sorted first, so that equal scores come out alike however the roster was ordered.
+  // Sorted first, so that peers with equal scores keep one order, whatever the order of the roster.
   auto sorted = peers;
   std::sort(sorted.begin(), sorted.end());
   layout.peers = by_score(layout_key(request.run, request.version), sorted);

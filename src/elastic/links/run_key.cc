@@ -22,7 +22,7 @@ static_assert(crypto_aead_chacha20poly1305_ietf_NPUBBYTES == sizeof(uint32_t) + 
 
 const unsigned char* raw(const void* data) { return static_cast<const unsigned char*>(data); }
 
-// BLAKE2b of `context` and the parts, one behind the other; all but the last have fixed lengths.
+// BLAKE2b of `context` followed by the parts. All parts but the last have fixed lengths, so the input is unambiguous.
 template <size_t bytes>
 std::array<std::byte, bytes> hash(std::string_view context, const Key* key, std::initializer_list<ByteView> parts) {
   std::array<std::byte, bytes> result;
