@@ -1,4 +1,4 @@
-// Elastic: runs whose peers come and go. Averaging steps are waited for in slices, so that Ctrl-C ends the waiting.
+// Python's Elastic: runs whose peers come and go. Waiting is cut into slices, so that Ctrl-C can end it.
 #include "core_elastic.h"
 #include "core_options.h"
 
@@ -48,7 +48,7 @@ const std::unordered_map<std::string_view, Setter>& setters() {
   return all;
 }
 
-// Waits until `poll`, which is called without the GIL and is given a time to wait, says that it is over, or the time is.
+// Calls `poll` without the GIL, each time with a time to wait. Returns true when poll does, false at the timeout.
 bool poll_interruptibly(std::optional<double> seconds, const std::function<bool(Milliseconds)>& poll) {
   const auto until = seconds ? Clock::now() + milliseconds(*seconds, "timeout") : Clock::time_point::max();
   for (;;) {
@@ -64,7 +64,7 @@ bool poll_interruptibly(std::optional<double> seconds, const std::function<bool(
   }
 }
 
-// An averaging step, with the arrays that its result is brought into by wait().
+// An averaging step, together with the arrays into which wait() brings the result.
 class PythonAveragingStep {
  public:
   PythonAveragingStep(ElasticWork work, std::vector<Buffer> buffers) : work_(std::move(work)), buffers_(std::move(buffers)) {}
@@ -99,7 +99,7 @@ AveragingReport average(PythonElastic& self, py::handle tensors, double weight) 
   try {
     return step.wait({});
   } catch (const py::error_already_set&) {
-    step.cancel();  // after KeyboardInterrupt: others need not wait for what nobody takes
+    step.cancel();  // after KeyboardInterrupt the result is dropped, so other peers need not wait for this one
     throw;
   }
 }

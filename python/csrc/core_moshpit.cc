@@ -1,4 +1,4 @@
-// MoshpitSgd: local steps, averaged by an elastic run every now and then.
+// Python's MoshpitSgd: local steps, averaged by an elastic run every few steps.
 #include "core_elastic.h"
 #include "core_options.h"
 
@@ -34,7 +34,7 @@ class PythonMoshpitSgd {
     caught_.rethrow();
     return check(std::move(result));
   }
-  // In slices of 100 ms, with a look for signals in between.
+  // Waits in slices of 100 ms and checks for signals in between.
   MoshpitStep drain(py::handle parameters, std::optional<double> seconds) {
     const auto until = seconds ? std::chrono::steady_clock::now() + milliseconds(*seconds, "timeout")
                                : std::chrono::steady_clock::time_point::max();
@@ -64,14 +64,14 @@ class PythonMoshpitSgd {
   }
 
  private:
-  // Called in step(), by the same thread.
+  // Called by step(), in the same thread.
   Blobs blobs() {
     const py::gil_scoped_acquire gil;
     Blobs blobs;
     (void)caught_.run([&] { blobs = blobs_of(py::cast<py::dict>(give_())); });
     return blobs;
   }
-  std::shared_ptr<PythonElastic> run_;  // outlives sgd_
+  std::shared_ptr<PythonElastic> run_;  // must outlive sgd_
   std::optional<MoshpitSgd> sgd_;
   py::object give_;
   Caught caught_;

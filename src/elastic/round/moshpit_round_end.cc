@@ -1,4 +1,4 @@
-// How a round ends: what was decided is applied, at once, and the report is made.
+// The end of a round: applies the decided chunks and completes the report.
 #include <algorithm>
 #include <vector>
 
@@ -112,7 +112,7 @@ void MoshpitRound::sum_up() {
   }
 }
 
-// Empty: it was there all the time.
+// Why the member was absent; empty if it took part in everything.
 std::string MoshpitRound::absence(uint32_t rank, uint32_t present, uint32_t known) const {
   const auto& member = members_[rank];
   std::string reason;

@@ -37,7 +37,7 @@ bool all_zero(ByteView bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-// Of a whole head: what is behind its fields.
+// The bytes of a whole head behind its fields.
 ByteView padding(ByteView bytes, const ByteReader& reader, size_t head_bytes) {
   const size_t at = bytes.size() - reader.left();
   return bytes.subspan(at, head_bytes - at);
@@ -46,7 +46,7 @@ ByteView padding(ByteView bytes, const ByteReader& reader, size_t head_bytes) {
 bool has_elements(Kind kind) { return kind == Kind::contribution || kind == Kind::result; }
 bool has_chunk(Kind kind) { return has_elements(kind) || kind == Kind::fetch || kind == Kind::fetch_miss; }
 
-// What this kind of message has no use for must be 0: a later version may give it a meaning.
+// Fields that this kind does not use must be 0, so that a later version can give them a meaning.
 bool has_unknown_fields(const Head& head) {
   const uint8_t flags = has_elements(head.kind) || head.kind == Kind::keep_alive ? flag : 0;
   return (head.flags & ~flags) != 0 || (!has_elements(head.kind) && head.codec != 0) ||

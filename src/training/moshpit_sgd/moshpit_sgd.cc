@@ -1,4 +1,4 @@
-// The public class over internal::MoshpitStepper; memory that runs out becomes `unavailable`.
+// The public class over internal::MoshpitStepper. Running out of memory becomes `unavailable`.
 #include "unisono/moshpit_sgd.h"
 
 #include <new>
@@ -32,7 +32,7 @@ Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<const std::span<floa
     const auto start = internal::start_in(run);
     auto made = internal::MoshpitStepper::make(internal::make_elastic_averager(run), start, parameters, options);
     if (!made.ok()) return made.status();
-    // All that come before the first averaging step begin where the first of them does.
+    // Peers that join before the first averaging step begin with the first peer's values.
     if (!start.late && !start.loaded) {
       if (auto offered = run.offer_values(parameters); !offered.ok()) return offered;
     }

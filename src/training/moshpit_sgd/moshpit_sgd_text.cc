@@ -1,4 +1,4 @@
-// Options of a Moshpit SGD as people write them, and its report as they read it.
+// Text forms of MoshpitSgdOptions and MoshpitSgdReport.
 #include <array>
 #include <cmath>
 #include <cstdio>
