@@ -6,15 +6,8 @@ namespace unisono {
 
 namespace {
 
-enum class Kind : uint8_t {
-  // The numbers follow the variant's order.
-  have = 1,
-  propose = 2,
-  accept = 3,
-  prepare = 4,
-  promise = 5,
-  decided = 6
-};
+// The numbers follow the variant's order.
+enum class Kind : uint8_t { have = 1, propose = 2, accept = 3, prepare = 4, promise = 5, decided = 6 };
 
 Status corrupt(const std::string& what) { return {Code::corrupt, "verdict message: " + what}; }
 

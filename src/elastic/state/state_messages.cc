@@ -11,17 +11,8 @@ namespace unisono {
 
 namespace {
 
-enum class Kind : uint8_t {
-  // The numbers follow the variant's order.
-  ask = 1,
-  want = 2,
-  done = 3,
-  offer = 4,
-  busy = 5,
-  refused = 6,
-  alive = 7,
-  part = 8
-};
+// The numbers follow the variant's order.
+enum class Kind : uint8_t { ask = 1, want = 2, done = 3, offer = 4, busy = 5, refused = 6, alive = 7, part = 8 };
 constexpr size_t part_header_bytes = 2 + sizeof(uint64_t) + sizeof(uint32_t);
 
 Status corrupt(const std::string& what) { return {Code::corrupt, "state message: " + what}; }
