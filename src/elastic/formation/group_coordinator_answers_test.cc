@@ -1,4 +1,4 @@
-// What a coordinator answers those for whom there is no group, and what it forgets.
+// What a coordinator answers when there is no group for a peer, and what it forgets.
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST(GroupCoordinatorAnswers, a34_a_reducer_owns_chunks) {
 }
 
 TEST(GroupCoordinatorAnswers, more_than_two_full_groups_do_not_fit) {
-  Desk desk({4}, 2);  // four at most
+  Desk desk({4}, 2);  // a group has at most four members
   for (uint32_t i = 0; i < 3; ++i) desk.enter(i);
   desk.enter(4);
   desk.enter(5);

@@ -1,4 +1,4 @@
-// What a seeker keeps of groups for others: descriptors, and who declined them.
+// What a seeker keeps about groups for other members: descriptors and declines.
 
 #include <gtest/gtest.h>
 

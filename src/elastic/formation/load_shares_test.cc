@@ -123,7 +123,7 @@ TEST(LoadShares, are_not_fault_event_by_bandwidths_that_are_none) {
   }
 }
 
-// The largest traffic over bandwidth of those that can own something, with these shares.
+// The largest traffic over bandwidth, with these shares, of the members that can own chunks.
 double load_of(const ShareRequest& request, const std::vector<double>& shares) {
   const auto n = static_cast<double>(std::count_if(request.members.begin(), request.members.end(),
                                                    [](const ShareMember& m) { return m.role != ElasticRole::reducer; }));

@@ -1,4 +1,4 @@
-// Check A10 of docs/design/methods/moshpit.md: the dimensions, and that no cell is empty and none holds more than two.
+// Check A10 of docs/design/methods/moshpit.md: the dimensions, and that each cell holds one or two peers.
 #include "elastic/layout/moshpit_grid.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ void expect_invalid(GridKind kind, Dims dims, uint32_t peers, const std::string&
   EXPECT_NE(grid.status().message().find(why), std::string::npos) << grid.status().message();
 }
 
-// Every cell has one peer or two, every line along every axis at most `line_extras_max` second ones.
+// Each cell has one or two peers, and each line along each axis has at most `line_extras_max` cells with two.
 void expect_well_filled(const MoshpitGrid& grid, uint32_t line_extras_max) {
   std::vector<uint32_t> in_cell(grid.cells());
   for (uint32_t rank = 0; rank < grid.peers(); ++rank) ++in_cell[grid.cell_of(rank)];

@@ -1,4 +1,4 @@
-// Keys of a run: what they depend on, and what a tag lets pass.
+// What the keys of a run depend on, and which messages a tag accepts.
 #include "elastic/links/run_key.h"
 
 #include <gtest/gtest.h>

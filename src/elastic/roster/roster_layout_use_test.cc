@@ -1,4 +1,4 @@
-// What comes with a layout, from which averaging step on it counts, and who of it keeps the slots' records.
+// What a layout brings along, from which averaging step on it counts, and which of its peers coordinate slots.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What is read from a distributed hash table, and what is left out of it.
+// What is accepted from a distributed hash table, and what is skipped.
 #include "elastic/seeds/seed_record.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Options, checkpoints, times and failures; the training itself is in moshpit_stepper_test.cc.
+// Options, checkpoints, times and failures. Tests of the training itself are in moshpit_stepper_test.cc.
 #include "unisono/moshpit_sgd.h"
 
 #include <gtest/gtest.h>

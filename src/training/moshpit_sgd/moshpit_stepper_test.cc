@@ -20,7 +20,8 @@ using test::SharedAveragingSteps;
 
 constexpr float rate = 0.1f;
 
-// Peers that each go down a parabola of their own, in an order that the test says. One tensor of two elements, and one of one.
+// Peers that each descend a parabola of their own, in the order that the test sets. One tensor has two elements, another has
+// one.
 class Training {
  public:
   struct Peer {
@@ -116,7 +117,7 @@ TEST(MoshpitSgd, who_ends_within_a_averaging_of_another_ends_with_the_same_param
   training.step(0), training.step(1);
   int waits = 0;
   training.averaging_steps.meanwhile = [&] {
-    if (++waits == 2) training.step(1), training.step(1);  // brings the first one in, and gives once more
+    if (++waits == 2) training.step(1), training.step(1);  // brings the first averaging step in, and contributes once more
     if (waits < 3) return;
     training.averaging_steps.meanwhile = nullptr;
     finish(1);
@@ -161,11 +162,11 @@ TEST(MoshpitSgd, the_weight_is_samples_since_the_last_averaging_that_had_this_pe
   training.step(0, 3), training.step(0, 4), training.step(1, 1), training.step(1, 0);
   EXPECT_EQ(weight(0), 7);
   EXPECT_EQ(weight(1), 1);
-  training.step(0, 100);  // during the averaging step: for the next one
+  training.step(0, 100);  // taken during the averaging step, so they count for the next one
   training.averaging_steps.close(2);
   for (int k = 0; k < 3; ++k) training.step(0, 10);
   EXPECT_EQ(weight(0), 130);
-  training.averaging_steps.close(2, {0});  // nothing came of it
+  training.averaging_steps.close(2, {0});  // the averaging step fails for peer 0
   for (int k = 0; k < 3; ++k) training.step(0, 1);
   EXPECT_EQ(weight(0), 133);
 }
@@ -200,7 +201,7 @@ TEST(MoshpitSgd, a_joiner_begins_with_the_runs_values_and_gives_nothing_until_al
     for (size_t p = 0; p < 3; ++p) training.step(p, 5);
     EXPECT_EQ(training.averaging_steps.entries.at(2).weight, averaging < 2 ? 0 : 5) << "averaging step " << averaging;
     training.averaging_steps.close(3);
-    // In the first one a chunk was lost to the joiner, so it may have old values still.
+    // In the first averaging step the joiner lost a chunk, so it may still have old values there.
     if (averaging == 0) training.averaging_steps.entries.at(2).report.rounds[0].lost = 1;
     for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
     EXPECT_EQ(joiner.first, training[0].first);
@@ -213,7 +214,7 @@ TEST(MoshpitSgd, a_joiner_whose_values_are_no_numbers_ends_its_first_averaging_w
   auto& joiner = training.add({.late = true});
   joiner.first = {std::nanf(""), std::numeric_limits<float>::infinity()};
   for (size_t p = 0; p < 3; ++p) training.step(p);
-  training.step(2);  // during the averaging step
+  training.step(2);  // taken during the averaging step
   training.averaging_steps.close(3);
   for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
   EXPECT_EQ(joiner.first, training[0].first);

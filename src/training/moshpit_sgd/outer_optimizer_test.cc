@@ -17,7 +17,7 @@ MoshpitSgdOptions nesterov(double rate = 0.7, double momentum = 0.9) {
           .outer_momentum = momentum};
 }
 
-// One averaging step among these peers, whose values are x: the mean of what they propose, accepted by all of them.
+// One averaging step among peers with values x: all accept the mean of what they proposed.
 std::vector<std::vector<float>> averaging(std::vector<OuterOptimizer>& peers, const std::vector<std::vector<float>>& x,
                                           size_t cut = SIZE_MAX) {
   std::vector<std::vector<float>> bases(peers.size(), std::vector<float>(x[0].size()));
@@ -41,7 +41,7 @@ std::vector<OuterOptimizer> peers_at(size_t count, const MoshpitSgdOptions& opti
   return peers;
 }
 
-// What peer p moves element i in step k.
+// The change of element i by peer p in step k.
 float drift(size_t p, size_t k, size_t i) { return 0.1f * std::sin(static_cast<float>(1 + 3 * p + 7 * k + 11 * i)); }
 
 TEST(OuterOptimizer, nesterov_is_that_of_a_scalar_reference) {
