@@ -83,9 +83,8 @@ void GroupSeeker::ask_holder(Nanos now) {
     return send_register(now);
   }
   if (phase_ == Phase::seeking) {
-    std::string who = "no reachable peer keeps it";
-    if (!holders_.empty())
-      who = "none of its " + std::to_string(holders_.size()) + " coordinators could say who is in the group";
+    std::string who = "no reachable peer can coordinate it";
+    if (!holders_.empty()) who = "none of its " + std::to_string(holders_.size()) + " coordinators named a group in time";
     return end(SeekNoCoordinator{"NO_COORDINATOR: " + to_string(request_.slot) + ": " + who});
   }
   // An unanswered pre-registration loses nothing: seek() begins with the first holder again.

@@ -65,7 +65,7 @@ Result<MoshpitGrid> MoshpitGrid::make(GridKind kind, std::vector<uint32_t> dims,
   if (dims.empty() || dims.size() > grid_axes_max)
     return Status{Code::invalid, "a grid of " + std::to_string(dims.size()) + " axes: 1 to " + std::to_string(grid_axes_max) +
                                      " are possible"};
-  if (peers == 0) return does_not_fit(dims, peers, "nobody to stand in it");
+  if (peers == 0) return does_not_fit(dims, peers, "there are no peers");
   uint64_t cells = 1;
   for (const auto size : dims) {
     if (size == 0) return does_not_fit(dims, peers, "an axis has no cells");

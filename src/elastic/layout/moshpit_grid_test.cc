@@ -153,7 +153,7 @@ TEST(PublishedGrid, is_a_cube_with_empty_cells) {
 TEST(MoshpitGrid, refuses_no_axis) { expect_invalid(GridKind::fitted, {}, 5, "0 axes"); }
 TEST(MoshpitGrid, refuses_more_axes_than_any_grid_needs) { expect_invalid(GridKind::fitted, Dims(21, 1), 1, "21 axes"); }
 TEST(MoshpitGrid, refuses_an_axis_without_cells) { expect_invalid(GridKind::fitted, {4, 0}, 5, "4x0"); }
-TEST(MoshpitGrid, refuses_nobody) { expect_invalid(GridKind::published, {4}, 0, "nobody"); }
+TEST(MoshpitGrid, refuses_nobody) { expect_invalid(GridKind::published, {4}, 0, "no peers"); }
 TEST(MoshpitGrid, refuses_more_cells_than_a_large_grid_has) {
   expect_invalid(GridKind::published, {1024, 1025}, 5, "more than 1048576 cells");
 }

@@ -270,14 +270,14 @@ void ElasticLinks::look_at_clocks(Nanos now) {
   for (auto& connection : connections_) {
     if (!connection) continue;
     if (now >= connection->greeting_until) {
-      connection->broken = Status(Code::peer_lost, label(*connection) + ": has not said in time that it knows the run key");
+      connection->broken = Status(Code::peer_lost, label(*connection) + ": did not show in time that it knows the run key");
       touch(*connection);
     } else {
       next_clock_ = std::min(next_clock_, connection->greeting_until);
     }
     if (now >= connection->parting_until) {
       if (!(connection->said_parting && connection->heard_parting))
-        connection->broken = Status(Code::peer_lost, label(*connection) + ": does not agree to end the link");
+        connection->broken = Status(Code::peer_lost, label(*connection) + ": did not confirm the end of the link in time");
       touch(*connection);
     } else {
       next_clock_ = std::min(next_clock_, connection->parting_until);
@@ -343,7 +343,7 @@ std::string ElasticLinks::describe(const PeerId& peer) const {
   if (connection == nullptr) return "not known";
   switch (connection->phase) {
     case LinkPhase::none: return connection->known ? "tcp, no link" : "tcp, no link and no address";
-    case LinkPhase::connecting: return "tcp, being connected";
+    case LinkPhase::connecting: return "tcp, connecting";
     case LinkPhase::greeting:
     case LinkPhase::up: break;
   }

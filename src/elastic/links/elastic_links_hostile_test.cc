@@ -305,19 +305,19 @@ TEST_F(Intruder, a_long_beginning_is_refused) {
 }
 
 TEST_F(Intruder, an_unknown_frame_of_a_link_is_refused) {
-  expect_refused("", {frame(static_cast<ElasticFrame>(4))}, "no frame of an elastic run");
+  expect_refused("", {frame(static_cast<ElasticFrame>(4))}, "a frame that no elastic run sends");
 }
 
 TEST_F(Intruder, a_frame_of_another_kind_is_refused) {
   auto other = frame(ElasticFrame::message, 1000);
   other.kind = FrameKind::data;
-  expect_refused("", {other}, "no frame of an elastic run");
+  expect_refused("", {other}, "a frame that no elastic run sends");
 }
 
 TEST_F(Intruder, fields_that_mean_nothing_are_zero) {
   auto odd = frame(ElasticFrame::message);
   odd.epoch = 1;
-  expect_refused("", {odd}, "no frame of an elastic run");
+  expect_refused("", {odd}, "a frame that no elastic run sends");
 }
 
 TEST_F(ElasticHostile, a_header_that_is_none_ends_the_link_and_no_more) {

@@ -181,7 +181,7 @@ void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const Vie
   auto payload = std::exchange(connection->landing, {});
   if (connection->phase == LinkPhase::connecting) made(*connection);
   if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::beginning))
-    return refuse(*connection, "no frame of an elastic run");
+    return refuse(*connection, "a frame that no elastic run sends");
   landed(*connection, header, std::move(payload));
 }
 
@@ -191,7 +191,7 @@ void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& head
   if (kind == ElasticFrame::greeting) {
     LinkEnd self{options_.self, connection.nonce}, other{connection.id, {}};
     if (connection.phase != LinkPhase::greeting || payload.size() != other.nonce.size())
-      return refuse(connection, "a greeting that is none");
+      return refuse(connection, "an invalid greeting");
     std::memcpy(other.nonce.data(), payload.data(), payload.size());
     connection.out = key_.seal(self, other);
     connection.in = key_.seal(other, self);
@@ -200,21 +200,21 @@ void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& head
   if (connection.phase != LinkPhase::up) return refuse(connection, "a message before the greeting");
   if (connection.heard_parting) return refuse(connection, "a message after the parting");
   if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun))
-    return refuse(connection, "a beginning without its end");
+    return refuse(connection, "the beginning of a message without its end");
   if (key_.authenticates()) {
     if (!connection.in.open(header.round, header.operation, read_tag(header), payload.view().subspan(begun)))
-      return refuse(connection, "a message that is not the next one of who knows the run key");
+      return refuse(connection, "a message with a wrong number or tag, not of a peer with the run key");
   } else if (has_tag(header)) {
     return refuse(connection, "a message with a tag, in a run without a key");
   }
   if (kind == ElasticFrame::beginning) {
     if (payload.size() == 0 || payload.size() > beginning_bytes_max)
-      return refuse(connection, "a beginning of no or too many bytes");
+      return refuse(connection, "the beginning of a message with no or too many bytes");
     connection.beginning = std::move(payload);
     return;
   }
   if (kind == ElasticFrame::parting) {
-    if (payload.size() > 0) return refuse(connection, "a parting with more to say");
+    if (payload.size() > 0) return refuse(connection, "a parting with a payload");
     connection.heard_parting = true;
     // The side that parted first closes the link: everything that the other side sent has arrived.
     if (connection.said_parting) {

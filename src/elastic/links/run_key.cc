@@ -85,7 +85,7 @@ Result<RunKey> RunKey::make(const std::string& run_id, const std::string& secret
   if (crypto_pwhash(reinterpret_cast<unsigned char*>(&derived), sizeof derived, secret.data(), secret.size(), raw(salt.data()),
                     argon_passes, argon_bytes, crypto_pwhash_ALG_ARGON2ID13) != 0) {
     return Status(Code::unavailable,
-                  "run key: Argon2id needs " + std::to_string(argon_bytes >> 20) + " MiB, which are not there");
+                  "run key: Argon2id needs " + std::to_string(argon_bytes >> 20) + " MiB of memory, which are not available");
   }
   key.job_ = derived.job;
   key.master_ = derived.master;

@@ -187,12 +187,12 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
     if (step.round + 1 < step.rounds && !step.cancelled) seeker_.pre_register(request_for(step.round + 1), now);
   } else if (const auto* alone = std::get_if<SeekAlone>(&outcome)) {
     missing_[step.round] = alone->missing;
-    if (alone->no_reducer) add_note(step.report.note, "NO_REDUCER: nobody in the group could own chunks");
+    if (alone->no_reducer) add_note(step.report.note, "NO_REDUCER: no member of the group can own chunks");
     pass_round("alone", now);
   } else if (const auto* closed = std::get_if<SeekClosed>(&outcome)) {
     take_outcome(*closed, now);
   } else if (const auto* full = std::get_if<SeekFull>(&outcome)) {
-    if (full->other_schema) add_note(step.report.note, "SCHEMA_MISMATCH: the group averages something else");
+    if (full->other_schema) add_note(step.report.note, "SCHEMA_MISMATCH: the group averages tensors of another schema");
     pass_round("full", now);
   } else if (const auto* none = std::get_if<SeekNoCoordinator>(&outcome)) {
     add_note(step.report.note, none->text);

@@ -190,10 +190,8 @@ bool ElasticDriver::poll(Nanos now) {
   if (now >= peer_->next_deadline()) peer_->woke(now), acted = true;
   for (const auto& peer : std::exchange(port_->undeliverable, {})) {
     acted = true;
-    peer_->link_lost(
-        peer,
-        {Code::unavailable, "what was to be sent to it cannot be: too much waits for it already, or it cannot be dialled"},
-        false, now);
+    peer_->link_lost(peer, {Code::unavailable, "a message to it could not be sent: its queue is full, or it cannot be dialled"},
+                     false, now);
   }
   for (const auto& address : std::exchange(port_->failed_addresses, {})) {
     acted = true;

@@ -322,7 +322,7 @@ Result<Group> ElasticRun::group(Nanos timeout, const Options& options) {
     }
     if (monotonic_now() >= until)
       return Status(Code::late, "the first peer of layout " + std::to_string((*place)->layout.version) +
-                                    " has not told where the group meets: it did not call group()");
+                                    " has not published the group's rendezvous: it did not call group()");
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return ended_; });
   }

@@ -42,7 +42,7 @@ void MoshpitPeer::hear_round(const PeerId& from, SharedBuffer message, Nanos now
   }
   const auto rank = group->descriptor().rank_of(from);
   if (rank >= group->descriptor().members.size())
-    return refuse(from, {Code::corrupt, "a message of a group that it is not in"});
+    return refuse(from, {Code::corrupt, "a message of a group that does not list the sender"});
   group->round().message(rank, message, now);
 }
 
@@ -53,7 +53,7 @@ void MoshpitPeer::hold_early(const GroupId& id, const PeerId& from, SharedBuffer
   const size_t limit = 2 * (settings_.elements * sizeof(float) + (size_t{1} << 20));
   seeker_.unknown_group(id, from, now);
   if (early_bytes_ + message.size() > limit || (early_.size() >= early_groups_max && !early_.contains(id))) {
-    return refuse(from, {Code::corrupt, "more messages of groups that are not known here than a group has"});
+    return refuse(from, {Code::corrupt, "too many messages of groups that are unknown here"});
   }
   auto [found, fresh] = early_.try_emplace(id);
   if (fresh) found->second.since = now;

@@ -76,7 +76,7 @@ void MoshpitState::begin_loading(RosterKeeper& keeper, Nanos now) {
   if (role_ == ElasticRole::reducer || donors.empty()) {
     loaded_ = ElasticState{};
     if (role_ != ElasticRole::reducer)
-      loaded_->note = newcomer_ ? "nobody has finished an averaging step yet" : "the run begins";
+      loaded_->note = newcomer_ ? "no peer has finished an averaging step yet" : "the run begins";
     return settle(keeper, now);
   }
   stage_ = Stage::loading;

@@ -39,7 +39,7 @@ TEST(FlatAdvice, is_given_once_after_a_hundred_steps) {
   EXPECT_EQ(after_steps(advice, FlatAdvice::steps - 1, 0), "");
   const auto said = after_steps(advice, 1, 0);
   EXPECT_NE(said.find("in the last 100 averaging steps 0 % of the members of groups were absent; below 2.89 % one flat "
-                      "all-reduce of all 16 sends fewer bytes"),
+                      "all-reduce of all 16 peers sends fewer bytes"),
             std::string::npos)
       << said;
   EXPECT_EQ(after_steps(advice, 2 * FlatAdvice::steps, 0), "");

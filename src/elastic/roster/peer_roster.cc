@@ -76,9 +76,9 @@ Status check_entry(const PeerEntry& entry) {
       return {Code::invalid,
               "an address of " + std::to_string(address.size()) + " bytes: 1 to " + std::to_string(peer_address_bytes_max)};
   }
-  if (!std::isfinite(facts.bandwidth)) return {Code::invalid, "a bandwidth that is no number"};
+  if (!std::isfinite(facts.bandwidth)) return {Code::invalid, "a bandwidth that is not a number"};
   if (!possible(facts.registered_step) || !possible(facts.finished_step) || facts.layout_version > step_number_max)
-    return {Code::invalid, "an averaging step or layout version that cannot be"};
+    return {Code::invalid, "an averaging step or layout version out of range"};
   return {};
 }
 

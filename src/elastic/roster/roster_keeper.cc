@@ -43,7 +43,7 @@ Status RosterKeeper::check_options() const {
 }
 
 Status RosterKeeper::start(Nanos now) {
-  if (state_ != JoinState::idle) return {Code::invalid, "the roster's keeper was started before"};
+  if (state_ != JoinState::idle) return {Code::invalid, "the roster keeper was started before"};
   if (auto status = check_options(); !status.ok()) return status;
   // These times lie in the past for any value of the clock: nothing has been sent yet.
   gossiped_at_ = told_all_at_ = looked_at_ = now - options_.times.gossip_period;
@@ -256,7 +256,7 @@ void RosterKeeper::woke(Nanos now) {
   while (probe_ends_.take_due(now, due)) probe_expired(due, now);
   while (suspects_.take_due(now, due)) {
     judge(due, PeerStatus::dead, false,
-          "suspect for " + std::to_string(options_.times.suspect_time / millisecond) + " ms, and nothing came from it", now);
+          "suspect for " + std::to_string(options_.times.suspect_time / millisecond) + " ms without a sign of life", now);
   }
   if (probe_at_ <= now) probe_one(now);
   if (heal_at_ <= now) heal(now);

@@ -60,7 +60,11 @@ bool RosterKeeper::take_claim(const PeerClaim& claim, const PeerId& from, bool s
   if (outcome.effect == Effect::full) ++counters_.full;
   if (!outcome.changed()) return false;
   const bool news = outcome.effect != Effect::facts;
-  changed(id, outcome, !news ? std::string() : from == id ? "it said so" : "told by " + label_of(from), spreads, now);
+  changed(id, outcome,
+          !news        ? std::string()
+          : from == id ? "it said so itself"
+                       : "reported by " + label_of(from),
+          spreads, now);
   return false;
 }
 

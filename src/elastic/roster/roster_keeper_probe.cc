@@ -63,7 +63,7 @@ void RosterKeeper::link_lost(const PeerId& peer, Nanos now) {
 void RosterKeeper::known_dead(const PeerId& peer, const std::string& why, Nanos now) {
   const auto* entry = roster_.find(peer);
   if (!running() || entry == nullptr || is_gone(entry->status) || peer == self_) return;
-  judge(peer, PeerStatus::dead, true, "nobody listens at its addresses any more: " + why, now);
+  judge(peer, PeerStatus::dead, true, "no process listens at its addresses any more: " + why, now);
 }
 
 // Keeps the local timers of a peer in step with its status.

@@ -26,7 +26,7 @@ void MoshpitRound::finish(Nanos now) {
     else if (!mine) ++report_.kept_local;
     else apply(chunk);
   }
-  if (report_.lost > 0) report_.problem = "the results of " + std::to_string(report_.lost) + " chunks were not to be had";
+  if (report_.lost > 0) report_.problem = "the results of " + std::to_string(report_.lost) + " chunks could not be fetched";
   end(now);
 }
 

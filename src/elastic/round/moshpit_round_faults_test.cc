@@ -246,7 +246,7 @@ TEST(MoshpitRoundFaults, what_is_decided_but_not_to_be_had_is_lost_here_alone) {
   group.run();
   EXPECT_EQ(group.report(3).lost, 1u);
   EXPECT_EQ(group.report(3).committed, 4u);
-  EXPECT_EQ(group.report(3).problem, "the results of 1 chunks were not to be had");
+  EXPECT_EQ(group.report(3).problem, "the results of 1 chunks could not be fetched");
   EXPECT_EQ(group.x(3)[2 * chunk], 32);
   EXPECT_EQ(group.x(0)[2 * chunk], 22);
   EXPECT_FALSE(group.states(3)[2].full);

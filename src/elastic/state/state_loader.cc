@@ -252,9 +252,9 @@ void StateLoader::check_patience(Nanos now) {
   if (anybody) nobody_since_ = never;
   else if (nobody_since_ == never) nobody_since_ = now;
   if (nobody_since_ != never && now >= nobody_since_ + options_.times.result_timeout)
-    return fail("none of the peers has a state to give");
+    return fail("no peer has a state to give");
   if (now >= sign_ + options_.patience) return fail("no answer");
-  if (now >= progress_ + options_.busy_patience) return fail("donors are busy, and give nothing");
+  if (now >= progress_ + options_.busy_patience) return fail("donors are busy and send nothing");
 }
 
 StateProgress StateLoader::progress() const {

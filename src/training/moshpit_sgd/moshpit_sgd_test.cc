@@ -50,7 +50,7 @@ TEST(MoshpitSgdOptions, what_makes_no_sense_is_named) {
                                                        {"average=pseudo_gradients,rate=nan", "rate"},
                                                        {"average=pseudo_gradients,momentum=1", "momentum=1"},
                                                        {"average=pseudo_gradients,momentum=-0.5", "momentum"},
-                                                       {"average=pseudo_gradients,outer=sgd,momentum=0.9", "without momentum"},
+                                                       {"average=pseudo_gradients,outer=sgd,momentum=0.9", "outer=nesterov"},
                                                        {"average=gradients", "none of parameters, pseudo_gradients"},
                                                        {"outer=adam", "none of sgd, nesterov"},
                                                        {"tau=8", "none of local_steps"},

@@ -106,8 +106,7 @@ Status MoshpitStepper::check(Parameters parameters) const {
       parameters.size() == sizes_.size() && std::equal(sizes_.begin(), sizes_.end(), parameters.begin(),
                                                        [](size_t size, const auto& tensor) { return size == tensor.size(); });
   return same ? Status()
-              : Status(Code::invalid,
-                       "parameters have another number of tensors, or elements, than those that this was made with");
+              : Status(Code::invalid, "parameters differ from those of make() in the number of tensors or of their elements");
 }
 
 bool MoshpitStepper::is_due() const {
@@ -273,7 +272,7 @@ Status MoshpitStepper::read(std::span<const std::byte> bytes, bool whole) {
   const auto steps = reader.read<uint64_t>(), ungiven = reader.read<uint64_t>();
   if (!known || !reader.ok() || !outer_.read(reader, whole))
     return {Code::invalid,
-            "the saved state of a Moshpit SGD is of another number of parameters, another outer optimizer, or another version"};
+            "the saved state of a Moshpit SGD has another number of parameters, another outer optimizer, or another version"};
   last_averaging_ = last_averaging;
   steps_before_ = steps - report_.steps;
   ungiven_samples_ = ungiven;
@@ -281,7 +280,7 @@ Status MoshpitStepper::read(std::span<const std::byte> bytes, bool whole) {
 }
 
 Status MoshpitStepper::load(std::span<const std::byte> bytes) {
-  if (flight_) return {Code::invalid, "an averaging step is on its way: drain() first"};
+  if (flight_) return {Code::invalid, "an averaging step is under way: call drain() first"};
   return read(bytes, true);
 }
 
