@@ -91,7 +91,7 @@ STAND_IN = '''
     while not told.wait(0.02) and steps < int(words.get("--steps", 10**9)) and time.monotonic() - begun < float(words.get("--seconds", 1e9)):
         steps += 1
         if steps % 5 == 0:
-            say("averaging step", exact=True)
+            say("averaging", exact=True)
             if "--checkpoint" in words:
                 open(words["--checkpoint"], "w").write(str(steps))
     if told.is_set() and "--checkpoint" in words:

@@ -219,7 +219,7 @@ class Peer {
     const bool has_tiles = state.loaded && std::ranges::any_of(state.values, [](float value) { return value != 0; });
     say(
         fmt::format("\"kind\":\"joined\",\"endpoints\":[{}],{},\"loaded\":{},\"load_s\":{:.9g},\"load_bytes\":{},\"donors\":{},"
-                    "\"mixed\":{},\"averaging step\":{},\"note\":{},\"wrong\":{}",
+                    "\"mixed\":{},\"step\":{},\"note\":{},\"wrong\":{}",
                     endpoints, text_of(begin, end), state.loaded, state.seconds, state.bytes, state.donors, state.mixed,
                     state.step, quoted(state.note), quoted(has_tiles ? look_at(state.values).wrong : "")));
   }
@@ -268,12 +268,11 @@ class Peer {
     std::string rounds, dims;
     for (const auto& round : report->rounds) rounds += (rounds.empty() ? "" : ",") + text_of(round);
     for (const auto size : report->dims) dims += (dims.empty() ? "" : ",") + std::to_string(size);
-    say(
-        fmt::format("\"kind\":\"averaging step\",\"averaging "
-                    "step\":{},\"exact\":{},{},\"seconds\":{:.9g},\"layout\":{},\"dims\":[{}],\"peers\":{},\"note\":{},"
-                    "\"number\":{:.9g},{}\"rounds\":[{}]",
-                    report->step, report->exact, text_of(begin, end), report->seconds, report->layout, dims, report->peers,
-                    quoted(report->note), number, checked ? text_of(look_at(values_)) + "," : "", rounds));
+    say(fmt::format(
+        "\"kind\":\"step\",\"step\":{},\"exact\":{},{},\"seconds\":{:.9g},\"layout\":{},\"dims\":[{}],\"peers\":{},\"note\":{},"
+        "\"number\":{:.9g},{}\"rounds\":[{}]",
+        report->step, report->exact, text_of(begin, end), report->seconds, report->layout, dims, report->peers,
+        quoted(report->note), number, checked ? text_of(look_at(values_)) + "," : "", rounds));
     return {};
   }
 

@@ -65,6 +65,7 @@ set_property(GLOBAL PROPERTY UNISONO_MODULES "")
 if(UNISONO_TESTS)
   add_custom_target(threads)
   add_custom_target(units)
+  add_custom_target(quick)  # what `./test quick` needs
 endif()
 # Of a test program, the suites that start threads or processes: all are run by the thread sanitizer. The rest is run by one thread.
 set(UNISONO_THREADED_SUITES_transports "*Shm*")
@@ -173,7 +174,8 @@ endfunction()
 
 # unisono_tests(TARGET PREFIX name TIMEOUT seconds [FILTER filter] [LABEL label] [PROCESSORS count]): a program's tests, or what the
 # filter leaves of them. Each is a test of ctest's, PREFIX/SUITE.NAME. With sanitizers, where the start of a process takes longer than
-# most tests do, they are dealt to a few processes, PREFIX/TARGET-LABEL-1-of-8 and so on, and those labelled `long` are left out.
+# most tests do, and with UNISONO_QUICK they are dealt to a few processes, PREFIX/TARGET-LABEL-1-of-8 and so on, and those labelled `long`
+# are left out. With UNISONO_QUICK all have the label `quick`.
 function(unisono_tests target)
   cmake_parse_arguments(arg "" "PREFIX;FILTER;TIMEOUT;LABEL;PROCESSORS" "" ${ARGN})
   if(NOT arg_FILTER)
@@ -186,15 +188,22 @@ function(unisono_tests target)
       list(APPEND properties ${name} ${arg_${property}})
     endif()
   endforeach()
-  if(UNISONO_SANITIZE AND arg_LABEL STREQUAL "long")
+  if((UNISONO_SANITIZE OR UNISONO_QUICK) AND arg_LABEL MATCHES "^(long|nightly)$")
     return()
   endif()
-  if(NOT UNISONO_SANITIZE)
+  if(UNISONO_QUICK)
+    list(APPEND properties LABELS quick)
+    add_dependencies(quick ${target})
+  endif()
+  if(NOT UNISONO_SANITIZE AND NOT UNISONO_QUICK)
     string(MAKE_C_IDENTIFIER "${target}_${arg_LABEL}_tests" list)
     gtest_discover_tests(${target} TEST_PREFIX "${arg_PREFIX}/" TEST_FILTER "${arg_FILTER}" TEST_LIST ${list} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
     return()
   endif()
   set(parts 8)
+  if(UNISONO_QUICK)
+    set(parts 2)
+  endif()
   foreach(part RANGE 1 ${parts})
     math(EXPR index "${part} - 1")
     set(test ${arg_PREFIX}/${target}-${part}-of-${parts})
@@ -262,6 +271,25 @@ function(unisono_test_program top)
   if(top IN_LIST UNISONO_LONG_TESTS)
     unisono_tests(${top}_test PREFIX ${top} FILTER "*Long*" TIMEOUT 600 LABEL long)
   endif()
+endfunction()
+
+# The target `headers`: every header alone, each in a source of one line, so that none of them counts on another one that stands above it.
+# Not *_inl.h, which Highway includes once per instruction set, inside of its macros.
+function(unisono_headers)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/include/*.h)
+  list(FILTER headers EXCLUDE REGEX "_inl\\.h$")
+  set(sources "")
+  foreach(header IN LISTS headers)
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${header})
+    string(REGEX REPLACE "^(src|include)/" "" included ${path})
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/headers/${path}.cc CONTENT "#include \"${included}\"  // alone\n" @ONLY)
+    list(APPEND sources ${PROJECT_BINARY_DIR}/headers/${path}.cc)
+  endforeach()
+  add_library(headers OBJECT EXCLUDE_FROM_ALL ${sources})
+  target_compile_options(headers PRIVATE -O0 -g0)
+  get_property(modules GLOBAL PROPERTY UNISONO_MODULES)
+  list(TRANSFORM modules PREPEND unisono_)
+  target_link_libraries(headers PRIVATE ${modules} unisono_test_flags)
 endfunction()
 
 # The libraries that users link: all modules so far in one archive, and the same objects in one shared library.

@@ -2,7 +2,7 @@
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME unisono)
 set(CPACK_PACKAGE_VENDOR "Unisono")
-set(UNISONO_MAINTAINER "Unisono developers <unisono@localhost>" CACHE STRING "who answers for the packages: name <address>")
+set(UNISONO_MAINTAINER "The Unisono authors <unisono@localhost>" CACHE STRING "who answers for the packages: name <address>")
 set(CPACK_PACKAGE_CONTACT ${UNISONO_MAINTAINER})
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "all-reduce for clusters that straggle, drop packets and change")
 set(CPACK_PACKAGE_DESCRIPTION "A C++20 library with a C99 API, and a command-line tool that launches,\nmeasures and simulates all-reduce and its relatives. Every operation ends by\nits deadline, every rank gets the same bits, and errors name the rank, the\nphase and the bytes.")

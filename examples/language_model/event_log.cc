@@ -53,7 +53,7 @@ void EventLog::joined(const unisono::ElasticState& state, const TrainingTally& t
   line.update({{"loaded", state.loaded},
                {"mixed", state.mixed},
                {"donors", state.donors},
-               {"averaging", state.averaging},
+               {"averaging", state.step},
                {"load_s", state.seconds},
                {"bytes", state.bytes},
                {"note", state.note}});
@@ -69,7 +69,7 @@ void EventLog::averaging(const unisono::AveragingReport& averaging, const unison
     not_applied += round.kept_local + round.voided + round.undecided + round.lost;
     absent += round.absent.size();
   }
-  line.update({{"averaging", averaging.averaging},
+  line.update({{"averaging", averaging.step},
                {"exact", averaging.exact},
                {"layout", averaging.layout},
                {"dims", averaging.dims},

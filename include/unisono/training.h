@@ -81,8 +81,8 @@ struct CompressionReport {
   uint64_t step = 0;    // its number from 0, or how many there were
   bool applied = true;  // false: some rank's gradients were not finite. All ranks skip the step: the gradients are of no use.
                         // (What is sent whole as without compression is not looked at.)
-  double ratio = 0;                    // kept share of rows, at present
-  uint32_t rank = 0;                   // of sketches
+  double ratio = 0;     // kept share of rows, at present
+  uint32_t rank = 0;    // of sketches
   uint32_t compressed = 0, whole = 0;  // tensors that travelled so
   uint64_t elements = 0;               // of all tensors
   CompressionCosts costs{};

@@ -175,7 +175,7 @@ void add_status(py::module_& m) {
   status.def_readonly("peers", &ElasticStatus::peers);
   status.def_readonly("layout", &ElasticStatus::layout);
   status.def_readonly("dims", &ElasticStatus::dims);
-  status.def_readonly("steps", &ElasticStatus::steps);
+  status.def_readonly("averaging_steps", &ElasticStatus::averaging_steps);
   status.def_readonly("exact_averaging_steps", &ElasticStatus::exact_averaging_steps);
   status.def_readonly("sent_bytes", &ElasticStatus::sent_bytes);
   status.def_readonly("received_bytes", &ElasticStatus::received_bytes);

@@ -38,7 +38,7 @@ def steps(folder):
     assert report.exact and work.done()
     np.testing.assert_allclose(one, np.average(10.0 * weights, weights=weights) + 1, rtol=1e-6)
     status = run.status()
-    assert status.steps == 2 and {peer.name for peer in status.peers} == {f"worker {i}" for i in range(count)}
+    assert status.averaging_steps == 2 and {peer.name for peer in status.peers} == {f"worker {i}" for i in range(count)}
     with pytest.raises(unisono.Invalid):
         run.average([one])
     with pytest.raises(ValueError, match="read-only"):
@@ -104,7 +104,7 @@ def local_sgd(folder):
     sgd.load(sgd.save())
     step = sgd.finish(parameters)
     report = sgd.report()
-    assert asked and report.steps >= 1 and report.steps == 8 and 0 < report.useful_share() <= 1 and str(report) and "began=" in repr(step)
+    assert asked and report.averaging_steps >= 1 and report.steps == 8 and 0 < report.useful_share() <= 1 and str(report) and "began=" in repr(step)
     run.leave()
     return parameters.tobytes()
 

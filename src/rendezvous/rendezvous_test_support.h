@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "testing/peer_ids.h"
 #include "rendezvous/rendezvous_client.h"
 #include "rendezvous/rendezvous_server.h"
+#include "testing/peer_ids.h"
 
 namespace unisono::rendezvous {
 

@@ -29,7 +29,7 @@ class LinkWatch final : public unisono::Sink {
   }
   void sent(uint64_t) override {}
   void lost(PeerIndex peer, const Status& why) override { errors[peer] = why.message(); }
-  void room(PeerIndex) override {}
+  void credit(PeerIndex) override {}
   std::map<PeerIndex, std::string> errors;
 
  private:

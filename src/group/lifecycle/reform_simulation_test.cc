@@ -9,8 +9,8 @@
 #include <set>
 
 #include "base/random.h"
-#include "testing/peer_ids.h"
 #include "group/lifecycle/reform.h"
+#include "testing/peer_ids.h"
 
 namespace unisono {
 namespace {

@@ -32,13 +32,13 @@ BenchFacts facts_for(const Group& group, const CompressPlan& plan) {
   return facts;
 }
 
-int play_part(const CompressOptions& options, const CompressPlan& plan, Group& group, std::optional<Seat>& seat) {
+int play_part(const CompressOptions& options, const CompressPlan& plan, Group& group, std::optional<EmulatedRank>& rank_end) {
   Sink sink(options.json);
   if (group.rank() == 0) {
     if (auto status = sink.open(true); !status.ok()) return failed(group, "--json", status);
   }
-  if (seat) {
-    if (const auto zero = seat->start(); !zero.ok()) return failed(group, "start", zero.status());
+  if (rank_end) {
+    if (const auto zero = rank_end->start(); !zero.ok()) return failed(group, "start", zero.status());
   }
   Progress progress(progress_options("compress", turns_of(plan), group.rank() == 0 ? options.progress : "off"),
                     monotonic_now());
@@ -54,7 +54,7 @@ int play_part(const CompressOptions& options, const CompressPlan& plan, Group& g
     sink.table(compress_row(row, *rows));
     sink.json(compress_json(plan, row, *rows));
   }
-  if (auto shown = show_links(plan.limits, seat, sink); !shown.ok()) return failed(group, "links", shown);
+  if (auto shown = show_links(plan.limits, rank_end, sink); !shown.ok()) return failed(group, "links", shown);
   if (!options.plot.empty() && group.rank() == 0) {
     if (auto drawn = write_svg(options.plot, compress_panels(*rows)); !drawn.ok()) return failed(group, "--plot", drawn);
   }
@@ -82,8 +82,9 @@ int run_compress(const Arguments& arguments) {
                    .progress = options.progress,
                    .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
   ranks.group.timeout = plan->timeout;
-  return run_bench_ranks(ranks, arguments,
-                         [&](Group& group, std::optional<Seat>& seat) { return play_part(options, *plan, group, seat); });
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) {
+    return play_part(options, *plan, group, rank_end);
+  });
 }
 
 }  // namespace unisono::cli

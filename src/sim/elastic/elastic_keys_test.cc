@@ -19,7 +19,7 @@ struct RendezvousPoints final : RoundWatch {
   struct Stop {
     SlotName slot;
     uint32_t position = 0;  // in the group
-    bool failed = false;  // nothing was averaged
+    bool failed = false;    // nothing was averaged
   };
   void began(const RoundSight& sight) override {
     groups[sight.group.id] = sight.group;
@@ -156,7 +156,7 @@ size_t expect_keys_to_lead_on(const RendezvousPoints& rendezvous_points, uint32_
   for (const auto& [peer, path] : rendezvous_points.paths) {
     for (size_t i = 1; i < path.size(); ++i) {
       if (path[i].slot.layout_version != path[i - 1].slot.layout_version) continue;
-      EXPECT_EQ(path[i].slot.line, (path[i - 1].slot.line * group + path[i - 1].slot) % keys)
+      EXPECT_EQ(path[i].slot.line, (path[i - 1].slot.line * group + path[i - 1].position) % keys)
           << to_string(path[i].slot) << " after " << to_string(path[i - 1].slot);
       ++steps;
     }

@@ -74,7 +74,7 @@ struct SearchOutcome {
   double highest = 1;          // S*: the best value of the objective within max_drop (of rule `at`: of S_total as replayed)
   std::vector<ThresholdValue> candidates;  // what was searched, ascending
   std::vector<ThresholdValue> replays;     // rule `at`: those around the best of the candidates, ascending, with what was left
-                                        // charged to the next step; the choice among them is by S_total
+                                           // charged to the next step; the choice among them is by S_total
 };
 // The largest threshold within max_drop whose value is not further below the best one than slack allows. A trace that is not
 // right is `off`, and says why.

@@ -95,7 +95,7 @@ TEST_F(MoshpitSgdOfOne, a_run_that_was_left_says_so_and_leaves_the_values) {
   EXPECT_EQ(averaging_steps_.entries.at(0).weight, 4) << "no sample was forgotten";
 }
 
-TEST_F(MoshpitSgdOfOne, a_averaging_that_fails_changes_nothing_and_gives_its_samples_back) {
+TEST_F(MoshpitSgdOfOne, an_averaging_step_that_fails_changes_nothing_and_gives_its_samples_back) {
   auto options = nesterov_options;
   options.overlap = false;
   const auto sgd = make(options);
@@ -117,18 +117,18 @@ TEST_F(MoshpitSgdOfOne, drain_waits_no_longer_than_it_was_told) {
   EXPECT_NE(sgd->drain(views_, Milliseconds{0})->averaging, nullptr);
 }
 
-TEST_F(MoshpitSgdOfOne, finish_ends_the_averaging_that_goes_on_and_makes_one_more) {
+TEST_F(MoshpitSgdOfOne, finish_ends_the_averaging_step_that_goes_on_and_makes_one_more) {
   const auto sgd = make({.local_steps = 2});
   for (int k = 0; k < 3; ++k) ASSERT_TRUE(sgd->after_step(views_, 1).ok());
   const auto done = sgd->finish(views_);
   ASSERT_TRUE(done.ok());
   EXPECT_TRUE(done->began);
   ASSERT_NE(done->averaging, nullptr);
-  EXPECT_EQ(done->averaging->averaging, 1u);
+  EXPECT_EQ(done->averaging->step, 1u);
   EXPECT_EQ(sgd->report().averaging_steps, 2u);
 }
 
-TEST_F(MoshpitSgdOfOne, a_averaging_that_is_abandoned_gives_its_samples_back) {
+TEST_F(MoshpitSgdOfOne, an_averaging_step_that_is_abandoned_gives_its_samples_back) {
   const auto sgd = make(nesterov_options);
   ASSERT_TRUE(sgd->after_step(views_, 6)->began);
   sgd->abandon();
