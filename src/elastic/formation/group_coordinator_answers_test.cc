@@ -184,7 +184,7 @@ TEST(GroupCoordinatorAnswers, a_slot_of_a_replaced_layout_is_answered_with_the_n
   EXPECT_EQ(desk.coordinator.open_slots(), 0u);
 }
 
-TEST(GroupCoordinatorAnswers, of_two_layouts_of_one_version_only_one_is_placed) {
+TEST(GroupCoordinatorAnswers, of_two_layouts_of_one_version_only_one_gets_groups) {
   Desk desk;
   auto other = test::layout_of({desk.ids[0], desk.ids[1], desk.ids[2], desk.ids[4]}, 1, {4});
   const bool wins = other.digest < desk.layout.digest;

@@ -121,7 +121,7 @@ TEST_F(ElasticHostile, another_number_on_a_message_is_refused) {
   });
 }
 
-TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_drain) {
+TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_parting) {
   expect_refusal(0, [](Bytes frame) {
     auto header = header_of(frame);
     header.round = static_cast<uint16_t>(ElasticFrame::parting);
@@ -270,7 +270,7 @@ TEST_F(Intruder, a_second_greeting_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::greeting, 32)}, "greeting");
 }
 
-TEST_F(Intruder, a_drain_without_a_tag_is_refused) {
+TEST_F(Intruder, a_parting_without_a_tag_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::parting)}, "run key");
 }
 
@@ -284,11 +284,11 @@ TEST_F(Intruder, a_tag_where_there_is_no_key_is_refused) {
   expect_refused("", {tagged}, "without a key");
 }
 
-TEST_F(Intruder, a_message_behind_the_drain_is_refused) {
+TEST_F(Intruder, a_message_after_the_parting_is_refused) {
   expect_refused("", {frame(ElasticFrame::parting), frame(ElasticFrame::message)}, "after the parting");
 }
 
-TEST_F(Intruder, a_drain_with_a_payload_is_refused) { expect_refused("", {frame(ElasticFrame::parting, 1)}, "more to say"); }
+TEST_F(Intruder, a_parting_with_a_payload_is_refused) { expect_refused("", {frame(ElasticFrame::parting, 1)}, "more to say"); }
 
 TEST_F(Intruder, a_beginning_that_another_frame_follows_than_its_end_is_refused) {
   expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::beginning, 10)}, "without its end");

@@ -23,7 +23,7 @@ TEST_F(ElasticParting, what_waits_is_sent_before_a_peer_is_closed_and_neither_si
   EXPECT_TRUE(losses_none());
 }
 
-TEST_F(ElasticParting, who_leaves_closes_all_and_draining_until_everything_is_said) {
+TEST_F(ElasticParting, a_leaving_process_closes_all_links_and_drains_until_everything_is_sent) {
   for (int i = 0; i < 5; ++i) add();
   introduce_all();
   for (size_t i = 1; i < 5; ++i) say(0, i, message_of(100'000, i));
@@ -34,7 +34,7 @@ TEST_F(ElasticParting, who_leaves_closes_all_and_draining_until_everything_is_sa
   EXPECT_TRUE(losses_none());
 }
 
-TEST_F(ElasticParting, who_leaves_does_not_drain_for_an_address_that_has_not_answered) {
+TEST_F(ElasticParting, a_leaving_process_does_not_drain_for_an_address_that_has_not_answered) {
   add(), add();
   members[1]->asleep = true;
   ASSERT_TRUE(links(0).send_to_address(address(1), message_of(10, 1), now));

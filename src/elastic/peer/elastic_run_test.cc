@@ -142,7 +142,7 @@ TEST(ElasticRun, who_joins_later_gets_values_and_state) {
   EXPECT_EQ(state.blobs[0].second, std::vector<std::byte>(8, std::byte{42}));
 }
 
-TEST(ElasticRun, steps_that_are_taken_during_a_step_are_kept) {
+TEST(ElasticRun, local_steps_during_an_averaging_step_are_kept) {
   auto runs = start(2);
   ASSERT_EQ(runs.size(), 2u);
   std::vector<std::vector<float>> values{values_of(0), values_of(1)};

@@ -149,7 +149,7 @@ TEST(RosterKeeperGossip, of_a_crowd_that_comes_at_once_each_is_told_of_less_ofte
   EXPECT_GE(tellings(300), 1u);
 }
 
-TEST(RosterKeeperGossip, one_that_was_in_suspicion_when_it_came_is_in_a_layout_once_it_is_not) {
+TEST(RosterKeeperGossip, a_peer_that_was_suspect_when_it_came_is_in_a_layout_once_it_is_alive) {
   auto keeper = founder(2);
   (void)run_answered(keeper, 0, 20 * second);
   ASSERT_NE(keeper.newest_layout(), nullptr);
@@ -162,7 +162,7 @@ TEST(RosterKeeperGossip, one_that_was_in_suspicion_when_it_came_is_in_a_layout_o
   EXPECT_EQ(keeper.newest_layout()->peers.size(), 3u);
 }
 
-TEST(RosterKeeperGossip, where_many_are_in_suspicion_they_are_told_of_together) {
+TEST(RosterKeeperGossip, many_suspicions_are_sent_together) {
   const auto gossips = [](uint64_t suspicions) {
     auto keeper = founder(40);
     Nanos now = 10 * second;

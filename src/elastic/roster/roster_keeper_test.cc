@@ -401,7 +401,7 @@ TEST(RosterKeeper, a_joiner_asks_seeds_that_it_is_told_later_at_once_and_goes_on
   EXPECT_TRUE(keeper.join_status().message().starts_with("NO_SEED: none of 2 seeds answers")) << keeper.join_status().message();
 }
 
-TEST(RosterKeeper, a_unauthenticated_of_the_run_is_asked_who_it_is_not_too_often) {
+TEST(RosterKeeper, an_unknown_peer_of_the_run_is_asked_for_its_identity_not_too_often) {
   auto keeper = founder(2);
   for (int i = 0; i < 10; ++i) keeper.message(peer_id(9), from_run(RosterProbe{peer_id(9), 1}), 1);
   EXPECT_EQ(sends_of<RosterHello>(keeper).size(), 1u);

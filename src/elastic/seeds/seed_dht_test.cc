@@ -270,7 +270,7 @@ TEST(ElasticByDht, processes_that_know_a_node_of_the_table_alone_are_one_run) {
   EXPECT_LT(seconds_since(begin), 2);
 }
 
-TEST(ElasticByDht, a_joiner_finds_the_run_among_what_unauthenticated_put_there) {
+TEST(ElasticByDht, a_joiner_finds_the_run_among_records_of_unauthenticated_peers) {
   Node node, unauthenticated;
   ASSERT_TRUE(unauthenticated.meet(node));
   const Silence silence;  // a UDP port where no process listens by TCP

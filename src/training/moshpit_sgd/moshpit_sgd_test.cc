@@ -153,7 +153,7 @@ TEST_F(MoshpitSgdOfOne, what_waits_for_averaging_steps_is_not_useful_time) {
   EXPECT_NE(report.to_string().find("useful 75.0 % of 12.0 s"), std::string::npos) << report.to_string();
 }
 
-TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_averaging) {
+TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_averaging_step) {
   const auto sgd = make(nesterov_options);
   int asked = 0;
   sgd->give_state([&] { return ++asked, MoshpitSgd::Blobs{{"adam", {std::byte{7}}}}; });

@@ -84,7 +84,7 @@ TEST(MoshpitSgd, one_peer_alone_is_plain_sgd) {
   EXPECT_EQ(report.samples, 140u);
 }
 
-TEST(MoshpitSgd, a_averaging_after_every_step_is_exact_data_parallel_training) {
+TEST(MoshpitSgd, an_averaging_step_after_every_local_step_is_exact_data_parallel_training) {
   Training training(3, every(1));
   const std::vector<uint64_t> samples{2, 3, 5};
   double x[3] = {1, -1, 0.5};
@@ -108,7 +108,7 @@ TEST(MoshpitSgd, a_averaging_after_every_step_is_exact_data_parallel_training) {
   EXPECT_DOUBLE_EQ(training[1].stepper->report().spread, 0.5);
 }
 
-TEST(MoshpitSgd, who_ends_within_a_averaging_of_another_ends_with_the_same_parameters) {
+TEST(MoshpitSgd, peers_that_finish_within_one_averaging_step_end_with_the_same_parameters) {
   Training training(2, every(1));
   const auto finish = [&](size_t p) {
     const auto done = training[p].stepper->finish(training[p].parameters());
@@ -137,7 +137,7 @@ TEST(MoshpitSgd, who_ends_while_others_go_on_makes_three_averaging_steps_at_most
   EXPECT_EQ(training[0].stepper->report().averaging_steps, 4u) << "with the one that went on";
 }
 
-TEST(MoshpitSgd, steps_during_a_averaging_are_kept) {
+TEST(MoshpitSgd, local_steps_during_an_averaging_step_are_kept) {
   Training training(2, every(2));
   for (size_t p = 0; p < 2; ++p) training.step(p), training.step(p);
   const float given[2] = {training[0].first[0], training[1].first[0]};
@@ -156,7 +156,7 @@ TEST(MoshpitSgd, steps_during_a_averaging_are_kept) {
   EXPECT_TRUE(training.step(0).began);
 }
 
-TEST(MoshpitSgd, the_weight_is_samples_since_the_last_averaging_that_had_this_peer) {
+TEST(MoshpitSgd, the_weight_is_samples_since_the_last_averaging_step_that_had_this_peer) {
   Training training(2, every(2));
   const auto weight = [&](uint32_t p) { return training.averaging_steps.entries.at(p).weight; };
   training.step(0, 3), training.step(0, 4), training.step(1, 1), training.step(1, 0);
@@ -171,7 +171,7 @@ TEST(MoshpitSgd, the_weight_is_samples_since_the_last_averaging_that_had_this_pe
   EXPECT_EQ(weight(0), 133);
 }
 
-TEST(MoshpitSgd, who_is_absent_goes_on_with_its_own_values_and_agrees_again_after_the_next_averaging) {
+TEST(MoshpitSgd, an_absent_peer_goes_on_with_its_own_values_and_agrees_again_after_the_next_averaging_step) {
   Training training(3, every(1));
   for (size_t p = 0; p < 3; ++p) training.step(p);
   const auto own = training[2].first;
@@ -209,7 +209,7 @@ TEST(MoshpitSgd, a_joiner_begins_with_the_runs_values_and_gives_nothing_until_al
   EXPECT_EQ(joiner.stepper->report().without_weight, 2u);
 }
 
-TEST(MoshpitSgd, a_joiner_whose_values_are_no_numbers_ends_its_first_averaging_with_the_mean) {
+TEST(MoshpitSgd, a_joiner_whose_values_are_no_numbers_ends_its_first_averaging_step_with_the_mean) {
   Training training(2, every(1));
   auto& joiner = training.add({.late = true});
   joiner.first = {std::nanf(""), std::numeric_limits<float>::infinity()};
@@ -236,7 +236,7 @@ TEST(MoshpitSgd, values_that_are_not_finite_reach_nobody_and_are_cured_by_the_me
   EXPECT_EQ(training.averaging_steps.entries.at(1).weight, 1);
 }
 
-TEST(MoshpitSgd, a_averaging_begins_when_the_peers_together_have_enough_samples) {
+TEST(MoshpitSgd, an_averaging_step_begins_when_the_peers_together_have_enough_samples) {
   Training training(4, {.local_steps = 0, .target_samples = 100});
   EXPECT_FALSE(training.step(0, 24).began);
   EXPECT_TRUE(training.step(0, 1).began);
@@ -300,7 +300,7 @@ TEST(MoshpitSgd, who_comes_back_after_many_averaging_steps_takes_no_momentum_fro
   EXPECT_EQ(training[2].second, training[0].second);
 }
 
-TEST(MoshpitSgd, a_joiner_with_the_blob_of_the_last_averaging_has_the_others_reference_and_momentum) {
+TEST(MoshpitSgd, a_joiner_with_the_blob_of_the_last_averaging_step_has_the_others_reference_and_momentum) {
   const MoshpitSgdOptions options{.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients};
   Training training(2, options);
   MoshpitStart start{.late = true, .loaded = true, .peers = 3};

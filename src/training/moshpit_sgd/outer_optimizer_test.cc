@@ -110,7 +110,7 @@ TEST(OuterOptimizer, peers_that_came_apart_agree_to_the_bit_after_two_exact_aver
   }
 }
 
-TEST(OuterOptimizer, without_knowledge_of_the_past_it_goes_to_the_mean_and_agrees_one_averaging_later) {
+TEST(OuterOptimizer, without_knowledge_of_the_past_it_goes_to_the_mean_and_agrees_one_averaging_step_later) {
   auto peers = peers_at(2, nesterov(), {0.0f});
   OuterOptimizer late(nesterov(), 1);
   late.begin(std::vector<float>{100.0f});
@@ -146,7 +146,7 @@ TEST(OuterOptimizer, what_was_written_goes_on_to_the_bit) {
   EXPECT_EQ(a, b);
 }
 
-TEST(OuterOptimizer, what_a_joiner_is_given_and_the_values_of_the_averaging_make_the_others_reference) {
+TEST(OuterOptimizer, what_a_joiner_is_given_and_the_values_of_the_averaging_step_make_the_others_reference) {
   auto peers = peers_at(1, nesterov(), {0.0f});
   std::vector<float> base(1), mean(1);
   for (float value : {1.0f, 2.0f, 4.0f}) {
