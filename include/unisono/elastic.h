@@ -2,7 +2,7 @@
 //
 //   // One peer begins the run: .found = true. All others name a seed.
 //   auto run = unisono::Elastic::join({.run_id = "demo", .seeds = {"10.0.0.1:4040"}, .tensor_elements = {model.size()}});
-//   if (run->state().loaded) model = run->state().values;  // what the other peers had when this process joined
+//   if (run->state().loaded) model = run->state().values;  // the other peers' state
 //   for (;;) {
 //     for (int step = 0; step < 8; ++step) train(model);
 //     auto report = run->average(model, samples);  // the weighted mean over all peers that took part
@@ -113,7 +113,7 @@ struct AveragingReport {
   uint32_t peers = 0;  // alive, as far as this peer knows
   std::vector<RoundSummary> rounds;
   double seconds = 0;
-  std::string note;  // what was unusual; empty: nothing
+  std::string note;  // unusual events; empty: none
   UNISONO_EXPORT std::string to_string() const;
 };
 
@@ -165,7 +165,7 @@ class UNISONO_EXPORT ElasticWork {
   // 0, becomes the mean itself, bit for bit. Call it once. timeout 0: no limit (the averaging step ends by its own timeouts).
   // Error late: not done yet; call again.
   Result<AveragingReport> wait(Milliseconds timeout = Milliseconds{0});
-  // Ends this peer's part in the averaging step early. wait() still brings in what finished rounds averaged.
+  // Ends this peer's part in the averaging step early. wait() still brings in the averages of finished rounds.
   void cancel();
 
  private:
@@ -210,8 +210,8 @@ class UNISONO_EXPORT Elastic {
   // those of the group; rank, world size, rendezvous and job are filled in. Errors. unavailable: there is no layout, or it does
   // not name this process yet (try again after the next averaging step). late: some peers did not come; the message names them.
   Result<Group> group(Milliseconds timeout = Milliseconds{10'000}, const Options& options = {});
-  // Says goodbye and ends. It first finishes what other peers wait for, within the profile's grace (5 or 15 s). Safe to call
-  // twice.
+  // Says goodbye and ends. It first finishes the work that other peers wait for, within the profile's grace (5 or 15 s). Safe
+  // to call twice.
   Status leave();
 
  private:

@@ -60,14 +60,14 @@ struct MoshpitSgdOptions {
   // Reads "local_steps=8,samples=0,average=pseudo_gradients,outer=nesterov,rate=0.7,momentum=0.9,overlap=on". Error: invalid
   // (bad_option), naming the part that is wrong.
   UNISONO_EXPORT static Result<MoshpitSgdOptions> parse(std::string_view text);
-  // A text that parse() reads; leaves out what has its default.
+  // A text that parse() reads; leaves out options that have their default.
   UNISONO_EXPORT std::string to_string() const;
   // Error: invalid (bad_option), naming the field.
   UNISONO_EXPORT Status check() const;
   friend bool operator==(const MoshpitSgdOptions&, const MoshpitSgdOptions&) = default;
 };
 
-// What one call of after_step(), drain() or finish() did.
+// The outcome of one call of after_step(), drain() or finish().
 struct MoshpitStep {
   bool began = false;  // an averaging step began, with the values as of this step
   // The averaging step that ended: it was brought into the parameters, or failed. Null: none ended.

@@ -1,5 +1,5 @@
-// Arbitrary bytes as a file of recorded times, a setting or a checkpoint of DropCompute: they are accepted or refused, and what
-// is accepted can be used.
+// Arbitrary bytes as a file of recorded times, a setting or a checkpoint of DropCompute: they are accepted or refused, and
+// accepted ones can be used.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -36,7 +36,7 @@ void fuzz_options(std::string_view text) {
   UNISONO_CHECK(again.ok() && *again == *options);
 }
 
-// What a policy accepts it writes again bit for bit, and everything that ranks do with it ends.
+// A policy writes an accepted state again bit for bit, and every use of it by ranks ends.
 void fuzz_policy(ByteView bytes) {
   for (const char* text : {"auto:warmup=2,calibration=3,min_calibration=2,window=4", "0.002:warmup=1,window=3", "off"}) {
     DropPolicy policy(*DropOptions::parse(text), 3, 5);

@@ -1,5 +1,5 @@
-// Arbitrary messages while groups form. Each is refused or understood, and what is understood encodes to the same bytes.
-// Neither a coordinator nor a seeker exceeds its limits, wakes for ever, or returns an invalid group.
+// Arbitrary messages while groups form. Each is refused or understood, and an understood one encodes to the same bytes. Neither
+// a coordinator nor a seeker exceeds its limits, wakes for ever, or returns an invalid group.
 #include <memory>
 #include <set>
 

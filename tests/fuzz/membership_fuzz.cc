@@ -24,7 +24,7 @@ Roster small_roster() {
   return roster;
 }
 
-// What is understood must encode to the same bytes.
+// An understood message must encode to the same bytes.
 void decode_all(ByteView bytes) {
   if (const auto roster = decode_roster(bytes); roster.ok()) {
     const Bytes again = encode(*roster);

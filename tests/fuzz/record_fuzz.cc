@@ -1,4 +1,4 @@
-// Arbitrary bytes as a file or another process's memory: they are a record or they are refused, and what is accepted is in
+// Arbitrary bytes as a file or another process's memory: they are a record or they are refused, and an accepted record is in
 // range.
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Arbitrary roster messages and layouts. Each is refused or understood, and what is understood encodes to the same bytes. A
+// Arbitrary roster messages and layouts. Each is refused or understood, and an understood one encodes to the same bytes. A
 // RosterKeeper takes all of it without exceeding its limits or waking for ever.
 #include <cmath>
 #include <string>

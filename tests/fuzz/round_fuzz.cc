@@ -1,4 +1,4 @@
-// Arbitrary messages of a round and of its verdict. Each is refused or understood, and what is understood encodes to the same
+// Arbitrary messages of a round and of its verdict. Each is refused or understood, and an understood one encodes to the same
 // bytes. The round ends within its time, complete, and holds no more than its members may send.
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Arbitrary bytes from a hash table as the addresses of a process: few are accepted, each once, and what is accepted can be
+// Arbitrary bytes from a hash table as the addresses of a process: few are accepted, each once, and accepted ones can be
 // written and read again.
 #include <cstdint>
 #include <string>

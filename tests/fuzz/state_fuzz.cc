@@ -1,4 +1,4 @@
-// Arbitrary messages between joiners and donors. Each is refused or understood, and what is understood encodes to the same
+// Arbitrary messages between joiners and donors. Each is refused or understood, and an understood one encodes to the same
 // bytes. A donor gives no more slots than it has. A joiner ends with a whole state or with the reason why there is none.
 #include <memory>
 #include <numeric>

@@ -77,7 +77,7 @@ class FormationNet {
   uint64_t messages() const { return messages_; }
 
   void at(Nanos when, std::function<void()> act) { events_.push({when, number_++, std::move(act)}); }
-  // Calls act, then carries out what the process's state machines ask for.
+  // Calls act, then carries out the requests of the process's state machines.
   void on(uint32_t i, Nanos when, std::function<void(Node&)> act) {
     at(when, [this, i, act = std::move(act)] {
       if (!node(i).alive) return;

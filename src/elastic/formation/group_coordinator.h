@@ -2,9 +2,9 @@
 // serves slots whose key names this process, and those that peers register for here. A state machine beside the process's own
 // GroupSeeker; it need not be in the groups that it forms.
 //
-// It waits for no other peer: each answer follows from what has arrived. A group is closed when all expected members have
-// registered, or gather_timeout after the first REGISTER, or when pre-registered peers have had round_timeout. It closes sooner
-// if others are in a later averaging step already: a peer that has not registered by then goes there.
+// It waits for no other peer: each answer follows from messages that have arrived. A group is closed when all expected members
+// have registered, or gather_timeout after the first REGISTER, or when pre-registered peers have had round_timeout. It closes
+// sooner if others are in a later averaging step already: a peer that has not registered by then goes there.
 //
 // Under layouts with keys no members are expected by name: M registrations complete a group, and fewer wait for gather_timeout,
 // as in the published method. If more than M had pre-registered, the surplus is told FULL.

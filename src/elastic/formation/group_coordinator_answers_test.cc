@@ -1,4 +1,4 @@
-// What a coordinator answers when there is no group for a peer, and what it forgets.
+// A coordinator's answers to peers without a group, and the slots that it forgets.
 
 #include <gtest/gtest.h>
 

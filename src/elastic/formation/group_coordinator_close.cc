@@ -1,4 +1,4 @@
-// When a coordinator closes a slot, and what it then tells the registered peers.
+// The closing of a coordinator's slots: when it happens, and the answers to the registered peers.
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What a seeker keeps about groups for other members: descriptors and declines.
+// The descriptors and declines that a seeker keeps for other members of groups.
 
 #include <gtest/gtest.h>
 

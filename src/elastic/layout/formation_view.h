@@ -1,4 +1,4 @@
-// What group formation needs to know of the roster and of layouts. RosterKeeper implements it; tests have their own.
+// The view of roster and layouts that group formation needs. RosterKeeper implements it; tests have their own.
 #pragma once
 
 #include <cstdint>

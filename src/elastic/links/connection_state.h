@@ -1,5 +1,5 @@
-// What ElasticLinks keeps per peer, or per address whose process is not identified yet: the link, and the messages that wait
-// for it.
+// The state that ElasticLinks keeps per peer, or per address whose process is not identified yet: the link, and its waiting
+// messages.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ struct ElasticConnection {
   bool wants_link = false;
   bool dialled = false;          // the connecting link is this side's dial
   std::optional<Status> loss;    // why the previous link was lost; reported when the attempt to make a new one has ended
-  std::optional<Status> broken;  // set: the link must be closed, because what it delivered cannot be trusted
+  std::optional<Status> broken;  // set: the link must be closed, because its data cannot be trusted
   bool said_parting = false, heard_parting = false;
   bool closing = false;  // forgotten when everything is sent and both sides have parted
   bool over = false;     // ElasticLinks::act forgets it now

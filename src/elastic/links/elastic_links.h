@@ -51,11 +51,11 @@ class ElasticSink {
  public:
   virtual ~ElasticSink() = default;
   virtual void received(const PeerId& from, SharedBuffer message) = 0;
-  // Everything sent to this peer before now may not have arrived, and what waited for it is dropped. refused: no process
-  // listens there any more, or another one does, so the peer is dead. Called after an attempt to make a new link, which may
-  // have succeeded.
+  // Everything sent to this peer before now may not have arrived, and messages that waited for it are dropped. refused: no
+  // process listens there any more, or another one does, so the peer is dead. Called after an attempt to make a new link, which
+  // may have succeeded.
   virtual void lost(const PeerId& peer, const Status& why, bool refused) = 0;
-  // What was sent to this address has not arrived. invalid: another run, run key or version is there, so a new attempt is
+  // Messages sent to this address have not arrived. invalid: another run, run key or version is there, so a new attempt is
   // pointless. unavailable: no answer, or this process itself listens there.
   virtual void address_failed(const std::string& address, const Status& why) = 0;
   // credit(peer) was false and now is true.
@@ -91,7 +91,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   std::vector<std::string> endpoints() const { return transport_->endpoints(); }
   uint16_t port() const { return transport_->port(); }
 
-  // Sets what is known of a peer; call it on each change. dialable false: a client, which makes its links itself. Invalid
+  // Sets the addresses of a peer; call it on each change. dialable false: a client, which makes its links itself. Invalid
   // addresses are ignored.
   void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable);
   // Queues a message, and makes a link if there is none. Returns false and sends nothing if the queue is full, the message is
@@ -103,7 +103,8 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   // True: little waits for this peer, so bulk data may be sent. After false, ElasticSink::credit follows, or lost.
   bool credit(const PeerId& peer);
   bool linked(const PeerId& peer) const;
-  // Ends a link in order: sends what waits, then both sides part. What is known of the peer is forgotten; no `lost` follows.
+  // Ends a link in order: waiting messages are sent, then both sides part. The peer and its addresses are forgotten; no `lost`
+  // follows.
   void close(const PeerId& peer);
   void close_all();
   // True while messages wait to be sent or a link is being closed. A leaving process polls until it is false, or until it runs

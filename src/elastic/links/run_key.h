@@ -1,4 +1,4 @@
-// The secret of a run, and what is derived from it: the job key that connections show, and the tags of messages.
+// The secret of a run, and the keys derived from it: the job key that connections show, and the tags of messages.
 //
 // Without a secret the job key is BLAKE2b-128 of the run id; that separates runs and protects from nobody. With a secret,
 // Argon2id (two passes over 64 MiB; salt: BLAKE2b-128 of the run id) derives 48 bytes. 16 of them are the job key, which is

@@ -1,4 +1,4 @@
-// What the keys of a run depend on, and which messages a tag accepts.
+// Keys of a run: the data that they depend on, and the messages that a tag accepts.
 #include "elastic/links/run_key.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Joining over real sockets with time set by the test: how long it is tried, when it stops, and what is reported.
+// Joining over real sockets with time set by the test: how long it is tried, when it stops, and which errors it reports.
 #include "elastic/peer/elastic_driver.h"
 
 #include <gtest/gtest.h>

@@ -34,7 +34,7 @@ class ElasticRendezvous {
   std::thread thread_;
 };
 
-// What a peer needs to join a group.
+// The data that a peer needs to join a group.
 struct ElasticGroupPlace {
   Layout layout;
   uint32_t rank = 0;

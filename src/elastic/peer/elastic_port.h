@@ -1,4 +1,4 @@
-// What a peer of an elastic run needs from its message transport: elastic/links/elastic_links in real time,
+// The message transport of a peer of an elastic run. Implemented by elastic/links/elastic_links in real time,
 // sim/elastic/elastic_cluster in virtual time.
 #pragma once
 

@@ -4,7 +4,7 @@
 //
 // It runs one averaging step at a time: begin_step() takes the values, take_step() returns them, averaged as far as it went.
 // Between and during averaging steps it answers other peers: as coordinator, as member of rounds that have ended here, as
-// donor. Each part decodes its own messages; what it cannot use is counted.
+// donor. Each part decodes its own messages, and counts those that it cannot use.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ class MoshpitState {
 
   // Offered together with the values of the next keep().
   void set_blobs(std::vector<NamedBlob> blobs);
-  // Sets what joiners are given from now on. step -1: no averaging step has been made yet.
+  // Sets the values that joiners get from now on. step -1: no averaging step has been made yet.
   void keep(int64_t step, const ChunkValues& values, RosterKeeper& keeper, Nanos now);
   void set_bandwidth(double bytes_per_second) { donor_.set_bandwidth(bytes_per_second); }
 

@@ -1,5 +1,5 @@
-// An observer of what rounds do to a peer's values, for simulations that check it. The peer calls it in the middle of its work,
-// so it must not call the peer.
+// An observer of the changes that rounds make to a peer's values, for simulations that check them. The peer calls it in the
+// middle of its work, so it must not call the peer.
 #pragma once
 
 #include <span>

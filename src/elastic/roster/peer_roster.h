@@ -30,13 +30,13 @@ enum class PeerStatus : uint8_t { joining = 0, alive = 1, suspect = 2, left = 3,
 const char* name(PeerStatus status);
 constexpr bool is_gone(PeerStatus status) { return status >= PeerStatus::left; }
 
-// Limits of what is accepted from the network.
+// Limits of data that is accepted from the network.
 inline constexpr size_t peer_name_bytes_max = 255;
 inline constexpr size_t peer_address_bytes_max = 255;
 inline constexpr size_t peer_addresses_max = 16;
 inline constexpr size_t roster_parts_max = 256;  // limit of parts that a roster's sum is cut into
 inline constexpr uint32_t incarnation_max = 1u << 31;
-inline constexpr uint64_t step_number_max = uint64_t{1} << 53;  // limit also of layout versions: what a slot can name
+inline constexpr uint64_t step_number_max = uint64_t{1} << 53;  // also the limit of layout versions, as in a slot's name
 
 // Facts that only the process itself can state. The counter comes first: comparing two facts of one process compares their age.
 struct PeerFacts {
@@ -177,7 +177,7 @@ class PeerRoster {
   std::vector<Record> records_;  // unused ones among them
   std::vector<uint32_t> unused_;
   std::array<std::vector<PeerId>, list_count> lists_;
-  // By the time they went; at most max_peers_, of which the longest gone are dropped first
+  // Peers that left or died, by time. At most max_peers_; the longest gone are dropped first
   std::set<std::pair<Nanos, PeerId>> gone_;
   std::array<uint64_t, roster_parts_max> sums_{};
   uint64_t keepers_version_ = 0;

@@ -132,7 +132,7 @@ TEST(PeerRoster, claims_beside_the_parts_of_another_are_those_that_may_differ) {
   EXPECT_EQ(mine.sum(), other.sum());
   EXPECT_TRUE(mine.claims_beside(other.parts(), 0).empty());
   EXPECT_EQ(mine.claims_beside({}, 0).size(), 600u);
-  // For every number of parts.
+  // This holds for every number of parts.
   for (size_t count = 1; count <= roster_parts_max; count *= 2) {
     EXPECT_EQ(mine.claims_beside(std::vector<uint64_t>(count), 0).size(), 600u) << "of a roster that knows nobody";
   }

@@ -40,7 +40,7 @@ class RosterKeeper final : public FormationView {
   // The entry's status is ignored: a founder is alive at once, a joiner is joining until set_alive().
   RosterKeeper(KeeperOptions options, PeerEntry self);
 
-  // Error: invalid, naming what is wrong with the options or the entry.
+  // Error: invalid, naming the fault in the options or the entry.
   Status start(Nanos now);
   // Never fails; a message that is not for this process is counted.
   void message(const PeerId& from, const RosterMessage& message, Nanos now);

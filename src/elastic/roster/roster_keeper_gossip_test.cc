@@ -1,4 +1,4 @@
-// What a keeper gossips, when and how often, and with which peers it compares rosters.
+// The gossip of a keeper: its content, its times and repetitions, and the peers with which it compares rosters.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -61,7 +61,7 @@ inline void run(RosterKeeper& keeper, Nanos end, std::vector<RosterSend>* sends 
   for (auto& one : keeper.take_sends()) sends->push_back(std::move(one));
 }
 
-// Runs the keeper to `end`, answering all its probes; returns what it sent.
+// Runs the keeper to `end`, answering all its probes; returns its messages.
 inline std::vector<RosterSend> run_answered(RosterKeeper& keeper, Nanos begin, Nanos end) {
   std::vector<RosterSend> sends;
   for (Nanos at = begin; at <= end; at += times.probe_timeout / 16) {

@@ -1,4 +1,5 @@
-// What a layout brings along, from which averaging step on it counts, and which of its peers coordinate slots.
+// The use of a layout: the claims that come with it, the averaging step from which it counts, and the peers that coordinate its
+// slots.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// RosterKeepers on a virtual network: all learn which peers there are, whatever is delayed, lost, cut, killed or stopped. Check
-// A28 of docs/design/methods/moshpit.md.
+// RosterKeepers on a virtual network: all learn which peers there are, in spite of delays, losses, cuts, deaths and stopped
+// processes. Check A28 of docs/design/methods/moshpit.md.
 
 #include <gtest/gtest.h>
 

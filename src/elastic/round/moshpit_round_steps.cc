@@ -144,7 +144,7 @@ void MoshpitRound::decide(Nanos now) {
     repair_.want(chunk, true);
     missing = true;
   }
-  // With no member left to ask, what is missing is lost here.
+  // With no member left to ask, missing results are lost here.
   if (!missing || last_one()) return finish(now);
   fetch(now);
 }

@@ -26,7 +26,7 @@ namespace unisono {
 inline constexpr uint32_t round_members_max = 256;
 using RankSet = std::bitset<round_members_max>;
 
-// What all members of a group know, and messages do not repeat.
+// The facts that all members of a group know, so that messages do not repeat them.
 struct RoundFormat {
   GroupId group;
   uint32_t members = 0;
@@ -85,7 +85,7 @@ SharedBuffer contribution_head(const RoundFormat& format, const Contribution& he
 SharedBuffer result_message(const RoundFormat& format, const ChunkResult& head);
 // Rewrites the head of a message made by result_message: variance and digest are known only once the elements are there.
 void write_result_head(const RoundFormat& format, const ChunkResult& head, SharedBuffer& message);
-// For the kinds without elements.
+// The message of a kind without elements.
 SharedBuffer round_message(const GroupId& group, const RoundMessage& message);
 
 // Error: corrupt, naming the field, if it is not a whole message of this group. It checks lengths, ranks, chunks, weights and

@@ -18,7 +18,7 @@ namespace unisono {
 
 class RoundOwner {
  public:
-  // Both arguments, and what the request's spans show, must stay alive and unchanged while this is used.
+  // Both arguments, and the memory of the request's spans, must stay alive and unchanged while this is used.
   RoundOwner(const RoundRequest& request, const RoundFormat& format);
 
   // Takes a message of this author that read_round_message accepted. False: refused, and nothing is kept.

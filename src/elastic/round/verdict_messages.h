@@ -31,7 +31,7 @@ struct VerdictAccept {
   ChunkBits value;
   friend bool operator==(const VerdictAccept&, const VerdictAccept&) = default;
 };
-// Asks the receiver to take part in no ballot below this one any more, and to report what it accepted.
+// Asks the receiver to take part in no ballot below this one any more, and to report the value that it accepted.
 struct VerdictPrepare {
   uint32_t ballot = 0;
   friend bool operator==(const VerdictPrepare&, const VerdictPrepare&) = default;

@@ -1,4 +1,5 @@
-// Checks ElasticOptions and derives from them: timeouts, addresses of seeds, and the digest of what peers must agree on.
+// Checks ElasticOptions and derives from them: timeouts, addresses of seeds, and the digest of the settings that peers must
+// agree on.
 //
 // resolve_seeds and look_up_host query name servers and read files, so they block. All others are pure functions.
 #pragma once
@@ -17,7 +18,8 @@
 
 namespace unisono {
 
-// Digest of what all peers of a run must agree on to average: sizes of tensors, codecs, group size, grid, rounds, commit.
+// Digest of the settings that all peers of a run must agree on to average: sizes of tensors, codecs, group size, grid, rounds,
+// commit.
 uint64_t schema_hash(const ElasticOptions& options);
 // The profile's timeouts, replaced by those that the options set.
 ElasticTimes elastic_times(const ElasticOptions& options);

@@ -91,7 +91,7 @@ class OpenDhtSeeds final : public SeedDht {
         addresses_(options.addresses) {}
   ~OpenDhtSeeds() override { OpenDhtSeeds::stop(); }
 
-  // Throws what OpenDHT throws.
+  // Passes on OpenDHT's exceptions.
   void run(std::span<const TcpAddress> places) {
     dht::DhtRunner::Config config;
     config.dht_config.node_config.max_store_size = store_bytes_max;

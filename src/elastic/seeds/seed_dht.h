@@ -1,5 +1,5 @@
 // Uses OpenDHT, a distributed hash table, to let processes of an elastic run find each other. Each process puts its addresses
-// under a key derived from the run id, and reads what others have put there.
+// under a key derived from the run id, and reads other processes' records.
 //
 // Records may come from anybody; they are checked for their form only (elastic/seeds/seed_record.h). The table's own threads
 // stay inside this class and touch nothing of the caller's. Only seed_dht.cc includes OpenDHT's headers; builds without OpenDHT

@@ -213,7 +213,7 @@ TEST(SeedDht, of_two_places_one_is_enough) {
 
 TEST(SeedDht, it_leaves_nothing_open) {
   const Node node;
-  (void)make_seeds({}, 1);  // creates what OpenDHT creates once per process
+  (void)make_seeds({}, 1);  // creates the objects that OpenDHT creates once per process
   const auto descriptors = open_descriptors();
   {
     const auto seeds = make_seeds({"tcp://127.0.0.1:4001"}, 1);

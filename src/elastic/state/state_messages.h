@@ -43,7 +43,7 @@ struct StateManifest {
   uint32_t part_count() const;
 };
 void write_manifest(ByteWriter& writer, const StateManifest& manifest);
-// Names the state: digest64 of what write_manifest writes. Never 0, which stands for no state.
+// Names the state: digest64 of the bytes that write_manifest writes. Never 0, which stands for no state.
 uint64_t digest(const StateManifest& manifest);
 
 // Joiner to donor.

@@ -15,7 +15,7 @@ enum class ElasticChannel : uint8_t {
   roster = 1,     // elastic/roster/roster_messages: which peers there are
   formation = 2,  // elastic/formation/formation_messages: which peers are in a group
   round = 3,      // elastic/round/round_messages: averaging in a group
-  state = 4,      // elastic/state/state_messages: what a joiner loads
+  state = 4,      // elastic/state/state_messages: the state that a joiner loads
 };
 inline constexpr int elastic_channel_count = 5;  // includes 0, which names no channel
 

@@ -1,6 +1,6 @@
-// What MoshpitStepper needs from a run that averages: one averaging step at a time, and a clock. ElasticAverager implements it;
-// tests have one that adds up within the process. Values given to begin() belong to the averaging step until end() returns
-// something other than late.
+// The run that MoshpitStepper averages with: one averaging step at a time, and a clock. ElasticAverager implements it; tests
+// have one that adds up within the process. Values given to begin() belong to the averaging step until end() returns something
+// other than late.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ struct MoshpitStart {
   StateBlobs blobs = {};
 };
 
-// What an averaging report means for the training.
+// The meaning of an averaging report for the training.
 struct AveragingMeaning {
   bool mixed = false;    // values of another peer came
   bool settled = false;  // some round committed every chunk: none of the peer's own old values is left

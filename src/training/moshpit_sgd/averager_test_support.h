@@ -27,7 +27,7 @@ struct SharedAveragingSteps {
   uint64_t next_averaging = 0;
   Nanos now = 0;
   Nanos averaging_time = 0;         // how long end() waits if the averaging step is still under way
-  std::function<void()> meanwhile;  // what other peers do while end() waits
+  std::function<void()> meanwhile;  // called while end() waits: the actions of other peers
   Status refusal;                   // returned by begin() if set
   Status failure;                   // returned by end() if set
 

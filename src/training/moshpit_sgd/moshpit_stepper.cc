@@ -37,7 +37,7 @@ AveragingMeaning meaning_of(const AveragingReport& report) {
   return meaning;
 }
 
-// Adds its lifetime to handled_, less what is spent waiting meanwhile.
+// Adds its lifetime, without the waiting in it, to handled_.
 class MoshpitStepper::Stopwatch {
  public:
   explicit Stopwatch(MoshpitStepper& of) : of_(of), began_(of.averager_->now()), waited_before_(of.waited_) {}

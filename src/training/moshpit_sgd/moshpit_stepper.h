@@ -1,10 +1,10 @@
 // One peer of Moshpit SGD: counts local steps, begins averaging steps, brings their results in. The implementation of
 // unisono/moshpit_sgd.h. It has no clock and no thread; times come from its averager.
 //
-// An averaging step averages a copy: what the outer optimizer proposes (outer_optimizer.h). Its result becomes the reference,
-// and the parameters become reference + (parameters - parameters at the proposal). So local steps taken meanwhile are kept. The
-// weight is the number of samples since the last averaging step that had this peer's values. If no other peer gave anything,
-// these samples count again the next time.
+// An averaging step averages a copy: the base that the outer optimizer proposes (outer_optimizer.h). Its result becomes the
+// reference, and the parameters become reference + (parameters - parameters at the proposal). So local steps taken meanwhile
+// are kept. The weight is the number of samples since the last averaging step that had this peer's values. If no other peer
+// gave anything, these samples count again the next time.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ class MoshpitStepper {
     uint64_t samples = 0;  // its weight
     bool weightless = false;
   };
-  // Splits the time of one call: what is not spent waiting is spent handling.
+  // Splits the time of one call into waiting and handling.
   class Stopwatch;
 
   MoshpitStepper(std::unique_ptr<Averager> averager, const MoshpitStart& start, std::vector<size_t> sizes,

@@ -17,7 +17,7 @@ MoshpitSgdOptions nesterov(double rate = 0.7, double momentum = 0.9) {
           .outer_momentum = momentum};
 }
 
-// One averaging step among peers with values x: all accept the mean of what they proposed.
+// One averaging step among peers with values x: all accept the mean of their proposals.
 std::vector<std::vector<float>> averaging(std::vector<OuterOptimizer>& peers, const std::vector<std::vector<float>>& x,
                                           size_t cut = SIZE_MAX) {
   std::vector<std::vector<float>> bases(peers.size(), std::vector<float>(x[0].size()));
