@@ -1,4 +1,4 @@
-// The message transport of a peer of an elastic run. Implemented by elastic/links/elastic_links in real time,
+// The message transport of a peer of an elastic run. Implemented by elastic/peer/elastic_driver over links in real time, and by
 // sim/elastic/elastic_cluster in virtual time.
 #pragma once
 
