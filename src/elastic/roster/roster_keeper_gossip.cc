@@ -12,7 +12,7 @@ namespace unisono {
 namespace {
 
 constexpr size_t gossip_targets = 2;
-// Least number of waiting status items per gossip message. With longer queues, 1/gossips_per_queue of the queue.
+// How many waiting status items a gossip message carries: this many, or 1/gossips_per_queue of a longer queue.
 constexpr size_t news_per_gossip = 32;
 constexpr size_t gossips_per_queue = 8;
 constexpr size_t facts_per_gossip = 4;      // facts, such as finished averaging steps, fill free space; nothing waits for them

@@ -2,7 +2,7 @@
 // machine: messages and time go in, messages come out.
 //
 // A served joiner holds a slot. It loses the slot after stall_timeout of silence, or of wanting nothing. All other joiners are
-// told to come back. If an averaging step replaces the state meanwhile, the new state is reserved for them.
+// told to come back.
 #pragma once
 
 #include <cstdint>
