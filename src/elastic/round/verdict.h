@@ -4,7 +4,8 @@
 //
 // No two members ever decide differently, whatever is lost, late or repeated. A bit is 1 only if a majority of all listed
 // members held the chunk, so every living majority has a holder. Without faults the decision comes three one-way delays after
-// the last have(). All members decide if a majority lives, one of it may propose, and delays stay below ballot_timeout/4.
+// the last have(). All members decide if a majority lives, one member of it may propose, and delays stay below
+// ballot_timeout/4.
 //
 // Only crash faults are tolerated: a member that lies can break this. A process that has dropped a machine must never make
 // another one for that group.
