@@ -35,7 +35,7 @@
 
 namespace unisono {
 
-// One process coordinates this many slots only if it can reach hardly any other peer
+// One process coordinates this many slots only if it can reach hardly any other peer.
 inline constexpr size_t slots_open_max = 1024;
 // The newest closed slots are kept. A peer that asks for an older one is answered from the number of its averaging step.
 inline constexpr size_t closed_max = 512;

@@ -24,7 +24,7 @@ struct GroupMember {
 struct GroupDescriptor {
   GroupId id;
   SlotName slot;
-  // By rank: descending score under the group's id. 2 … 2·max_group members, reducers included
+  // By rank: descending score under the group's id. 2 … 2·max_group members, reducers included.
   std::vector<GroupMember> members;
   std::vector<uint32_t> chunk_counts;  // by rank: number of chunks owned; owners' chunks are contiguous in rank order
   uint64_t schema = 0;

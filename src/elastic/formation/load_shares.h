@@ -15,7 +15,7 @@ namespace unisono {
 
 struct ShareMember {
   ElasticRole role = ElasticRole::peer;
-  // One unit for all members; below 0 or not finite: unknown, taken as the mean of the known ones above 0
+  // One unit for all members; below 0 or not finite: unknown, taken as the mean of the known ones above 0.
   double bandwidth = -1;
 };
 

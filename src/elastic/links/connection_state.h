@@ -51,7 +51,7 @@ struct ElasticConnection {
   bool over = false;     // ElasticLinks::act forgets it now
   bool due = false;      // ElasticLinks::act must look at it
   Nanos last_used = 0;
-  // A loss before this time is reported without a new attempt: a path that breaks every link is not retried for ever
+  // A loss before this time is reported without a new attempt: a path that breaks every link is not retried for ever.
   Nanos next_redial = 0;
   Nanos parting_until = never;
   Nanos greeting_until = never;  // the other side must have identified itself by then

@@ -23,7 +23,7 @@ struct MoshpitAveraging {
   Nanos began = 0;
   Nanos phase_began = 0;
   double gather_s = 0;  // of the current round
-  // This peer came too late for the averaging step that others are in; it waits until they open this one
+  // This peer came too late for the averaging step that others are in; it waits until they open this one.
   bool awaits_others = false;
   uint64_t skipped_from = 0;  // first of the averaging steps before `number` whose slots this peer has not yet withdrawn from
   uint32_t stale = 0;         // times that a coordinator had a newer layout

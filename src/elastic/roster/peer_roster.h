@@ -177,7 +177,7 @@ class PeerRoster {
   std::vector<Record> records_;  // unused ones among them
   std::vector<uint32_t> unused_;
   std::array<std::vector<PeerId>, list_count> lists_;
-  // Peers that left or died, by time. At most max_peers_; the longest gone are dropped first
+  // Peers that left or died, by time. At most max_peers_; the longest gone are dropped first.
   std::set<std::pair<Nanos, PeerId>> gone_;
   std::array<uint64_t, roster_parts_max> sums_{};
   uint64_t keepers_version_ = 0;

@@ -193,7 +193,7 @@ class RosterKeeper final : public FormationView {
 
   GossipQueue gossip_items_;     // sent with all facts of the peer
   RosterSuspicions suspicions_;  // sent without facts, and soon
-  // How many more messages must go out for the fields that every message carries: steps_opened, the layout
+  // How many more messages must go out for the fields that every message carries: steps_opened, the layout.
   uint32_t notes_left_ = 0;
   Nanos gossip_at_ = never;
   Nanos gossiped_at_ = 0;

@@ -26,11 +26,11 @@ constexpr uint32_t suspicions_told_min = 11;
 constexpr size_t crowd = 64;
 constexpr uint32_t told_of_crowd = 4;
 constexpr size_t few_suspicions = 8;
-// For large runs, where each suspicion reaches so many peers that sending it soon keeps all of them busy
+// For large runs, where each suspicion reaches so many peers that sending it soon keeps all of them busy.
 constexpr size_t few_suspicions_of_crowd = 2;
 constexpr Nanos urgent_parts_of_many = 2;  // more suspicions than that are sent together, after half of gossip_period
 constexpr Nanos urgent_parts = 5;          // few suspicions wait at most a fifth of gossip_period
-// A client that was silent for this many probe periods has no link to this process any more
+// A client that was silent for this many probe periods has no link to this process any more.
 constexpr Nanos client_periods = 10;
 
 using Effect = MergeOutcome::Effect;

@@ -65,7 +65,7 @@ struct RosterProbeRequest {
 };
 // Changes, or parts of a whole roster.
 struct RosterGossip {
-  // This is an answer: it is never answered, so that two peers that disagree do not answer each other for ever
+  // This is an answer: it is never answered, so that two peers that disagree do not answer each other for ever.
   bool answer = false;
   friend bool operator==(const RosterGossip&, const RosterGossip&) = default;
 };

@@ -11,7 +11,7 @@
 namespace unisono {
 
 inline constexpr uint32_t inflight_chunks = 4;
-// At least this many bytes may be in flight; otherwise small chunks would need many round trips
+// At least this many bytes may be in flight; otherwise small chunks would need many round trips.
 inline constexpr size_t inflight_bytes_min = 64 * 1024;
 
 class ChunkTable {

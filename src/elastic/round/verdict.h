@@ -97,7 +97,7 @@ class Verdict {
   bool patient_ = true;                    // the first proposer still waits for all members
   uint32_t promised_ = 0;                  // this member takes part in no ballot below
   std::optional<VerdictAccept> accepted_;  // the newest
-  // A ballot that was promised but not answered, because this member has nothing to report yet
+  // A ballot that was promised but not answered, because this member has nothing to report yet.
   std::optional<uint32_t> unanswered_;
 
   Phase phase_ = Phase::idle;  // of this member's own ballot

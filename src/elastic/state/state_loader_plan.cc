@@ -6,7 +6,7 @@
 namespace unisono {
 namespace {
 
-// Bounds useless questions: if every peer has its own blobs, no other peer has the first donor's state
+// Bounds useless questions: if every peer has its own blobs, no other peer has the first donor's state.
 constexpr uint32_t guesses_max = 16;
 
 }  // namespace
