@@ -943,7 +943,7 @@ class ShardedStep:
 
 @final
 class RoundSummary:
-    """One round of one averaging step, at this peer. Times are in seconds."""
+    """One round of an averaging step, as this peer saw it. Times are in seconds."""
 
     @property
     def round(self) -> int: ...
@@ -990,7 +990,7 @@ class RoundSummary:
 
 @final
 class AveragingReport:
-    """One averaging step, at this peer. Whatever went wrong, the arrays hold either what they held, or averages, chunk by chunk."""
+    """One averaging step, as this peer saw it. Whatever went wrong, each chunk of the arrays holds its old values or an average."""
 
     @property
     def step(self) -> int: ...
@@ -1011,7 +1011,7 @@ class AveragingReport:
 
 @final
 class ElasticPeer:
-    """A peer, as far as it is known here."""
+    """What this process knows of a peer."""
 
     @property
     def name(self) -> str: ...
@@ -1030,7 +1030,7 @@ class ElasticPeer:
 
 @final
 class ElasticStatus:
-    """Of this process in its run."""
+    """The status of this process in its run."""
 
     @property
     def phase(self) -> str: ...
@@ -1061,7 +1061,7 @@ class ElasticStatus:
 
 @final
 class ElasticState:
-    """What a process found when it joined."""
+    """The state that a process received when it joined."""
 
     @property
     def loaded(self) -> bool: ...
@@ -1084,7 +1084,7 @@ class ElasticState:
 
 @final
 class ElasticWork:
-    """An averaging step that goes on while this process computes. The last reference to go does not end it."""
+    """An averaging step that runs while the caller computes. Dropping the last reference does not end it."""
 
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> AveragingReport:
@@ -1093,7 +1093,7 @@ class ElasticWork:
 
 @final
 class Elastic:
-    """Averaging that survives peers coming and going, without a master (docs/guides/elastic.md)."""
+    """Averaging among peers that come and go, without a master (docs/guides/elastic.md)."""
 
     @staticmethod
     def join(**options: Unpack[ElasticOptions]) -> Elastic: ...
@@ -1139,7 +1139,7 @@ class MoshpitStep:
 
 @final
 class MoshpitSgdReport:
-    """Since this process made its MoshpitSgd. Times are in seconds."""
+    """Counters since this process made its MoshpitSgd. Times are in seconds."""
 
     @property
     def steps(self) -> int: ...
@@ -1173,7 +1173,7 @@ class MoshpitSgdReport:
 
 @final
 class MoshpitSgd:
-    """Training in an elastic run: every peer takes steps of its own, and every few steps an averaging step averages what they have come to (docs/guides/elastic.md)."""
+    """Training in an elastic run: each peer takes local steps, and every few steps an averaging step averages their parameters (docs/guides/elastic.md)."""
 
     def __init__(self, run: Elastic, parameters: _Tensors, options: MoshpitSgdOptions | str = ...) -> None: ...
     def after_step(self, parameters: _Tensors, samples: int) -> MoshpitStep: ...

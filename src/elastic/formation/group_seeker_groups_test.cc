@@ -1,4 +1,4 @@
-// What a seeker keeps of groups for others: descriptors, and who declined them.
+// The descriptors and declines that a seeker keeps for other members of groups.
 
 #include <gtest/gtest.h>
 

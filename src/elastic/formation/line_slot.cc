@@ -9,7 +9,7 @@ namespace {
 
 MoshpitGrid checked_grid(const Layout& layout) {
   auto grid = grid_of(layout);
-  UNISONO_CHECK(grid.ok());  // nobody but make_layout and read_layout makes layouts, and both have tried it
+  UNISONO_CHECK(grid.ok());  // all layouts come from make_layout or read_layout, which have checked the grid
   return std::move(*grid);
 }
 

@@ -101,7 +101,7 @@ void MoshpitPeer::hear_formation(const PeerId& from, const SharedBuffer& message
   if (!decoded.ok()) return refuse(from, decoded.status());
   if (!for_coordinator(*decoded)) return seeker_.message(from, *decoded, now);
   coordinator_.message(from, *decoded, now);
-  // The member registers again right behind its layout.
+  // Adopted at once, because the member registers again right behind its layout.
   for (const auto& layout : coordinator_.take_layouts()) (void)keeper_.adopt_layout(layout, now);
 }
 

@@ -5,7 +5,7 @@
 namespace unisono {
 namespace {
 
-constexpr size_t void_places_min = 64;  // so many may lie about before the lines are tidied
+constexpr size_t void_places_min = 64;  // void positions tolerated before tidy() runs
 
 }  // namespace
 
@@ -56,7 +56,7 @@ std::vector<PeerId> GossipQueue::take(size_t count) {
   return ids;
 }
 
-// Drops void places: in lines whose turn seldom comes, they would pile up.
+// Drops void positions. Otherwise they would pile up in lines that are seldom served.
 void GossipQueue::tidy() {
   places_ = 0;
   for (auto& line : lines_) {

@@ -1,4 +1,4 @@
-// Layouts, and what is said of them, that no keeper makes: none takes over the run, and none makes memory grow.
+// Layouts, and claims about layouts, that no correct keeper makes: none takes over the run, and none makes memory grow.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ RosterKeeper settled_keeper() {
   return keeper;
 }
 
-// It is as if nothing had been said: no layout is asked for or handed on, and the next one follows upon the one that is held.
+// Checks that the message had no effect: no layout is requested or passed on, and the next layout follows the held one.
 void expect_undisturbed(RosterKeeper& keeper) {
   EXPECT_FALSE(keeper.take_layout_news());
   ASSERT_NE(keeper.newest_layout(), nullptr);
@@ -183,7 +183,7 @@ TEST(RosterLayoutHostile, one_of_thousands_that_nobody_knows_is_replaced_at_once
       20);
 }
 
-// Bytes with dimensions that do not fit, or a digest that is not theirs, are LayoutBytes' to refuse; a keeper never sees them.
+// LayoutBytes refuses dimensions that do not fit and digests that do not match; a keeper never sees them.
 TEST(RosterLayoutHostile, bytes_of_a_push_that_do_not_fit_together_are_no_message) {
   for (const bool dims : {true, false}) {
     auto bad = layout_of({.run = "demo", .version = 2, .dims = {2, 2}}, 1, 4);
