@@ -2,8 +2,7 @@
  *
  * Functions that can fail return a code: 0 = ok; the meanings are those of unisono::Code. After a failure,
  * unisono_last_error() returns the message to the same thread, until its next call. The comment of each function that makes a
- * handle names the function that frees it. Buffers must stay valid until the operation is done. Thread-safe like the C++ API.
- */
+ * handle names the function that frees it. Buffers must stay valid until the operation is done. Thread-safe, like unisono.h. */
 #ifndef UNISONO_C_H
 #define UNISONO_C_H
 
