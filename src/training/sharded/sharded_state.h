@@ -70,18 +70,18 @@ class ShardedState {
   // The last step begun here; 0: none.
   uint32_t step() const { return step_; }
 
-  // Part 4: statistics for all ranks. If any rank's gradient is not finite, no rank updates.
+  // Statistics for all ranks. If any rank's gradient is not finite, no rank updates.
   GradientScalars scalars(std::span<const float> gradient, std::span<const uint8_t> held) const;
-  // Part 5: updates the own shard and begins the next step(). gradient: the mean. held: by range, whether it is held because
+  // Updates the own shard and begins the next step(). gradient: the mean. held: by range, whether it is held because
   // nothing arrived and on_empty is hold; empty: none is. Gradients are multiplied by `scale` (clipping).
   void update(std::span<const float> gradient, std::span<const uint8_t> held, float scale = 1);
   // Replaces update(): holds the whole shard, because the step's gradient is not finite, or because this rank missed `steps`
   // steps.
   void hold(uint32_t steps = 1);
-  // Part 6: returns the own values, encoded range by range at geometry().offset(), held ranges included. Sets the own part of
+  // Returns the own values, encoded range by range at geometry().offset(), held ranges included. Sets the own part of
   // parameters() to the values that other ranks decode. Valid until the next call.
   std::span<const std::byte> encode();
-  // Part 8: a range of another rank's shard. True: it was written, because `step` is newer than its version. False, without a
+  // Writes a range of another rank's shard. True: it was written, because `step` is newer than its version. False, without a
   // change: it is not newer, this rank has not begun that step, there is no such range, or the bytes are not a valid encoding.
   bool receive(Rank owner, uint32_t range, uint32_t step, std::span<const std::byte> encoded);
   // Replace encode() and receive() if the caller sends own_values() and writes parameters() itself, by the same rules: the own
