@@ -40,7 +40,7 @@ UdpCluster::UdpCluster(const UdpClusterSettings& settings)
   }
 }
 
-// Defined here so that the sockets outlive the transports, which still send their last messages.
+// Destroys processes before the network: their transports send their last messages through its sockets.
 UdpCluster::~UdpCluster() = default;
 
 Status UdpCluster::first_missing_link() const {
