@@ -580,7 +580,7 @@ class Resumed:
 
 @final
 class GradientReducer:
-    """Gradients averaged over a group while they are compressed, from step to step: the rest of each step's gradients is kept and sent later (docs/guides/thin_links.md)."""
+    """Averages compressed gradients over a group, step by step: each step sends a part, and the rest is kept and sent later (docs/guides/thin_links.md)."""
 
     @overload
     def __init__(self, group: Group, parameters: Mapping[str, _Shape], compression: Compression | str = ...) -> None: ...
@@ -920,7 +920,7 @@ class ShardedResumed:
 
 @final
 class ShardedStep:
-    """Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all (docs/guides/packet_loss.md)."""
+    """Training with a sharded optimizer over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all ranks (docs/guides/packet_loss.md)."""
 
     def __init__(self, group: Group, parameters: _Floats, optimizer: SGD | AdamW | _Optimizer, options: ShardedOptions | str = ...) -> None: ...
     @property
@@ -1171,7 +1171,7 @@ class MoshpitSgdReport:
 
 @final
 class MoshpitSgd:
-    """Training in an elastic run: every peer takes steps of its own, and every few steps an averaging step averages what they have come to (docs/guides/elastic.md)."""
+    """Training in an elastic run: every peer takes local steps, and an averaging step averages the peers every few steps (docs/guides/elastic.md)."""
 
     def __init__(self, run: Elastic, parameters: _Tensors, options: MoshpitSgdOptions | str = ...) -> None: ...
     def after_step(self, parameters: _Tensors, samples: int) -> MoshpitStep: ...
