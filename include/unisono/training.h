@@ -9,7 +9,7 @@
 //   }
 //
 // Each bucket takes two all-reduces, however many tensors it has: first the sketches of all tensors, then the rows that these
-// sketches selected. One thread of the reducer compresses and starts the all-reduces. Sketches of later buckets travel while
+// sketches selected. One thread of the reducer compresses and starts the all-reduces. Sketches of later buckets are sent while
 // rows of earlier buckets do.
 #pragma once
 

@@ -138,7 +138,7 @@ class TorchWork final : public c10d::Work {
   static std::vector<at::Device> devices() { return {}; }
   // The operation completes this future instead of one of its own.
   void adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future);
-  // Of the first part.
+  // The report of the first part.
   Report report() const { return outcome_->report(); }
 
  private:

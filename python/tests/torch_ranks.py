@@ -85,7 +85,7 @@ def wait_for_all(pids, timeout_s, lost=()):
 
 
 def kill_groups(pids):
-    """Of processes that have not been waited for."""
+    """Kills the process groups of processes that have not been waited for."""
     for pid in pids:
         try:
             os.killpg(pid, signal.SIGKILL)

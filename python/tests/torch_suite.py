@@ -162,7 +162,7 @@ def compare(control, other):
 
 
 def print_summary(runs):
-    """What passed where, why the rest was left out, and what differs from Gloo. Returns whether a backend passes less than
+    """Prints results, reasons of omissions, and differences to Gloo. Returns whether a backend passes less than
     Gloo.
     """
     print("\nbackend  ranks  passed  failed  timed out  skipped  seconds")

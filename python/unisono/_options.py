@@ -53,7 +53,7 @@ class CallOptions(TypedDict, total=False):
     """Options of each collective. A value that is missing or None is the default."""
 
     op: ReduceOp
-    """Of reductions: "sum". avg is the sum divided by the world size."""
+    """Operation of reductions: "sum". avg is the sum divided by the world size."""
     order: Order
     """in_rank_order: equal bits for every schedule and timing."""
     schedule: Schedule
@@ -94,7 +94,7 @@ class ElasticOptions(TypedDict, total=False):
     seeds: list[str]
     """Where to find peers: "host:port", "file:PATH", "dht:host:port"."""
     tensor_elements: list[int]
-    """Of the arrays given to average(), in order; equal on all peers."""
+    """Sizes of the arrays given to average(), in order; equal on all peers."""
     name: str
     interface: str
     port: int

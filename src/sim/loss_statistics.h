@@ -41,7 +41,7 @@ class BlockMeans {
     for (const auto& block : blocks_) sum += block.mean * block.samples;
     return sum / samples();
   }
-  // Of the mean; infinite for one block.
+  // Standard error of the mean; infinite for one block.
   double standard_error() const {
     if (blocks_.size() < 2) return std::numeric_limits<double>::infinity();
     const double centre = mean(), all = samples(), count = static_cast<double>(blocks_.size());

@@ -239,7 +239,7 @@ def memory_is_kept_until_it_is_copied():
 
 
 def on_device_later(tensor):
-    """The copy goes on while the caller does."""
+    """The copy runs while the caller continues."""
     here = torch.zeros(tensor.shape, device=NAME)
     here.fill_(float(tensor[0]))
     return here

@@ -6,7 +6,7 @@
     dist.init_process_group("unisono")          # as any other backend: torchrun's variables, or init_method
 
 Importing it registers the backend. Everything that torch.distributed, DistributedDataParallel, FSDP, DTensor and ZeroRedundancyOptimizer do with a
-backend for CPU tensors works; `Options` and `call_options` say how bytes travel.
+backend for CPU tensors works; `Options` and `call_options` choose transport, codec and schedule.
 """
 
 import atexit

@@ -55,7 +55,7 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
   std::vector<Values> replicas;
   double stale = 0, expected = 0;
   constexpr double lost_at_most =
-      0.4;  // where sanitizers and other tests keep the receivers from their sockets, more is lost than they are told to lose
+      0.4;  // if sanitizers and other tests slow the receivers down, more is lost than the configured rate
   in_group(
       lossy_world,
       [&](Group& group) {
