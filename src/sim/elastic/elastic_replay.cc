@@ -10,7 +10,7 @@ namespace unisono::sim {
 namespace {
 
 constexpr size_t examples_max = 5;
-constexpr uint64_t steps_kept = 1000;  // who stood still begins a round when others have long ended it
+constexpr uint64_t steps_kept = 1000;  // a process that was stopped begins a round long after the others have ended it
 constexpr double weight_tolerance = 1e-12, value_tolerance = 1e-6;  // of sums in double; of a mean rounded to fp32
 
 bool same_bits(const SharedBuffer& a, const SharedBuffer& b) {
@@ -62,7 +62,7 @@ void ElasticReplay::gone(const PeerId& peer) {
 
 void ElasticReplay::over(Group& group, uint32_t rank) {
   group.given[rank].over = true;
-  // What was given is not needed any more once it was averaged here.
+  // Contributions can be dropped once they were averaged here.
   const bool replayed = std::ranges::all_of(
       group.outcomes, [](const Outcome& outcome) { return outcome.decided && (!outcome.result || outcome.mean); });
   for (auto& given : group.given) {
@@ -104,7 +104,7 @@ void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundSight& 
   }
 }
 
-// What the first who decides has is checked; what others have is compared with it.
+// Checks the result of the first member that decides; compares later results with it.
 void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundSight& sight, const ChunkResult* result) {
   auto& outcome = group.outcomes[chunk];
   const auto rank = sight.group.rank_of(sight.self);
@@ -128,7 +128,7 @@ void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundSight& sight
   ++counts_.chunks;
   outcome.result = *result;
   counts_.absences += group.given.size() - result->contributors.count();
-  // One that it left out has no copy of the mean.
+  // A member that was left out has no copy of the mean.
   if (result->contributors[rank]) replay(group, chunk, *result, sight.values.buffer(chunk));
 }
 
