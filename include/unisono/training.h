@@ -9,8 +9,8 @@
 //   }
 //
 // Each bucket takes two all-reduces, however many tensors it has: first the sketches of all tensors, then the rows that these
-// sketches selected. (With power_sgd: the first factors, then the second factors.) One thread of the reducer compresses and starts
-// the all-reduces. Sketches of later buckets are sent while rows of earlier buckets do.
+// sketches selected. (With power_sgd: the first factors, then the second factors.) One thread of the reducer compresses and
+// starts the all-reduces. Sketches of later buckets are sent while rows of earlier buckets do.
 #pragma once
 
 #include <cstddef>

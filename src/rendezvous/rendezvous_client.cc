@@ -36,7 +36,7 @@ void Client::received(ByteView bytes, Nanos) {
       fail(Phase::unauthenticated, {Code::unavailable, guess_program(stream_.start())});
     } else if (stream_.fault() != StreamFault::none) {
       fail(Phase::refused,
-              {Code::corrupt, std::string("the stream from the rendezvous server broke: ") + name(stream_.fault())});
+           {Code::corrupt, std::string("the stream from the rendezvous server broke: ") + name(stream_.fault())});
     }
     return;
   }
@@ -85,8 +85,8 @@ void Client::on_message(const Message& message) {
     return;
   }
   fail(phase_ == Phase::greeting ? Phase::unauthenticated : Phase::refused,
-          {Code::corrupt,
-           "a rendezvous message of kind " + std::to_string(static_cast<int>(message.kind)) + " that no server sends now"});
+       {Code::corrupt,
+        "a rendezvous message of kind " + std::to_string(static_cast<int>(message.kind)) + " that no server sends now"});
 }
 
 void Client::fail(Phase phase, Status why) {

@@ -64,11 +64,11 @@ class Job {
 
   const std::string& name() const { return name_; }
   Phase phase = Phase::idle;
-  Nanos since = 0;          // time of the first registration, or of the forming
-  Status verdict;           // failed: the reason
-  uint32_t told = 0;        // failed: how many processes know the reason
+  Nanos since = 0;                  // time of the first registration, or of the forming
+  Status verdict;                   // failed: the reason
+  uint32_t told = 0;                // failed: how many processes know the reason
   Connection attending_member = 0;  // running: connection that gets announcements of joiners; 0: none
-  Hello attending;          // running: the hello of the attending rank
+  Hello attending;                  // running: the hello of the attending rank
   std::map<PeerId, Joiner> joiners;
   const std::map<Rank, Registration>& members() const { return members_; }
   void forget_members() { members_.clear(); }

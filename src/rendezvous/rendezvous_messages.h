@@ -40,8 +40,8 @@ enum class Kind : uint16_t {
 };
 
 enum class Role : uint8_t {
-  member = 0,   // one of world_size ranks that form a new group
-  joiner = 1,   // waits for a running group
+  member = 0,           // one of world_size ranks that form a new group
+  joiner = 1,           // waits for a running group
   attending_member = 2  // the member of a running group that answers joiners
 };
 

@@ -249,8 +249,8 @@ void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, 
                                          " at epoch " + std::to_string(job->attending.epoch)});
   }
   if (rival)
-    refuse(job->attending_member, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) + " at epoch " +
-                                                std::to_string(hello.epoch) + " now"});
+    refuse(job->attending_member, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) +
+                                                        " at epoch " + std::to_string(hello.epoch) + " now"});
   if (peer.kind != Peer::Kind::attending_member) {
     send(connection, encode(Welcome{settings_.identity, library_version}));
     for (auto& [id, joiner] : job->joiners) joiner.announced = false;

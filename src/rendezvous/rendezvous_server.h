@@ -103,7 +103,9 @@ class Server {
   void refuse(Connection to, const Status& why);
   void take_back_joiner(Job& job, Connection connection, const PeerId& id);
   void turn_away(Connection to, const Hello& hello, const Status& why);
-  void say(ServerEvent::Kind kind, const std::string& job, std::string text) { events_.push_back({kind, job, std::move(text)}); }
+  void say(ServerEvent::Kind kind, const std::string& job, std::string text) {
+    events_.push_back({kind, job, std::move(text)});
+  }
 
   ServerSettings settings_;
   std::map<Connection, Peer> peers_;

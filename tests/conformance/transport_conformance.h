@@ -23,8 +23,8 @@ namespace unisono::conformance {
 
 #define UNISONO_TRANSPORT_PROMISES(X)                      \
   X(frames_of_every_size_are_placed_intact)                \
-  X(frames_of_every_size_come_intact_as_views)                  \
-  X(next_shows_the_frame_that_arrives)                       \
+  X(frames_of_every_size_come_intact_as_views)             \
+  X(next_shows_the_frame_that_arrives)                     \
   X(unaligned_payloads_arrive_intact)                      \
   X(headers_arrive_as_they_were_sent)                      \
   X(many_frames_obey_flow_control)                         \
@@ -34,13 +34,13 @@ namespace unisono::conformance {
   X(a_slot_reaches_several_peers)                          \
   X(copies_reach_several_peers_or_nobody)                  \
   X(an_abandoned_slot_is_free_again)                       \
-  X(views_stay_intact_and_are_released_in_any_order)  \
+  X(views_stay_intact_and_are_released_in_any_order)       \
   X(a_cancelled_send_leaves_its_memory_and_the_link_alone) \
   X(a_cancelled_placement_is_not_touched)                  \
   X(a_dead_peer_is_lost_once_with_its_label)               \
   X(sends_to_a_lost_peer_vanish)                           \
   X(pending_sends_are_reported_before_lost)                \
-  X(no_upcall_follows_close)                         \
+  X(no_upcall_follows_close)                               \
   X(frames_sent_before_close_arrive)                       \
   X(counters_of_both_sides_agree)                          \
   X(a_sleeper_is_woken_by_a_frame)                         \

@@ -69,7 +69,7 @@ SlotName make_slot(Input& input, const Layout& known) {
 
 formation::Register make_register(Input& input, const Layout& known) {
   const auto slot = make_slot(input, known);
-  const auto place = place_in(known, input.peer(), slot.round);
+  const auto place = position_in(known, input.peer(), slot.round);
   return {.slot = slot,
           .cell = place.cell,
           .position = place.position,

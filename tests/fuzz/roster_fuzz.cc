@@ -101,7 +101,7 @@ struct Desk {
       UNISONO_CHECK(decoded.ok() && *decoded == send.message);
     }
     (void)keeper.take_news();
-    (void)keeper.take_layout_news();
+    (void)keeper.take_layout_change();
     UNISONO_CHECK(keeper.roster().present().size() <= peers_max && keeper.roster().size() <= 2 * peers_max);
     UNISONO_CHECK(keeper.roster().find(peer_id(0)) != nullptr);
   }

@@ -42,7 +42,7 @@ class FormationNet {
     bool alive = true;
     std::optional<SeekOutcome> outcome;
     Nanos ended = never;
-    std::vector<DeclineNews> declines;
+    std::vector<DeclineEvent> declines;
     std::map<GroupId, GroupDescriptor> groups;  // accepted
   };
 

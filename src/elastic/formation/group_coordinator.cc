@@ -36,7 +36,7 @@ void GroupCoordinator::note_opened(uint64_t step) {
   if (step < steps_opened()) return;
   highest_opened_ = step + 1;
   opened_ = step;
-  give_up_past();
+  drop_past();
 }
 
 bool GroupCoordinator::past(uint64_t step) const { return step + steps_behind_max + 1 < steps_opened(); }
@@ -44,7 +44,7 @@ bool GroupCoordinator::past(uint64_t step) const { return step + steps_behind_ma
 // Other peers have gone on to a later averaging step.
 bool GroupCoordinator::superseded(uint64_t step) const { return step + 1 < steps_opened(); }
 
-void GroupCoordinator::give_up_past() {
+void GroupCoordinator::drop_past() {
   for (auto it = open_.begin(); it != open_.end();) {
     if (!past(it->first.step)) {
       ++it;
@@ -123,13 +123,13 @@ void GroupCoordinator::take(const PeerId& from, const formation::Register& reque
   }
   auto* slot = open_slot(request.slot, *layout, now);
   if (slot == nullptr) return;
-  if (!slot_entry(*slot, from, request, now)) {
+  if (!add_entry(*slot, from, request, now)) {
     settle(open_.find(request.slot), now);
     return;
   }
   const bool opens = !request.pre || (request.slot.round == 0 && everybody_is_here(*slot));
   if (opens) note_opened(request.slot.step);
-  hear_missing(*slot, request.missing);
+  note_missing(*slot, request.missing);
   if (settle(open_.find(request.slot), now)) return;
   // A peer that missed the previous averaging step waits for this one to open.
   if (opens && request.slot.round == 0) tell_announced(request.slot, *slot);
@@ -177,11 +177,11 @@ std::vector<GroupCoordinator::Entry>::iterator GroupCoordinator::find_entry(Slot
 }
 
 // False if the registration was not taken: it is outdated, or the slot is full.
-bool GroupCoordinator::slot_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now) {
+bool GroupCoordinator::add_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now) {
   auto entry = find_entry(slot, from);
   if (entry != slot.entries.end() && request.attempt < entry->attempt) return false;
   if (entry == slot.entries.end() || entry->registered == request.pre) {
-    const bool room = make_room(slot, request);
+    const bool room = make_space(slot, request);
     entry = find_entry(slot, from);
     if (!room) {
       if (entry != slot.entries.end()) slot.entries.erase(entry);
@@ -208,7 +208,7 @@ bool GroupCoordinator::slot_entry(Slot& slot, const PeerId& from, const formatio
 }
 
 // Makes space for one more registration of this kind. A layout member replaces the last entry of a peer outside the layout.
-bool GroupCoordinator::make_room(Slot& slot, const formation::Register& request) {
+bool GroupCoordinator::make_space(Slot& slot, const formation::Register& request) {
   const auto same = [&](const Entry& entry) { return entry.registered == !request.pre; };
   const auto count = std::count_if(slot.entries.begin(), slot.entries.end(), same);
   if (count < 2 * static_cast<ptrdiff_t>(options_.max_group)) return true;
@@ -223,7 +223,7 @@ bool GroupCoordinator::make_room(Slot& slot, const formation::Register& request)
 
 // A list that names more than half of the line comes from a minority that was cut off, so it is ignored: the named peers are
 // not missing.
-void GroupCoordinator::hear_missing(Slot& slot, std::vector<PeerId> missing) {
+void GroupCoordinator::note_missing(Slot& slot, std::vector<PeerId> missing) {
   std::sort(missing.begin(), missing.end());
   std::vector<PeerId> named;
   for (const auto& peer : slot.line) {
@@ -257,7 +257,7 @@ void GroupCoordinator::take(const PeerId&, const formation::LayoutReply& reply, 
 const Layout* GroupCoordinator::layout_of_line(const PeerId& from, const SlotName& slot) {
   const auto* layout = view_.find_layout(slot.layout_version, slot.layout_digest);
   if (layout != nullptr && !past(slot.step) && !closed_.contains(slot) && layout->first_step <= slot.step) {
-    const auto place = place_in(*layout, from, slot.round);
+    const auto place = position_in(*layout, from, slot.round);
     if (place.in_layout && place.line == slot.line && key_count(*layout) == 0) return layout;
   }
   ++counters_.ignored;

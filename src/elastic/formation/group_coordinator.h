@@ -131,14 +131,14 @@ class GroupCoordinator {
   const Layout* replacement(const SlotName& slot) const;
   Slot* open_slot(const SlotName& name, const Layout& layout, Nanos now);
   static std::vector<Entry>::iterator find_entry(Slot& slot, const PeerId& peer);
-  bool slot_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now);
-  bool make_room(Slot& slot, const formation::Register& request);
-  static void hear_missing(Slot& slot, std::vector<PeerId> missing);
+  bool add_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now);
+  bool make_space(Slot& slot, const formation::Register& request);
+  static void note_missing(Slot& slot, std::vector<PeerId> missing);
   void note_opened(uint64_t step);
   uint64_t steps_opened() const;
   bool past(uint64_t step) const;
   bool superseded(uint64_t step) const;
-  void give_up_past();
+  void drop_past();
 
   // If it is time, closes the slot, or drops it when nothing needs to be remembered. True if it is not open any more.
   bool settle(Slots::iterator slot, Nanos now);

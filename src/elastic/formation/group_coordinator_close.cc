@@ -221,7 +221,7 @@ void GroupCoordinator::repeat_descriptors(const SlotName& name, Nanos now) {
 }
 
 void GroupCoordinator::woke(Nanos now) {
-  give_up_past();
+  drop_past();
   for (auto it = open_.begin(); it != open_.end();) {
     const auto slot = it++;
     // settle() runs with each sign of life too, because a later averaging step may have begun meanwhile.

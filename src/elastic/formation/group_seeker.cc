@@ -15,15 +15,15 @@ constexpr uint32_t repeats = 4;             // sends of REGISTER per coordinator
 constexpr size_t recent_max = 32;           // descriptors kept; members send messages of a group for one or two round_timeouts
 constexpr size_t early_declines_max = 256;  // as many as the largest group has members
 constexpr size_t asked_groups_max = 64;
-// A wake-up later than coordinator_timeout / nap_part means that this process was stopped, so the coordinator's silence proves
-// nothing. Such wake-ups are excused naps_max times, so that a host that is always late still makes progress.
-constexpr uint32_t nap_part = 4;
-constexpr uint32_t naps_max = 4;
+// A wake-up later than coordinator_timeout / late_wakeup_part means that this process was stopped, so the coordinator's silence
+// proves nothing. Such wake-ups are excused late_wakeups_max times, so that a host that is always late still makes progress.
+constexpr uint32_t late_wakeup_part = 4;
+constexpr uint32_t late_wakeups_max = 4;
 
 }  // namespace
 
 SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t step, uint32_t round) {
-  const auto place = place_in(layout, self, round);
+  const auto place = position_in(layout, self, round);
   SeekRequest request;
   request.slot = {layout.version, layout.digest, step, round, place.line};
   request.cell = place.cell;
@@ -38,7 +38,7 @@ void GroupSeeker::seek(const SeekRequest& request, Nanos now) {
   const bool goes_on = phase_ == Phase::pre && request.slot == request_.slot;
   if (!goes_on) begin(request);
   outcome_.reset();
-  naps_ = 0;
+  late_wakeups_ = 0;
   phase_ = Phase::seeking;
   request_ = request;
   ask_holder(now);
@@ -94,7 +94,7 @@ void GroupSeeker::ask_holder(Nanos now) {
 
 void GroupSeeker::next_holder(Nanos now) {
   withdraw_here();
-  ++counters_.holders_given_up;
+  ++counters_.holders_abandoned;
   ++holder_;
   ask_holder(now);
 }
@@ -144,8 +144,8 @@ void GroupSeeker::woke(Nanos now) {
   if (next_deadline() > now) return;
   const auto given_up = std::min(silence_deadline(), cap());
   if (given_up > now) return send_register(now);
-  if (now - given_up >= options_.times.coordinator_timeout / nap_part && naps_ < naps_max) {
-    ++naps_;
+  if (now - given_up >= options_.times.coordinator_timeout / late_wakeup_part && late_wakeups_ < late_wakeups_max) {
+    ++late_wakeups_;
     asked_ = heard_ = now;
     return send_register(now);
   }
@@ -274,7 +274,7 @@ void GroupSeeker::take(const PeerId& from, const formation::Descriptor& descript
 void GroupSeeker::accept(const PeerId& from, const GroupDescriptor& group) {
   if (holders_[holder_] != from) withdraw_here();
   remember(group, true);
-  const auto belongs = [&](const DeclineNews& news) { return news.id == group.id; };
+  const auto belongs = [&](const DeclineEvent& news) { return news.id == group.id; };
   for (const auto& news : early_declines_) {
     if (belongs(news) && group.rank_of(news.peer) < group.members.size()) declines_.push_back(news);
   }

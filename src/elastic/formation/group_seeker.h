@@ -69,7 +69,7 @@ struct SeekStale {
 using SeekOutcome = std::variant<GroupDescriptor, SeekAlone, SeekClosed, SeekFull, SeekNoCoordinator, SeekStale>;
 
 // A member of an accepted group that takes no part in it.
-struct DeclineNews {
+struct DeclineEvent {
   GroupId id;
   PeerId peer;
 };
@@ -77,7 +77,7 @@ struct DeclineNews {
 struct SeekerCounters {
   uint64_t ignored = 0;   // messages that match no request of this process
   uint64_t declined = 0;  // descriptors that this process declined
-  uint64_t holders_given_up = 0;
+  uint64_t holders_abandoned = 0;
 };
 
 class GroupSeeker {
@@ -110,7 +110,7 @@ class GroupSeeker {
   // One outcome per seek().
   std::optional<SeekOutcome> take_outcome() { return std::exchange(outcome_, std::nullopt); }
   // Declines by members of accepted groups, each once. A decline that arrives before its descriptor is kept until then.
-  std::vector<DeclineNews> take_declines() { return std::exchange(declines_, {}); }
+  std::vector<DeclineEvent> take_declines() { return std::exchange(declines_, {}); }
   // The highest averaging step that other peers say was opened; empty if it has not risen since the last call.
   std::optional<uint64_t> take_opened() { return std::exchange(opened_, std::nullopt); }
 
@@ -161,17 +161,17 @@ class GroupSeeker {
   size_t holder_ = 0;            // index of the holder being asked
   uint64_t attempt_ = 0;
   bool acknowledged_ = false;
-  uint32_t naps_ = 0;
+  uint32_t late_wakeups_ = 0;
   Nanos asked_ = 0;            // when the current holder was first asked
   Nanos heard_ = 0;            // last answer from the current holder; asked_ if none
   Nanos repeat_ = never;       // when REGISTER is sent again
   Nanos layout_sent_ = never;  // to the current holder; `never`: not yet
   Nanos round_timeout_ = 0;    // the coordinator's, or computed here until it says
   std::deque<Recent> recent_;
-  std::deque<DeclineNews> early_declines_;
+  std::deque<DeclineEvent> early_declines_;
   std::map<GroupId, Nanos> asked_groups_;
   std::vector<FormationSend> sends_;
-  std::vector<DeclineNews> declines_;
+  std::vector<DeclineEvent> declines_;
   std::optional<SeekOutcome> outcome_;
   std::optional<uint64_t> opened_;
   uint64_t highest_opened_ = 0;

@@ -13,18 +13,18 @@
 
 namespace unisono {
 
-struct LinePlace {
+struct LinePosition {
   uint32_t cell = 0;
   uint32_t position = 0;   // coordinate on the round's axis, which is round mod axes
   uint32_t line = 0;       // the line along that axis
   bool in_layout = false;  // false: the cell was chosen by hash
-  friend bool operator==(const LinePlace&, const LinePlace&) = default;
+  friend bool operator==(const LinePosition&, const LinePosition&) = default;
 };
 
 // Under a layout with keys: for the peer's first key.
-LinePlace place_in(const Layout& layout, const PeerId& peer, uint32_t round);
+LinePosition position_in(const Layout& layout, const PeerId& peer, uint32_t round);
 // Whether the peer may claim this position.
-bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePlace& place);
+bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePosition& place);
 // Layout members on that line, by position, then rank. Empty if there is no such line, or the layout has keys.
 std::vector<PeerId> line_of(const Layout& layout, uint32_t round, uint32_t line);
 // The slot of a peer in a round of an averaging step under the layout.

@@ -182,9 +182,9 @@ TEST(MoshpitKeySlots, each_falls_to_each_rank_equally_often) {
 
 TEST(MoshpitKeyPlace, is_the_line_of_the_key_for_peers_of_the_layout_and_others) {
   const auto layout = keyed_layout(37, 4);
-  EXPECT_EQ(place_in(layout, layout.peers[21], 1), (LinePlace{.cell = 5, .position = 0, .line = 5, .in_layout = true}));
+  EXPECT_EQ(position_in(layout, layout.peers[21], 1), (LinePosition{.cell = 5, .position = 0, .line = 5, .in_layout = true}));
   const auto unlisted = test::peer_ids(60).back();
-  const auto place = place_in(layout, unlisted, 0);
+  const auto place = position_in(layout, unlisted, 0);
   EXPECT_FALSE(place.in_layout);
   EXPECT_EQ(place.line, mix64(pid64(unlisted)) % 16);
   EXPECT_TRUE(line_of(layout, 0, 5).empty()) << "nobody can know who comes";
@@ -200,8 +200,8 @@ TEST(MoshpitKeyPlace, may_be_any_of_the_keys_and_nothing_else) {
   EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 5, .position = 1, .line = 5, .in_layout = true}));
   EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 5, .position = 0, .line = 5, .in_layout = false}));
   const auto fitted = test::layout_of(test::peer_ids(6), 1, {2, 3});
-  EXPECT_TRUE(may_stand(fitted, fitted.peers[4], 0, place_in(fitted, fitted.peers[4], 0)));
-  EXPECT_FALSE(may_stand(fitted, fitted.peers[4], 0, place_in(fitted, fitted.peers[5], 0)));
+  EXPECT_TRUE(may_stand(fitted, fitted.peers[4], 0, position_in(fitted, fitted.peers[4], 0)));
+  EXPECT_FALSE(may_stand(fitted, fitted.peers[4], 0, position_in(fitted, fitted.peers[5], 0)));
 }
 
 }  // namespace

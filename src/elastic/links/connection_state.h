@@ -46,7 +46,7 @@ struct ElasticConnection {
   bool dialled = false;          // the connecting link is this side's dial
   std::optional<Status> loss;    // why the previous link was lost; reported when the attempt to make a new one has ended
   std::optional<Status> broken;  // set: the link must be closed, because its data cannot be trusted
-  bool said_parting = false, heard_parting = false;
+  bool sent_parting = false, received_parting = false;
   bool closing = false;  // forgotten when everything is sent and both sides have parted
   bool over = false;     // ElasticLinks::act forgets it now
   bool due = false;      // ElasticLinks::act must look at it

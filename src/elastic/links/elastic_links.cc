@@ -106,7 +106,7 @@ bool ElasticLinks::send(const PeerId& peer, SharedMessage message, Nanos now) {
   if (connection == nullptr || connection->closing || connection->broken) return false;
   const bool can_dial = connection->dialable && !connection->addresses.empty();
   // A link that is ending in order takes no more messages, and only a dial brings another link.
-  if ((connection->phase == LinkPhase::none || connection->said_parting || connection->heard_parting) && !can_dial)
+  if ((connection->phase == LinkPhase::none || connection->sent_parting || connection->received_parting) && !can_dial)
     return false;
   if (!enqueue(*connection, std::move(message), now)) return false;
   if (connection->phase == LinkPhase::none) {
@@ -146,7 +146,8 @@ bool ElasticLinks::credit(const PeerId& peer) {
 
 bool ElasticLinks::linked(const PeerId& peer) const {
   const auto* connection = find(peer);
-  return connection != nullptr && connection->phase == LinkPhase::up && !connection->said_parting && !connection->heard_parting;
+  return connection != nullptr && connection->phase == LinkPhase::up && !connection->sent_parting &&
+         !connection->received_parting;
 }
 
 void ElasticLinks::close(const PeerId& peer) {
@@ -175,7 +176,7 @@ bool ElasticLinks::draining() const {
   if (transport_->draining() || !due_.empty()) return true;
   return std::any_of(connections_.begin(), connections_.end(), [](const auto& connection) {
     return connection &&
-           (connection->waiting_bytes > 0 || connection->closing || connection->said_parting || connection->heard_parting);
+           (connection->waiting_bytes > 0 || connection->closing || connection->sent_parting || connection->received_parting);
   });
 }
 
@@ -231,14 +232,14 @@ void ElasticLinks::act_on(ElasticConnection& connection, Nanos now) {
     const auto why = *std::exchange(connection.broken, std::nullopt);
     return ended(connection, why);
   }
-  if (connection.said_parting && connection.heard_parting && now >= connection.parting_until) {
+  if (connection.sent_parting && connection.received_parting && now >= connection.parting_until) {
     transport_->close(connection.index);
     return ended(connection, {});
   }
   if (connection.wants_link && connection.phase == LinkPhase::none) return dial(connection, now);
   if (!connection.closing) return;
   if (connection.phase == LinkPhase::none) return forget(connection);
-  if (connection.phase == LinkPhase::up && connection.waiting_bytes == 0) say_parting(connection, now);
+  if (connection.phase == LinkPhase::up && connection.waiting_bytes == 0) send_parting(connection, now);
 }
 
 void ElasticLinks::dial(ElasticConnection& connection, Nanos now) {
@@ -276,7 +277,7 @@ void ElasticLinks::look_at_clocks(Nanos now) {
       next_clock_ = std::min(next_clock_, connection->greeting_until);
     }
     if (now >= connection->parting_until) {
-      if (!(connection->said_parting && connection->heard_parting))
+      if (!(connection->sent_parting && connection->received_parting))
         connection->broken = Status(Code::peer_lost, label(*connection) + ": did not confirm the end of the link in time");
       touch(*connection);
     } else {
@@ -294,7 +295,7 @@ void ElasticLinks::close_idle_links(Nanos now) {
   size_t staying = linked_;
   for (auto& connection : connections_) {
     if (!connection || connection->phase != LinkPhase::up) continue;
-    const bool parting = connection->said_parting || connection->heard_parting;
+    const bool parting = connection->sent_parting || connection->received_parting;
     if (parting) --staying;
     // A peer that cannot be dialled would become unreachable.
     if (parting || !connection->dialable || connection->waiting_bytes > 0) continue;
@@ -304,7 +305,7 @@ void ElasticLinks::close_idle_links(Nanos now) {
             [](const auto* a, const auto* b) { return std::pair(a->last_used, a->index) < std::pair(b->last_used, b->index); });
   for (size_t i = 0; i < idle.size() && staying > options_.links_kept_max + i; ++i) {
     ++counters_.links_idled;
-    say_parting(*idle[i], now);
+    send_parting(*idle[i], now);
   }
 }
 

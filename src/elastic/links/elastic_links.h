@@ -170,7 +170,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   void pump(ElasticConnection& connection);
   // bytes: how many waiting bytes end once the frame is written.
   void send_frame(ElasticConnection& connection, ElasticFrame kind, SharedBuffer payload, size_t bytes);
-  void say_parting(ElasticConnection& connection, Nanos now);
+  void send_parting(ElasticConnection& connection, Nanos now);
   void ended(ElasticConnection& connection, const Status& why);
   void failed(ElasticConnection& connection, const Status& why, bool refused);
   void refuse(ElasticConnection& connection, const char* what);

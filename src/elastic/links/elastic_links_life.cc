@@ -89,7 +89,7 @@ void ElasticLinks::made(ElasticConnection& connection) {
   ++linked_;
   ++counters_.links_made;
   connection.address.clear();
-  connection.said_parting = connection.heard_parting = false;
+  connection.sent_parting = connection.received_parting = false;
   connection.last_used = now_;
   if (linked_ > options_.links_kept_max && next_clock_ == never) next_clock_ = now_ + options_.idle_close;
   if (auto loss = std::exchange(connection.loss, std::nullopt)) {
@@ -115,7 +115,7 @@ void ElasticLinks::came_up(ElasticConnection& connection) {
 // Sending -------------------------------------------------------------------------------------------------------------
 
 void ElasticLinks::pump(ElasticConnection& connection) {
-  while (connection.phase == LinkPhase::up && !connection.queue.empty() && !connection.said_parting && !connection.broken &&
+  while (connection.phase == LinkPhase::up && !connection.queue.empty() && !connection.sent_parting && !connection.broken &&
          transport_->credit(connection.index) > 0) {
     auto message = std::move(connection.queue.front());
     connection.queue.pop_front();
@@ -198,7 +198,7 @@ void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& head
     return came_up(connection);
   }
   if (connection.phase != LinkPhase::up) return refuse(connection, "a message before the greeting");
-  if (connection.heard_parting) return refuse(connection, "a message after the parting");
+  if (connection.received_parting) return refuse(connection, "a message after the parting");
   if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun))
     return refuse(connection, "the beginning of a message without its end");
   if (key_.authenticates()) {
@@ -215,13 +215,13 @@ void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& head
   }
   if (kind == ElasticFrame::parting) {
     if (payload.size() > 0) return refuse(connection, "a parting with a payload");
-    connection.heard_parting = true;
+    connection.received_parting = true;
     // The side that parted first closes the link: everything that the other side sent has arrived.
-    if (connection.said_parting) {
+    if (connection.sent_parting) {
       connection.parting_until = now_;
       touch(connection);
     } else {
-      say_parting(connection, now_);
+      send_parting(connection, now_);
     }
     return;
   }
@@ -241,10 +241,10 @@ void ElasticLinks::refuse(ElasticConnection& connection, const char* what) {
 
 // Ending --------------------------------------------------------------------------------------------------------------
 
-void ElasticLinks::say_parting(ElasticConnection& connection, Nanos now) {
-  if (connection.said_parting) return;
+void ElasticLinks::send_parting(ElasticConnection& connection, Nanos now) {
+  if (connection.sent_parting) return;
   send_frame(connection, ElasticFrame::parting, {}, 0);
-  connection.said_parting = true;
+  connection.sent_parting = true;
   connection.parting_until = now + parting_patience;
   next_clock_ = std::min(next_clock_, connection.parting_until);
 }
@@ -256,7 +256,7 @@ void ElasticLinks::lost(PeerIndex peer, const Status& why) {
     connection->phase = LinkPhase::none;
     return failed(*connection, why, connection->dialled && why.code() == Code::peer_lost);
   }
-  const bool parted = connection->said_parting && connection->heard_parting;
+  const bool parted = connection->sent_parting && connection->received_parting;
   ended(*connection, parted ? Status() : connection->broken.value_or(why));
 }
 
@@ -265,7 +265,7 @@ void ElasticLinks::ended(ElasticConnection& connection, const Status& why) {
   if (connection.phase != LinkPhase::none) --linked_;
   connection.phase = LinkPhase::none;
   connection.parting_until = connection.greeting_until = never;
-  connection.said_parting = connection.heard_parting = false;
+  connection.sent_parting = connection.received_parting = false;
   connection.landing = connection.beginning = {};
   connection.out = connection.in = {};
   const bool suspicious = std::exchange(connection.broken, std::nullopt).has_value() || why.code() == Code::corrupt;

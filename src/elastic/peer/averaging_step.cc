@@ -260,7 +260,7 @@ void MoshpitPeer::end_step(Nanos now) {
   const bool alone = step.layout.version != 0 && step.rounds == 0;
   // The values that a newcomer wanted to contribute are not in the result.
   const bool held_back = step.input.weight > 0 && std::ranges::find(newcomer_, true) != newcomer_.end();
-  if (step.layout.version != 0 && !can_be_exact(step.layout) && !std::exchange(told_inexact_, true))
+  if (step.layout.version != 0 && !can_be_exact(step.layout) && !std::exchange(reported_inexact_, true))
     add_note(report.note, inexact_text(step.layout));
   report.exact =
       alone || (!held_back && can_be_exact(step.layout) && step.round > 0 && step.round >= step.layout.dims.size() &&

@@ -35,7 +35,7 @@ class ElasticRendezvous {
 };
 
 // The data that a peer needs to join a group.
-struct ElasticGroupPlace {
+struct ElasticGroupLocation {
   Layout layout;
   uint32_t rank = 0;
   int64_t step = -1;       // the peer's last finished averaging step
@@ -44,6 +44,6 @@ struct ElasticGroupPlace {
 
 // "tcp://[::1]:4040" -> "::1"
 std::string host_of_endpoint(std::string_view endpoint);
-Options group_options(const ElasticGroupPlace& place, const std::string& run_id, const Options& base);
+Options group_options(const ElasticGroupLocation& place, const std::string& run_id, const Options& base);
 
 }  // namespace unisono

@@ -307,7 +307,7 @@ ElasticStatus ElasticRun::status() {
 Result<Group> ElasticRun::group(Nanos timeout, const Options& options) {
   const auto until = monotonic_now() + timeout;
   for (;;) {
-    const auto place = ask<Result<ElasticGroupPlace>>([this](Nanos) { return driver_->peer().group_place(); });
+    const auto place = ask<Result<ElasticGroupLocation>>([this](Nanos) { return driver_->peer().group_location(); });
     if (!place) return not_here();
     if (!place->ok()) return place->status();
     if (!(*place)->rendezvous.empty()) {

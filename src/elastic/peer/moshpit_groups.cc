@@ -29,7 +29,7 @@ uint64_t model_bytes(const GroupDescriptor& group, uint32_t self, const ChunkTab
 
 }  // namespace
 
-void MoshpitPeer::hear_round(const PeerId& from, SharedBuffer message, Nanos now) {
+void MoshpitPeer::on_round(const PeerId& from, SharedBuffer message, Nanos now) {
   const auto id = round_group(message.view());
   if (!id) return refuse(from, {Code::corrupt, "a message of a round that is too short to name its group"});
   MoshpitGroup* group = group_ != nullptr && group_->id() == *id ? group_.get() : nullptr;

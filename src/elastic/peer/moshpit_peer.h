@@ -87,7 +87,7 @@ class MoshpitPeer {
 
   ElasticStatus status(Nanos now) const;
   // This peer's rank in an ordinary group of all peers of the newest layout, and the address of that group's rendezvous.
-  Result<ElasticGroupPlace> group_place() const;
+  Result<ElasticGroupLocation> group_location() const;
   void tell_address(const std::string& address, Nanos now);
   const RosterKeeper& keeper() const { return keeper_; }
   uint64_t refused() const { return refused_; }
@@ -99,15 +99,15 @@ class MoshpitPeer {
   void act(Nanos now);
   bool act_roster(Nanos now);
   bool act_formation(Nanos now);
-  void hear_roster(const PeerId& from, const SharedBuffer& message, Nanos now);
-  void hear_formation(const PeerId& from, const SharedBuffer& message, Nanos now);
-  void hear_state(const PeerId& from, const SharedBuffer& message, Nanos now);
-  void peer_gone(const RosterNews& news, Nanos now);
+  void on_roster(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void on_formation(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void on_state(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void peer_gone(const RosterEvent& news, Nanos now);
   void refuse(const PeerId& from, const Status& why);
   void send_formation(const FormationSend& one);
 
   // moshpit_groups.cc: the current round, and rounds that have ended here but not at other members
-  void hear_round(const PeerId& from, SharedBuffer message, Nanos now);
+  void on_round(const PeerId& from, SharedBuffer message, Nanos now);
   bool begin_round(const GroupDescriptor& descriptor, Nanos now);
   bool act_groups(Nanos now);
   void hold_early(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now);
@@ -146,7 +146,7 @@ class MoshpitPeer {
   GroupCoordinator coordinator_;
   GroupSeeker seeker_;
   MoshpitState state_;
-  std::deque<FormationSend> own_mail_;  // messages from this process to itself
+  std::deque<FormationSend> own_messages_;  // messages from this process to itself
 
   std::unique_ptr<MoshpitGroup> group_;               // the group of the current round
   std::deque<std::unique_ptr<MoshpitGroup>> groups_;  // groups whose rounds ended here, newest last
@@ -160,7 +160,7 @@ class MoshpitPeer {
   uint64_t next_step_ = 0;
   std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, from the latest averaging step with that round
   MoshpitKey key_;                                   // under the latest averaging step's layout, if it has keys
-  bool told_inexact_ = false;
+  bool reported_inexact_ = false;
   std::vector<bool> newcomer_;  // by chunk: takes the mean and gives nothing until the chunk has been committed once
   uint64_t steps_done_ = 0, exact_averaging_steps_ = 0;
   FlatAdvice advice_;

@@ -11,7 +11,7 @@
 namespace unisono {
 
 // A peer's values and weights, and its group. Copies of the values are cheap: they share memory that does not change any more.
-struct RoundSight {
+struct RoundView {
   PeerId self;
   const GroupDescriptor& group;
   const ChunkValues& values;           // without elements for a reducer
@@ -22,9 +22,9 @@ class RoundWatch {
  public:
   virtual ~RoundWatch() = default;
   // The values that the peer contributes.
-  virtual void began(const RoundSight& sight) = 0;
+  virtual void began(const RoundView& sight) = 0;
   // The values after the round. round.applied() says which chunks changed.
-  virtual void ended(const RoundSight& sight, const MoshpitRound& round) = 0;
+  virtual void ended(const RoundView& sight, const MoshpitRound& round) = 0;
 };
 
 }  // namespace unisono

@@ -108,7 +108,7 @@ class KeeperNetwork {
   std::function<void(Nanos, uint64_t, uint64_t, const RosterMessage&)> trace;
   std::map<uint64_t, Node> nodes;
   std::map<PeerId, uint64_t> homes;
-  std::vector<std::pair<uint64_t, RosterNews>> news;
+  std::vector<std::pair<uint64_t, RosterEvent>> news;
   Status start_status;
   uint64_t messages = 0;
 

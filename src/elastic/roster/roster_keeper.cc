@@ -8,7 +8,7 @@ namespace unisono {
 
 namespace {
 
-constexpr size_t drains_max = 64;  // processes that are told at once when this one leaves
+constexpr size_t goodbyes_max = 64;  // processes that are told at once when this one leaves
 constexpr uint32_t max_group_min = 4;
 constexpr size_t seeds_at_once = 32;
 constexpr size_t seeds_named_max = 16;   // in an error message
@@ -46,8 +46,8 @@ Status RosterKeeper::start(Nanos now) {
   if (state_ != JoinState::idle) return {Code::invalid, "the roster keeper was started before"};
   if (auto status = check_options(); !status.ok()) return status;
   // These times lie in the past for any value of the clock: nothing has been sent yet.
-  gossiped_at_ = told_all_at_ = looked_at_ = now - options_.times.gossip_period;
-  unauthenticated_at_ = pull_until_ = adopted_at_ = heard_at_ = now;
+  gossiped_at_ = facts_gossiped_at_ = looked_at_ = now - options_.times.gossip_period;
+  unknown_asked_at_ = pull_until_ = adopted_at_ = heard_at_ = now;
   (void)roster_.merge({.entry = first_entry_}, now);
   state_ = JoinState::joining;
   if (options_.found) {
@@ -59,7 +59,7 @@ Status RosterKeeper::start(Nanos now) {
   for (auto& [address, seed] : seeds_) {
     if (std::find(own.begin(), own.end(), address) != own.end()) seed = {.failed = true, .why = "this process itself"};
   }
-  give_up_joining();
+  fail_joining();
   if (running()) say_hello(now);
   return {};
 }
@@ -99,12 +99,12 @@ void RosterKeeper::seed_failed(const std::string& address, const std::string& wh
   const auto found = seeds_.find(address);
   if (found == seeds_.end() || found->second.failed) return;
   found->second = {.failed = true, .other_run = other_run, .why = why};
-  give_up_joining();
+  fail_joining();
   if (running()) say_hello(now);
 }
 
 // Joining fails when every seed has failed. The process must not begin the run by itself, or there would be two runs.
-void RosterKeeper::give_up_joining() {
+void RosterKeeper::fail_joining() {
   if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return !seed.second.failed; })) return;
   std::string list;
   size_t named = 0;
@@ -132,7 +132,7 @@ void RosterKeeper::joined(Nanos now) {
   probe_at_ = now + static_cast<Nanos>(random_.below(static_cast<uint64_t>(times.probe_period)));
   heal_at_ = now + static_cast<Nanos>(random_.below(static_cast<uint64_t>(times.heal_period)));
   members_changed(now);
-  if (has_news()) want_gossip(false, now);
+  if (has_gossip()) want_gossip(false, now);
 }
 
 void RosterKeeper::message(const PeerId& from, const RosterMessage& message, Nanos now) {
@@ -159,7 +159,7 @@ void RosterKeeper::take_message(const PeerId& from, const RosterMessage& message
   std::visit([&](const auto& body) { on_body(from, body, now); }, message.body);
   if (!running()) return;
   if (seek_at_ != never && knows_all_of_layout()) seek_at_ = never;
-  hear_of_layout(from, message.layout_version, message.layout_digest, now);
+  note_layout(from, message.layout_version, message.layout_digest, now);
   const auto* gossip = std::get_if<RosterGossip>(&message.body);
   if (gossip == nullptr || !gossip->answer) answer_outsider(from, now);
 }
@@ -189,7 +189,7 @@ bool RosterKeeper::admit(const PeerId& from, const RosterHello& hello, const Ros
 
 void RosterKeeper::on_body(const PeerId& from, const RosterHello& hello, Nanos now) {
   if (hello.sum == roster_.sum()) {
-    send_news(from, RosterWelcome{.sum = roster_.sum(), .last = true, .parts = {}}, true, now);
+    send_gossip(from, RosterWelcome{.sum = roster_.sum(), .last = true, .parts = {}}, true, now);
   } else {
     send_roster(from, true, hello.parts, now);
   }
@@ -211,7 +211,7 @@ void RosterKeeper::on_body(const PeerId&, const RosterRefused& refused, Nanos) {
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterProbe& probe, Nanos now) {
-  send_news(from, RosterAck{.origin = probe.origin, .target = self_, .sequence = probe.sequence}, true, now);
+  send_gossip(from, RosterAck{.origin = probe.origin, .target = self_, .sequence = probe.sequence}, true, now);
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterAck& ack, Nanos now) {
@@ -230,7 +230,7 @@ void RosterKeeper::on_body(const PeerId& from, const RosterProbeRequest& request
 
 void RosterKeeper::on_body(const PeerId& from, const RosterGossip& gossip, Nanos now) {
   // A client cannot be dialled, so few peers have a link to it. It gets its gossip in answers.
-  if (!gossip.answer && clients_.contains(from) && has_news()) send_news(from, RosterGossip{.answer = true}, true, now);
+  if (!gossip.answer && clients_.contains(from) && has_gossip()) send_gossip(from, RosterGossip{.answer = true}, true, now);
 }
 
 void RosterKeeper::on_body(const PeerId& from, const LayoutPull&, Nanos now) {
@@ -244,7 +244,7 @@ void RosterKeeper::on_body(const PeerId& from, const LayoutPush& push, Nanos now
 
 void RosterKeeper::woke(Nanos now) {
   if (!running()) return;
-  excuse_nap(now);
+  excuse_late_wakeup(now);
   roster_.forget(now);
   if (join_until_ <= now) {
     const auto waited = "no answer in " + std::to_string(options_.times.heal_period / millisecond) + " ms";
@@ -282,7 +282,7 @@ void RosterKeeper::leave(Nanos now) {
     return;
   }
   judge(self_, PeerStatus::left, false, "it left", now);
-  for (const auto& id : some(roster_.present(), drains_max, self_, now)) tell(id, {self_}, now);
+  for (const auto& id : some(roster_.present(), goodbyes_max, self_, now)) tell(id, {self_}, now);
   state_ = JoinState::left;
 }
 

@@ -57,11 +57,11 @@ class RosterKeeper final : public FormationView {
   void address_unreachable(const std::string& address, const std::string& why, bool other_run, Nanos now);
 
   std::vector<RosterSend> take_sends() { return std::exchange(sends_, {}); }
-  std::vector<RosterNews> take_news() { return std::exchange(news_, {}); }
+  std::vector<RosterEvent> take_news() { return std::exchange(news_, {}); }
   // settled(): this process knows all members of the newest layout, or has found that no peer knows them. Only then does it
-  // choose the same coordinators as other peers do. take_layout_news(): true once after the newest layout changed.
+  // choose the same coordinators as other peers do. take_layout_change(): true once after the newest layout changed.
   bool settled() const { return seek_at_ == never; }
-  bool take_layout_news() { return std::exchange(layout_news_, false); }
+  bool take_layout_change() { return std::exchange(layout_changed_, false); }
 
   JoinState join_state() const { return state_; }
   // The reason of the failure: the message begins with NO_SEED, RUN_ID_MISMATCH, SCHEMA_MISMATCH or ROSTER_FULL.
@@ -129,7 +129,7 @@ class RosterKeeper final : public FormationView {
   void fail(Code code, const std::string& why);
   void say_hello(Nanos now);
   void seed_failed(const std::string& address, const std::string& why, bool other_run, Nanos now);
-  void give_up_joining();
+  void fail_joining();
 
   // roster_keeper_gossip.cc: claims, gossip items, healing
   bool take_claim(const PeerClaim& claim, const PeerId& from, bool spreads, Nanos now);
@@ -149,8 +149,8 @@ class RosterKeeper final : public FormationView {
   RosterMessage hello(Nanos now) const;
   void compare_with_one(Nanos now);
   void send(const PeerId& to, RosterBody body);
-  void send_news(const PeerId& to, RosterBody body, bool facts, Nanos now);
-  bool has_news() const { return !suspicions_.empty() || !gossip_items_.empty(); }
+  void send_gossip(const PeerId& to, RosterBody body, bool facts, Nanos now);
+  bool has_gossip() const { return !suspicions_.empty() || !gossip_items_.empty(); }
   void tell(const PeerId& to, const std::vector<PeerId>& about, Nanos now);
   void send_roster(const PeerId& to, bool welcome, const std::vector<uint64_t>& parts, Nanos now);
   bool can_reach(const PeerId& id, Nanos now) const;
@@ -165,12 +165,12 @@ class RosterKeeper final : public FormationView {
   void probe_expired(const PeerId& target, Nanos now);
   void end_probe(const PeerId& target);
   void watch(const PeerId& id, const MergeOutcome& outcome, Nanos now);
-  void excuse_nap(Nanos now);
+  void excuse_late_wakeup(Nanos now);
 
   // roster_keeper_layout.cc
   uint64_t layout_version_max() const;
   bool believable(const Layout& layout) const;
-  void hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now);
+  void note_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now);
   bool take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t told, Nanos now);
   bool knows_all_of_layout() const;
   void seek_members(const PeerId& from, Nanos now);
@@ -197,9 +197,9 @@ class RosterKeeper final : public FormationView {
   uint32_t notes_left_ = 0;
   Nanos gossip_at_ = never;
   Nanos gossiped_at_ = 0;
-  Nanos told_all_at_ = 0;  // time of the last gossip that carried facts
+  Nanos facts_gossiped_at_ = 0;  // time of the last gossip that carried facts
   Nanos heal_at_ = never;
-  Nanos unauthenticated_at_ = 0;     // an unauthenticated peer is asked for its identity no sooner than this
+  Nanos unknown_asked_at_ = 0;       // an unauthenticated peer is asked for its identity no sooner than this
   std::map<PeerId, Nanos> clients_;  // when each client was last heard here: it can be reached only while it keeps a link
 
   Nanos probe_at_ = never;
@@ -208,7 +208,7 @@ class RosterKeeper final : public FormationView {
   PeerTimers probe_ends_;
   PeerTimers suspects_;   // when each suspect becomes dead
   PeerTimers suspected_;  // since when
-  uint32_t naps_ = 0;
+  uint32_t late_wakeups_ = 0;
 
   LayoutBook layouts_;
   // Cache of the keepers that a layout names: it is asked for each group, and changes rarely.
@@ -219,7 +219,7 @@ class RosterKeeper final : public FormationView {
   mutable NamedKeepers named_keepers_;
   bool unsettled_ = false;         // the set of peers has changed since this process last compared its roster with another's
   std::vector<PeerId> newcomers_;  // members of the newest layout that the one before did not have
-  bool layout_news_ = false;
+  bool layout_changed_ = false;
   uint64_t heard_version_ = 0;  // the newest version that any peer was heard to hold
   Nanos heard_at_ = 0;
   PeerId heard_from_;
@@ -235,7 +235,7 @@ class RosterKeeper final : public FormationView {
   Nanos opened_at_ = 0;       // when the last opened averaging step was heard of
   double step_interval_ = 0;  // smoothed time between them
   std::vector<RosterSend> sends_;
-  std::vector<RosterNews> news_;
+  std::vector<RosterEvent> news_;
   KeeperCounters counters_;
 };
 

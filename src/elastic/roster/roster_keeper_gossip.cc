@@ -24,10 +24,10 @@ constexpr uint32_t suspicions_told_over = 3;
 constexpr uint32_t suspicions_told_min = 11;
 // With this many waiting items, comparing rosters afterwards costs less than sending each item to all peers.
 constexpr size_t crowd = 64;
-constexpr uint32_t told_of_crowd = 4;
+constexpr uint32_t sends_of_many = 4;
 constexpr size_t few_suspicions = 8;
 // For large runs, where each suspicion reaches so many peers that sending it soon keeps all of them busy.
-constexpr size_t few_suspicions_of_crowd = 2;
+constexpr size_t few_suspicions_of_many = 2;
 constexpr Nanos urgent_parts_of_many = 2;  // more suspicions than that are sent together, after half of gossip_period
 constexpr Nanos urgent_parts = 5;          // few suspicions wait at most a fifth of gossip_period
 // A client that was silent for this many probe periods has no link to this process any more.
@@ -126,8 +126,8 @@ void RosterKeeper::answer_outsider(const PeerId& from, Nanos now) {
   const auto* entry = roster_.find(from);
   if (entry == nullptr) {
     ++counters_.unauthenticated;
-    if (now < unauthenticated_at_ || state_ != JoinState::joined || roster_.full()) return;
-    unauthenticated_at_ = now + options_.times.gossip_period;
+    if (now < unknown_asked_at_ || state_ != JoinState::joined || roster_.full()) return;
+    unknown_asked_at_ = now + options_.times.gossip_period;
     sends_.push_back({.to = from, .address = {}, .message = hello(now)});
   } else if (entry->status == PeerStatus::suspect || entry->status == PeerStatus::dead) {
     tell(from, {self_, from}, now);
@@ -144,7 +144,7 @@ void RosterKeeper::change_facts(const PeerFacts& facts, Nanos now) {
 
 void RosterKeeper::spread(const PeerId& id, GossipKind kind, Nanos now) {
   if (kind == GossipKind::facts && id != self_ && roster_.present().size() > facts_passed_on_max) return;
-  gossip_items_.add(id, gossip_items_.standing() < crowd ? hops() + 1 : told_of_crowd, kind);
+  gossip_items_.add(id, gossip_items_.standing() < crowd ? hops() + 1 : sends_of_many, kind);
   want_gossip(false, now);
 }
 
@@ -161,9 +161,10 @@ void RosterKeeper::spread_notes(Nanos now) {
 
 void RosterKeeper::want_gossip(bool urgent, Nanos now) {
   if (state_ != JoinState::joined) return;
-  const bool few = suspicions_.size() <= (roster_.present().size() > crowd ? few_suspicions_of_crowd : few_suspicions);
+  const bool few = suspicions_.size() <= (roster_.present().size() > crowd ? few_suspicions_of_many : few_suspicions);
   const auto parts = few ? urgent_parts : urgent_parts_of_many;
-  const Nanos at = urgent ? gossiped_at_ + options_.times.gossip_period / parts : told_all_at_ + options_.times.gossip_period;
+  const Nanos at =
+      urgent ? gossiped_at_ + options_.times.gossip_period / parts : facts_gossiped_at_ + options_.times.gossip_period;
   gossip_at_ = std::min(gossip_at_, std::max(now, at));
 }
 
@@ -171,17 +172,17 @@ void RosterKeeper::gossip(Nanos now) {
   gossip_at_ = never;
   gossiped_at_ = now;
   // Early gossip is not filled up with facts: in a large run some peer is suspect nearly always.
-  const bool all = now >= told_all_at_ + options_.times.gossip_period;
-  if (all) told_all_at_ = now;
+  const bool all = now >= facts_gossiped_at_ + options_.times.gossip_period;
+  if (all) facts_gossiped_at_ = now;
   const auto targets = some(roster_.reachable(), gossip_targets, self_, now);
-  for (const auto& to : targets) send_news(to, RosterGossip{}, all, now);
+  for (const auto& to : targets) send_gossip(to, RosterGossip{}, all, now);
   if (targets.empty()) {
     // No peer is there to be told. Whichever peer comes later gets the whole roster.
     gossip_items_ = {};
     suspicions_ = {};
     notes_left_ = 0;
   }
-  if (has_news() || notes_left_ > 0) want_gossip(false, now);
+  if (has_gossip() || notes_left_ > 0) want_gossip(false, now);
   // Of many gossip items some may have missed this process or the peer that it asks, so it compares rosters.
   if (gossip_items_.standing() == 0 && suspicions_.empty() && std::exchange(unsettled_, false)) compare_with_one(now);
 }
@@ -230,7 +231,7 @@ void RosterKeeper::send(const PeerId& to, RosterBody body) {
   sends_.push_back({.to = to, .address = {}, .message = make_message(std::move(body))});
 }
 
-void RosterKeeper::send_news(const PeerId& to, RosterBody body, bool facts, Nanos now) {
+void RosterKeeper::send_gossip(const PeerId& to, RosterBody body, bool facts, Nanos now) {
   auto message = make_message(std::move(body));
   const auto share = [](size_t waiting) {
     return std::min(waiting, std::clamp(waiting / gossips_per_queue, news_per_gossip, roster_claims_max));

@@ -46,7 +46,7 @@ void RosterKeeper::take_steps_opened(uint64_t steps, Nanos now) {
   spread_notes(now);
 }
 
-void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now) {
+void RosterKeeper::note_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now) {
   if (version == 0 || version > layout_version_max()) return;
   const auto* newest = newest_layout();
   if (newest != nullptr && (version < newest->version || (version == newest->version && digest >= newest->digest))) return;
@@ -100,7 +100,7 @@ bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerI
   if (!layouts_.add(layout)) return false;
   if (layouts_.newest() != layout) return true;
   newcomers_ = std::move(newcomers);
-  layout_news_ = true;
+  layout_changed_ = true;
   adopted_at_ = now;
   wanted_since_ = never;
   heard_version_ = std::max(heard_version_, layout->version);

@@ -8,8 +8,8 @@ namespace unisono {
 namespace {
 
 constexpr size_t helpers = 3;  // peers asked to probe a peer that does not answer
-constexpr Nanos nap_min = 5 * millisecond;
-constexpr uint32_t naps_max = 4;  // excused in a row; so a host that is always late still makes progress
+constexpr Nanos late_wakeup_min = 5 * millisecond;
+constexpr uint32_t late_wakeups_max = 4;  // excused in a row; so a host that is always late still makes progress
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void RosterKeeper::start_probe(const PeerId& target, Nanos now) {
   if (probes_.contains(target)) return;
   probes_[target] = {.sequence = ++sequence_, .relayed = false, .began = now};
   probe_ends_.set(target, now + options_.times.probe_timeout);
-  send_news(target, RosterProbe{.origin = self_, .sequence = sequence_}, true, now);
+  send_gossip(target, RosterProbe{.origin = self_, .sequence = sequence_}, true, now);
 }
 
 // False if there is no peer to ask.
@@ -82,13 +82,13 @@ void RosterKeeper::watch(const PeerId& id, const MergeOutcome& outcome, Nanos no
 }
 
 // After a wake-up that came much too late, silence proves nothing: all deadlines start anew.
-void RosterKeeper::excuse_nap(Nanos now) {
+void RosterKeeper::excuse_late_wakeup(Nanos now) {
   const Nanos wanted = next_deadline();
-  if (wanted > now || now - wanted <= std::max(nap_min, options_.times.probe_timeout / 2)) {
-    naps_ = 0;
+  if (wanted > now || now - wanted <= std::max(late_wakeup_min, options_.times.probe_timeout / 2)) {
+    late_wakeups_ = 0;
     return;
   }
-  if (++naps_ > naps_max) return;
+  if (++late_wakeups_ > late_wakeups_max) return;
   ++counters_.naps;
   probe_ends_.put_off(now + options_.times.probe_timeout);
   suspects_.put_off(now + options_.times.suspect_time);

@@ -32,7 +32,7 @@ struct RosterSend {
   RosterMessage message;
 };
 
-struct RosterNews {
+struct RosterEvent {
   PeerId peer;
   PeerStatus before = PeerStatus::joining;
   PeerStatus now = PeerStatus::joining;

@@ -141,8 +141,8 @@ TEST(RosterLayout, the_first_is_made_when_min_peers_are_alive_and_begins_with_st
   EXPECT_EQ(net.keeper(3).newest_layout()->peers.size(), 6u);
   EXPECT_EQ(net.keeper(3).newest_layout()->first_step, 0u);
   EXPECT_EQ(net.keeper(3).layout_for(0), net.keeper(3).newest_layout());
-  EXPECT_TRUE(net.keeper(3).take_layout_news());
-  EXPECT_FALSE(net.keeper(3).take_layout_news());
+  EXPECT_TRUE(net.keeper(3).take_layout_change());
+  EXPECT_FALSE(net.keeper(3).take_layout_change());
 }
 
 TEST(RosterLayout, who_came_is_in_the_next_one_after_relayout_period_and_two_steps_later) {

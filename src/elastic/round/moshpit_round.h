@@ -123,7 +123,7 @@ class MoshpitRound {
   Nanos repair_deadline() const;
   void fetch(Nanos now);
   void flush_verdict();
-  void give_up_if_hopeless(Nanos now);
+  void abort_if_hopeless(Nanos now);
   Nanos gathering_deadline() const;
 
   void lose(uint32_t rank, Gone why, Nanos now);

@@ -103,7 +103,7 @@ TEST(MoshpitRoundMemory, contributions_that_wait_are_a_window_of_each_member) {
 TEST(MoshpitRoundMemory, at_most_results_and_a_window_of_each_member_are_held) {
   auto options = large_chunks(4, 8);
   options.delay_max = 30 * millisecond;
-  options.room_bytes = 1;
+  options.credit_bytes = 1;
   RoundGroup group(std::move(options));
   group.run();
   EXPECT_EQ(group.report(0).committed, 32u);

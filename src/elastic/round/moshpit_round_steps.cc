@@ -16,7 +16,7 @@ void MoshpitRound::settle(Nanos now) {
     if (phase_ == Phase::gathering) gather(now);
     if (phase_ == Phase::deciding) decide(now);
   }
-  if (!ended()) give_up_if_hopeless(now);
+  if (!ended()) abort_if_hopeless(now);
   flush_verdict();
 }
 
@@ -183,7 +183,7 @@ bool MoshpitRound::last_one() const {
   return true;
 }
 
-void MoshpitRound::give_up_if_hopeless(Nanos now) {
+void MoshpitRound::abort_if_hopeless(Nanos now) {
   if (now - started_ >= request_.round_timeout) {
     if (verdict_ && verdict_->decided() != nullptr) return finish(now);
     return give_up("no verdict within the round's time", now);

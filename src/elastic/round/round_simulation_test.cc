@@ -102,7 +102,7 @@ class StepSimulation {
     }
     options.delay_max = millisecond * static_cast<Nanos>(1 + random_.below(30));
     options.seed = random_.next();
-    options.room_bytes = random_.chance(0.5) ? SIZE_MAX : 1;
+    options.credit_bytes = random_.chance(0.5) ? SIZE_MAX : 1;
     const Nanos notices[] = {0, 20 * millisecond, second, never};
     options.noticed_after = notices[random_.below(4)];
     options.noticed_as = random_.chance(0.5) ? MemberLoss::dead : MemberLoss::closed;

@@ -33,8 +33,8 @@ struct RoundGroupOptions {
   uint64_t seed = 1;
   Nanos noticed_after = 50 * millisecond;  // how much later the others notice a death; `never`: they do not
   MemberLoss noticed_as = MemberLoss::dead;
-  size_t room_bytes = SIZE_MAX;  // limit of bulk bytes in flight to one member
-  std::vector<bool> absent{};    // by rank: never starts
+  size_t credit_bytes = SIZE_MAX;  // limit of bulk bytes in flight to one member
+  std::vector<bool> absent{};      // by rank: never starts
 };
 
 class RoundGroup {
@@ -121,7 +121,7 @@ class RoundGroup {
     Port(RoundGroup& group, uint32_t self) : group_(group), self_(self) {}
     void send(uint32_t rank, SharedMessage message, bool bulk) override { group_.send(self_, rank, message.whole(), bulk); }
     bool credit(uint32_t rank) const override {
-      const bool free = group_.on_the_way_[self_][rank] < group_.options_.room_bytes;
+      const bool free = group_.on_the_way_[self_][rank] < group_.options_.credit_bytes;
       if (!free) group_.refused_[self_][rank] = true;
       return free;
     }
@@ -214,7 +214,7 @@ class RoundGroup {
     if (bulk) on_the_way_[from][to] -= message.size();
     if (nodes_[to].alive && nodes_[to].started) nodes_[to].round->message(from, message, now_);
     after_event(to);
-    if (!bulk || !refused_[from][to] || !nodes_[from].alive || on_the_way_[from][to] >= options_.room_bytes) return;
+    if (!bulk || !refused_[from][to] || !nodes_[from].alive || on_the_way_[from][to] >= options_.credit_bytes) return;
     refused_[from][to] = false;
     nodes_[from].round->credit(to, now_);
     after_event(from);

@@ -119,7 +119,7 @@ class StateLoader {
   std::optional<PeerId> next_to_ask(uint32_t active, Nanos now) const;
   bool may_have(const Donor& donor, uint64_t state, int64_t step) const;
   void choose(Nanos now);
-  void give_up_state_without_donors();
+  void drop_state_without_donors();
   void request_parts(Nanos now);
   std::optional<uint32_t> next_part(const Donor& donor);
   std::optional<uint32_t> part_to_repeat(const Donor& donor) const;

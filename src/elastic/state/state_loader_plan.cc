@@ -15,7 +15,7 @@ void StateLoader::plan(Nanos now) {
   planned_ = now;
   if (ended_) return;
   if (chosen_ && assembly_.complete()) return finish();
-  give_up_state_without_donors();
+  drop_state_without_donors();
   ask_donors(now);
   choose(now);
   if (chosen_ && assembly_.complete()) return finish();
@@ -31,7 +31,7 @@ bool StateLoader::waits_for(const Donor& donor) const {
 }
 
 // Gives up the chosen state only if no donor that has it is left.
-void StateLoader::give_up_state_without_donors() {
+void StateLoader::drop_state_without_donors() {
   if (!chosen_ || std::any_of(donors_.begin(), donors_.end(), [&](const auto& entry) { return waits_for(entry.second); }))
     return;
   chosen_ = false;

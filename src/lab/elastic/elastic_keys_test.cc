@@ -21,12 +21,12 @@ struct RendezvousPoints final : RoundWatch {
     uint32_t position = 0;  // in the group
     bool failed = false;    // nothing was averaged
   };
-  void began(const RoundSight& sight) override {
+  void began(const RoundView& sight) override {
     groups[sight.group.id] = sight.group;
     paths[sight.self].push_back(
         {.slot = sight.group.slot, .position = sight.group.members[sight.group.rank_of(sight.self)].position});
   }
-  void ended(const RoundSight& sight, const MoshpitRound& round) override {
+  void ended(const RoundView& sight, const MoshpitRound& round) override {
     bool applied = false;
     for (uint32_t chunk = 0; chunk < sight.states.size(); ++chunk) applied |= round.applied(chunk) != nullptr;
     paths[sight.self].back().failed = !applied;

@@ -32,7 +32,7 @@ ElasticReplay::Group& ElasticReplay::open(const GroupDescriptor& descriptor) {
   return group;
 }
 
-void ElasticReplay::began(const RoundSight& sight) {
+void ElasticReplay::began(const RoundView& sight) {
   auto& group = open(sight.group);
   if (group.descriptor != sight.group)
     wrong(group, sight.group.rank_of(sight.self), "holds another descriptor of the group than others");
@@ -41,7 +41,7 @@ void ElasticReplay::began(const RoundSight& sight) {
   last_[sight.self] = sight.group.id;
 }
 
-void ElasticReplay::ended(const RoundSight& sight, const MoshpitRound& round) {
+void ElasticReplay::ended(const RoundView& sight, const MoshpitRound& round) {
   const auto found = groups_.find(sight.group.id);
   if (found == groups_.end()) return;
   auto& group = found->second;
@@ -71,7 +71,7 @@ void ElasticReplay::over(Group& group, uint32_t rank) {
   if (std::ranges::all_of(group.given, [](const Given& given) { return given.over; })) groups_.erase(group.descriptor.id);
 }
 
-void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundSight& sight, const MoshpitRound& round) {
+void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundView& sight, const MoshpitRound& round) {
   const auto& before = group.given[rank];
   group.outcomes.resize(std::max<size_t>(group.outcomes.size(), sight.states.size()));
   const bool decided = round.report().undecided == 0;
@@ -105,7 +105,7 @@ void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundSight& 
 }
 
 // Checks the result of the first member that decides; compares later results with it.
-void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundSight& sight, const ChunkResult* result) {
+void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundView& sight, const ChunkResult* result) {
   auto& outcome = group.outcomes[chunk];
   const auto rank = sight.group.rank_of(sight.self);
   if (outcome.decided) {

@@ -32,8 +32,8 @@ struct ReplayCounts {
 
 class ElasticReplay final : public RoundWatch {
  public:
-  void began(const RoundSight& sight) override;
-  void ended(const RoundSight& sight, const MoshpitRound& round) override;
+  void began(const RoundView& sight) override;
+  void ended(const RoundView& sight, const MoshpitRound& round) override;
   // The peer was killed and will not finish.
   void gone(const PeerId& peer);
 
@@ -60,8 +60,8 @@ class ElasticReplay final : public RoundWatch {
   };
 
   Group& open(const GroupDescriptor& descriptor);
-  void check_member(Group& group, uint32_t rank, const RoundSight& sight, const MoshpitRound& round);
-  void settle(Group& group, uint32_t chunk, const RoundSight& sight, const ChunkResult* result);
+  void check_member(Group& group, uint32_t rank, const RoundView& sight, const MoshpitRound& round);
+  void settle(Group& group, uint32_t chunk, const RoundView& sight, const ChunkResult* result);
   void replay(Group& group, uint32_t chunk, const ChunkResult& result, const SharedBuffer& mean);
   void over(Group& group, uint32_t rank);
   void wrong(const Group& group, uint32_t rank, const std::string& what);

@@ -127,8 +127,8 @@ class SteeredPeers final : private RoundWatch {
     MoshpitPeer peer;
   };
 
-  void began(const RoundSight& sight) override { processes_[indices_.at(sight.self)]->in_round = true; }
-  void ended(const RoundSight& sight, const MoshpitRound&) override { processes_[indices_.at(sight.self)]->in_round = false; }
+  void began(const RoundView& sight) override { processes_[indices_.at(sight.self)]->in_round = true; }
+  void ended(const RoundView& sight, const MoshpitRound&) override { processes_[indices_.at(sight.self)]->in_round = false; }
 
  public:
   MoshpitSettings settings;  // of peers added from now on

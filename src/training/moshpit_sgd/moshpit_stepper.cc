@@ -141,7 +141,7 @@ Status MoshpitStepper::end_averaging(Parameters parameters, Milliseconds timeout
   waited_ += now - before;
   if (!ended.ok() && ended.status().code() == Code::late) return ended.status();
   const Flight flight = *std::exchange(flight_, std::nullopt);
-  swept_ += now - flight.began;
+  averaging_time_ += now - flight.began;
   fresh_steps_ = fresh_samples_ = 0;
   if (!ended.ok()) {
     ungiven_samples_ += flight.samples;
@@ -245,7 +245,7 @@ MoshpitSgdReport MoshpitStepper::report() const {
   report.total_s = seconds_of(now - made_at_);
   report.waited_s = seconds_of(waited_);
   report.handled_s = seconds_of(handled_);
-  report.averaging_s = seconds_of(swept_ + (flight_ ? now - flight_->began : 0));
+  report.averaging_s = seconds_of(averaging_time_ + (flight_ ? now - flight_->began : 0));
   return report;
 }
 

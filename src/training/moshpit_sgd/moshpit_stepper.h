@@ -73,7 +73,7 @@ class MoshpitStepper {
   uint64_t steps_before_ = 0;                     // the donor's, when this peer joined
   uint64_t fresh_steps_ = 0, fresh_samples_ = 0;  // since the last averaging step ended
   uint64_t ungiven_samples_ = 0;
-  Nanos made_at_ = 0, waited_ = 0, handled_ = 0, swept_ = 0;
+  Nanos made_at_ = 0, waited_ = 0, handled_ = 0, averaging_time_ = 0;
   MoshpitSgdReport report_;
 };
 

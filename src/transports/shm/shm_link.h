@@ -22,7 +22,7 @@ struct Link {
   LinkRequest request;
   Stage stage = Stage::connecting;
   std::string socket_name;    // of the peer's listener
-  std::string last_error;        // last error of the connecting side
+  std::string last_error;     // last error of the connecting side
   bool greeted = false;       // connecting: our hello is sent
   bool said_goodbye = false;  // the peer ended the link in order
   bool gone = false;          // the peer no longer reads our memory: its socket is shut down, or the process is dead

@@ -63,7 +63,9 @@ class TcpLink {
   size_t queued_frames() const;
   // Returns true once after credit() was 0 and is not any more.
   bool take_credit_returned();
-  bool credit_returned() const { return credit_refused_ && state_ == LinkState::up && queued_frames() < options_.queue_frames_max; }
+  bool credit_returned() const {
+    return credit_refused_ && state_ == LinkState::up && queued_frames() < options_.queue_frames_max;
+  }
   bool wants_poll() const;
   void update_interest();
 

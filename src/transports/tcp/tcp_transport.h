@@ -124,9 +124,9 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   std::optional<JobKey> job_;
   InboundRegistry* registry_ = nullptr;
   PayloadPool pool_;
-  std::vector<std::unique_ptr<TcpLink>> links_;      // by PeerIndex
-  std::vector<TcpLink*> live_;                       // connecting, up, or lost and not yet reported
-  std::map<PeerId, PeerIndex> by_id_;                // of live_
+  std::vector<std::unique_ptr<TcpLink>> links_;         // by PeerIndex
+  std::vector<TcpLink*> live_;                          // connecting, up, or lost and not yet reported
+  std::map<PeerId, PeerIndex> by_id_;                   // of live_
   std::vector<std::unique_ptr<TcpLink>> closed_links_;  // closed during poll
   std::vector<TcpDrain> drains_;
   std::vector<PeerIndex> over_;      // dials without an id that led to an existing link or to this process

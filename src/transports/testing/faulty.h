@@ -96,9 +96,7 @@ class FaultyTransport final : public Transport {
    public:
     explicit InnerSink(FaultyTransport& owner) : owner_(owner) {}
     std::byte* place(PeerIndex from, const FrameHeader& header) override { return owner_.on_place(from, header); }
-    void received(PeerIndex from, const FrameHeader& header, const View& view) override {
-      owner_.on_frame(from, header, view);
-    }
+    void received(PeerIndex from, const FrameHeader& header, const View& view) override { owner_.on_frame(from, header, view); }
     void sent(uint64_t id) override { owner_.outer_->sent(id); }
     void lost(PeerIndex peer, const Status& why) override { owner_.on_lost(peer, why); }
     void credit(PeerIndex peer) override { owner_.on_credit(peer); }
@@ -132,7 +130,7 @@ class FaultyTransport final : public Transport {
   std::vector<Held> held_;
   std::vector<LostEvent> breaking_;     // links to close in inner_ when it is not polling
   std::vector<LostEvent> lost_events_;  // closed; their last sent() come with the next poll, then lost
-  std::vector<Bytes> copies_;      // lent from here; handle = own_handle | index
+  std::vector<Bytes> copies_;           // lent from here; handle = own_handle | index
   std::vector<size_t> free_copies_;
   std::map<uint64_t, std::vector<PeerIndex>> slot_peers_;
   uint64_t send_count_ = 0;

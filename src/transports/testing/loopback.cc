@@ -95,7 +95,9 @@ void LoopbackHub::State::drop_block(uint64_t block) {
 void LoopbackHub::State::give_credit(PeerIndex owner) {
   auto& endpoint_state = endpoint_states[owner];
   for (PeerIndex peer = 0; peer < endpoint_states.size(); ++peer) {
-    if (!endpoint_state.wants_credit[peer] || !endpoint_state.linked[peer] || endpoint_state.under_way[peer] >= options.queue_frames_max) continue;
+    if (!endpoint_state.wants_credit[peer] || !endpoint_state.linked[peer] ||
+        endpoint_state.under_way[peer] >= options.queue_frames_max)
+      continue;
     endpoint_state.wants_credit[peer] = 0;
     endpoint_state.has_credit.push_back(peer);
     ring(endpoint_state);

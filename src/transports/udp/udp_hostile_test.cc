@@ -234,7 +234,8 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
     cluster.network.inject(datagram);
     victim.poll(cluster.network.now, *cluster.frame_sinks[0]);
     most = std::max(most, static_cast<int64_t>(memory_in_use()) - static_cast<int64_t>(memory));
-    ASSERT_TRUE(victim.flow(1) == flow && cluster.frame_sinks[0]->losses.empty()) << cluster.frame_sinks[0]->losses[1].at(0).message();
+    ASSERT_TRUE(victim.flow(1) == flow && cluster.frame_sinks[0]->losses.empty())
+        << cluster.frame_sinks[0]->losses[1].at(0).message();
   }
   std::cout << "    at most " << most << " bytes more\n";
   // The first frame is accepted whatever its size, so that the peer can always make progress.

@@ -222,11 +222,11 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   std::optional<JobKey> job_;
   PayloadPool pool_;
   Pacer pacer_;
-  RateControl all_;                               // for all peers together
-  std::vector<std::unique_ptr<Link>> links_;      // by PeerIndex
-  std::vector<Link*> live_;                       // connecting, up, or lost and not yet reported
-  std::map<PeerId, PeerIndex> by_id_;             // of live_
-  std::vector<std::unique_ptr<Link>> drains_;     // closed, with frames or a goodbye still to be sent
+  RateControl all_;                                  // for all peers together
+  std::vector<std::unique_ptr<Link>> links_;         // by PeerIndex
+  std::vector<Link*> live_;                          // connecting, up, or lost and not yet reported
+  std::map<PeerId, PeerIndex> by_id_;                // of live_
+  std::vector<std::unique_ptr<Link>> drains_;        // closed, with frames or a goodbye still to be sent
   std::vector<std::unique_ptr<Link>> closed_links_;  // closed during poll
   std::vector<Link*> by_destination_;
   std::vector<std::unique_ptr<Group>> groups_, closed_groups_;

@@ -132,7 +132,8 @@ TEST(UdpTransport, another_job_gets_no_answer_and_is_counted) {
   };
   ASSERT_TRUE(cluster.add(0, 1, 0, true, second).ok());
   ASSERT_TRUE(cluster.add(1, 0, 0, false, second).ok());
-  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty() && !cluster.frame_sinks[1]->losses.empty(); }));
+  ASSERT_TRUE(
+      cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty() && !cluster.frame_sinks[1]->losses.empty(); }));
   EXPECT_EQ(answers, 0u);
   EXPECT_GT(cluster.transports[1]->counters().refused_connections, 3u);
   const auto& why = cluster.frame_sinks[0]->losses[1].at(0);
@@ -167,8 +168,8 @@ TEST(UdpTransport, two_sides_that_both_dial_or_both_wait_fail_at_the_deadline) {
     VirtualCluster cluster(2);
     ASSERT_TRUE(cluster.add(0, 1, 0, dial, second).ok());
     ASSERT_TRUE(cluster.add(1, 0, 0, dial, second).ok());
-    ASSERT_TRUE(
-        cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty() && !cluster.frame_sinks[1]->losses.empty(); }, 3 * second));
+    ASSERT_TRUE(cluster.until(
+        [&] { return !cluster.frame_sinks[0]->losses.empty() && !cluster.frame_sinks[1]->losses.empty(); }, 3 * second));
     EXPECT_EQ(cluster.frame_sinks[0]->losses[1].at(0).code(), Code::unavailable);
     EXPECT_EQ(cluster.transports[0]->state(1), LinkState::lost);
   }
