@@ -96,7 +96,7 @@ class PythonReducer {
       const py::gil_scoped_release released;
       return reducer_->save();
     }();
-    if (saved.empty()) raise({Code::invalid, "save() in the midst of a step: finish() comes first"});
+    if (saved.empty()) raise({Code::invalid, "save() in the middle of a step: call finish() first"});
     return bytes_of(saved);
   }
   void load(const py::bytes& bytes) {
