@@ -104,8 +104,7 @@ void apply(const Setters& setters, const py::kwargs& words, Target& target, cons
 }
 
 void add_step_codec(py::module_& m) {
-  py::class_<StepCodec> step(m, "StepCodec",
-                             "What happens to the elements of one step of a collective (docs/guides/thin_links.md).");
+  py::class_<StepCodec> step(m, "StepCodec", "How one step of a collective encodes elements (docs/guides/thin_links.md).");
   step.def(py::init([](const py::kwargs& fields) {
     auto object = py::cast(StepCodec{});
     set_fields(object, fields);
@@ -125,7 +124,7 @@ void add_step_codec(py::module_& m) {
 void add_codec(py::module_& m) {
   py::class_<Codec> codec(
       m, "Codec",
-      "How elements travel: as they are, as 16-bit floats, or as codes of 2 to 8 bits (docs/guides/thin_links.md).");
+      "How elements are sent: unchanged, as 16-bit floats, or as codes of 2 to 8 bits (docs/guides/thin_links.md).");
   add_options(codec, "Codec");
   add_option(codec, "reduce", &Codec::reduce);
   add_option(codec, "across", &Codec::across);
@@ -140,7 +139,7 @@ void add_codec(py::module_& m) {
 
 void add_delivery_options(py::module_& m) {
   py::class_<DeliveryOptions> options(m, "DeliveryOptions",
-                                      "What a collective makes of datagrams that do not arrive (docs/guides/packet_loss.md).");
+                                      "How a collective treats datagrams that do not arrive (docs/guides/packet_loss.md).");
   add_options(options, "DeliveryOptions");
   options.def_readwrite("loss_budget", &DeliveryOptions::loss_budget);
   add_word(options, "estimator", &DeliveryOptions::estimator, estimators);

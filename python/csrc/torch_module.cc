@@ -147,7 +147,7 @@ void define_work(py::module_& m, const char* name) {
       .def("get_future", &future_of<AnyWork>)
       .def(
           "report", [](AnyWork& work) { return dict_of(work.report()); },
-          "What the operation did: a dictionary, complete once it has ended.");
+          "Report of the operation: a dictionary, complete once it has ended.");
 }
 
 void add_functions(py::module_& m) {

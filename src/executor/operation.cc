@@ -177,11 +177,10 @@ bool Operation::bring_oldest_forward(SendQueue& queue) {
   return true;
 }
 
-// No send credit is left. The partner may hold all the memory that this rank can share with it, in messages that wait for
-// others. They may belong to later lanes, while everyone waits for the message to be sent now, or to another operation that
-// must not block this one. So this rank asks the partner to keep copies instead, also of messages in flight; once until send
-// credit returns. Operations that all ranks begin in one order mostly finish in that order. So only the first of them asks; the
-// others wait for its credit for a limited time.
+// No send credit is left. The partner may hold all memory that this rank can share with it, in messages that wait for others:
+// of later lanes, while everyone waits for the message to be sent now, or of another operation, which must not block this one.
+// So this rank asks the partner to keep copies instead, also of messages in flight; once until send credit returns. Operations
+// that all ranks begin in one order mostly finish in it, so only the first one asks; the others wait for a limited time.
 void Operation::request_credit(Rank to) {
   auto& flow = flows_[to];
   if (flow.credit_requested || port_->slot_bytes(to) == 0) return;

@@ -298,7 +298,7 @@ Status LossyOperation::incomplete(uint32_t number) const {
     if (!text.empty()) text += "; ";
     text += "rank " + std::to_string(from) + " (" + port_->place(from) + "): " + std::to_string(missing) + " of " +
             std::to_string(stream.arrivals.ranges()) + " ranges, " + std::to_string(bytes) + " bytes, missing" +
-            (stream.clock.heard() ? "" : ", nothing heard");
+            (stream.clock.heard() ? "" : ", no datagram received");
   }
   return {Code::late, std::string(number == 0 ? "contributions" : "results") + " incomplete: " + text};
 }

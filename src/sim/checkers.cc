@@ -237,7 +237,7 @@ void check_blame(const Run& run, size_t index, Rank rank, const FaultPlan& plan,
   const bool right = std::any_of(named.begin(), named.end(), [&](Rank r) {
     return r < group.world() && (is_faulty(plan, group.members[r]) || !parts[r].submitted || parts[r].submitted_at > too_late);
   });
-  if (!right) problems.push_back(where(program, index, rank) + ": blames nobody who is faulty: " + status.to_string());
+  if (!right) problems.push_back(where(program, index, rank) + ": blames no faulty rank: " + status.to_string());
 }
 
 Nanos deadline_of(const Call& call, const Part& part) { return part.submitted_at + call.options.timeout.count() * millisecond; }
@@ -251,7 +251,7 @@ void check_error(const Run& run, size_t index, Rank rank, const ErrorRules& rule
   if (!named) return problems.push_back("unexpected error: " + text);
   if (!rules.wrong_program && !rules.anybody_may_fail) return check_blame(run, index, rank, rules.plan, problems);
   if (ranks_named(part.status().message()).empty() && run.program().groups[0].world() > 1)
-    problems.push_back("names nobody: " + text);
+    problems.push_back("names no rank: " + text);
 }
 
 }  // namespace

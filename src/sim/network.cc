@@ -235,7 +235,7 @@ bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, st
   if (l.lost) return true;
   if (!payload.empty() && header.kind != FrameKind::failed &&
       (l.under_way >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) {
-    violation("rank " + std::to_string(self) + " sends to rank " + std::to_string(peer) + " without room");
+    violation("rank " + std::to_string(self) + " sends to rank " + std::to_string(peer) + " without send credit");
   }
   if (payload.size() > payload_bytes_max)
     violation("rank " + std::to_string(self) + " sends " + std::to_string(payload.size()) + " bytes in one frame");

@@ -128,7 +128,7 @@ std::vector<std::string> Network::held() const {
     const auto& h = by_process[self];
     const auto slots = stations_[self].slots_out;
     if (h.lent + h.landing + h.sending + slots == 0) continue;
-    texts[self] = std::to_string(h.lent) + " lent views, " + std::to_string(h.landing) + " placements, " +
+    texts[self] = std::to_string(h.lent) + " views, " + std::to_string(h.landing) + " writes to receive buffers, " +
                   std::to_string(h.sending) + " sends, " + std::to_string(slots) + " slots";
   }
   return texts;

@@ -256,7 +256,7 @@ void run_reform(const Plan& plan, Cluster& cluster, Outcome& outcome) {
   outcome.virtual_time = report.ended_at;
   if (report.operations_failed > 0) outcome.errors[Code::peer_lost] = report.operations_failed;
   if (report.epochs == 0 && report.operations_failed == 0 && report.removed > 0)
-    outcome.problems.emplace_back("somebody was removed although nothing failed");
+    outcome.problems.emplace_back("a rank was removed although nothing failed");
 }
 
 }  // namespace

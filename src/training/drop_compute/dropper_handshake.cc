@@ -142,7 +142,7 @@ Status Dropper::take_over(Group& group, uint32_t leader) {
                    [](std::byte byte) { return static_cast<uint8_t>(byte); });
   if (auto sent = group.broadcast(std::span(bytes), leader); !sent.ok()) return sent.status();
   ByteReader reader(std::as_bytes(std::span(bytes)));
-  if (!policy_.read(reader)) return {Code::internal, "rank " + std::to_string(leader) + " told a state that makes no sense"};
+  if (!policy_.read(reader)) return {Code::internal, "rank " + std::to_string(leader) + " sent an invalid state"};
   return {};
 }
 
@@ -210,7 +210,7 @@ Status Dropper::gather_window(bool last) {
 Result<DropReport> Dropper::finish() {
   if (begun_ || unsure_)
     return Status(Code::invalid,
-                  begun_ ? "finish() in the midst of a step" : "finish() after a step that has failed: resume() comes first");
+                  begun_ ? "finish() in the middle of a step" : "finish() after a failed step: call resume() first");
   close_last_step(now_());
   if (due_ == DropPolicy::Gather::nothing && policy_.next_step() > policy_.window_from() &&
       policy_.phase() != DropPolicy::Phase::warming_up) {
@@ -254,7 +254,7 @@ Bytes Dropper::save() const {
 }
 
 Status Dropper::load(ByteView bytes) {
-  if (begun_) return {Code::invalid, "load() in the midst of a step"};
+  if (begun_) return {Code::invalid, "load() in the middle of a step"};
   const auto corrupt = [](const char* why) { return Status(Code::corrupt, std::string("a checkpoint of DropCompute ") + why); };
   if (bytes.size() < sizeof(uint64_t)) return corrupt("that is too short");
   const auto body = bytes.first(bytes.size() - sizeof(uint64_t));
