@@ -13,7 +13,7 @@ constexpr const char* on_nonfinite[] = {"skip", "poison"};
 constexpr const char* schedules[] = {"automatic",    "ring",     "two_step", "halving_doubling",
                                      "hierarchical", "one_shot", "direct",   "tree"};
 
-// (name, shape) pairs or a mapping; instead of a shape also what has one, as an array.
+// (name, shape) pairs or a mapping. An object with a shape, such as an array, may replace the shape.
 std::vector<Parameter> parameters_of(py::handle given) {
   const auto pairs =
       py::hasattr(given, "items") ? py::object(given.attr("items")()) : py::reinterpret_borrow<py::object>(given);

@@ -1,4 +1,4 @@
-"""What training loops call: compressed gradients, dropped micro-batches, sharded steps. Each in a group of real processes, with results that are checked."""
+"""Calls of training loops: compressed gradients, dropped micro-batches, sharded steps. Each runs in a group of real processes, with checked results."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def compressed(text="arc:ratio=0.25,start=1,auto_off=off,min_elements=64"):
         assert 0 < report.payload_ratio() < (0.5 if 0 < step < 5 else 1.01)
         for name in SHAPES:
             sent[name] += gradients[name]
-    for name in SHAPES:  # nothing is lost: what was given, averaged over ranks, is what came
+    for name in SHAPES:  # nothing is lost: the output is the average of the inputs
         group.all_reduce(given[name], op="avg")
         np.testing.assert_allclose(sent[name], given[name], atol=1e-4)
     assert reducer.step == 6 and reducer.total().step == 6 and "compressed" in repr(report) + str(report)
@@ -209,7 +209,7 @@ class Momentum(unisono.ShardOptimizer):
 
 def sharded(own, transport, options):
     group = unisono.join(transport=transport)
-    initial = np.full(5000, group.rank + 1, np.float32)  # rank 0's are taken
+    initial = np.full(5000, group.rank + 1, np.float32)  # rank 0's values are used
     optimizer = Momentum(rate=0.1) if own else unisono.SGD(rate=0.1, momentum=0.9)
     step = unisono.ShardedStep(group, initial, optimizer, options)
     parameters = step.parameters

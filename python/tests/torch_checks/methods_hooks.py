@@ -1,4 +1,4 @@
-"""Unisono's communication hooks for DistributedDataParallel: sums, bounds, what is left over, states, errors."""
+"""Unisono's communication hooks for DistributedDataParallel: sums, bounds, residuals, states, errors."""
 
 import copy
 import glob
@@ -46,7 +46,7 @@ def with_hook(name, network=None, **options):
 
 
 def agree_after_training(name, tolerance, steps=20, network=None, **options):
-    """Several buckets that are made anew after the first step; equal bits on all ranks; nearly the loss of one process."""
+    """Several buckets that change after the first step; equal bits on all ranks; nearly the loss of one process."""
     first = network or model()
     network, state = with_hook(name, copy.deepcopy(first), **options)
     losses = train_together(network, steps, torch.optim.SGD(network.parameters(), lr=0.1))
@@ -112,7 +112,7 @@ def low_bit_errors_are_bounded():
 
 @check(ranks=(2, 3))
 def nothing_is_lost_with_error_feedback():
-    """What was delivered in all steps, and what all ranks have left over, is the sum of all gradients."""
+    """The values delivered in all steps plus all ranks' residuals are the sum of all gradients."""
     for codec in ("int8", "int4", "int2"):
         parameter = torch.nn.Parameter(torch.zeros(40, 50))
         holder = torch.nn.Module()
@@ -154,7 +154,7 @@ def train_on_one_batch(network, steps):
 
 @check(ranks=(2, 3), timeout_s=90)
 def arc_trains():
-    """What is learned with a quarter of the rows, or with two factors, is nearly what is learned with all."""
+    """Training with a quarter of the rows, or with two factors, is nearly as good as with all values."""
     before = loss_of(wide(), *batch(0)).item()
     expected = train_on_one_batch(wide(), 60)
     for name, tolerance in (("arc", 0.1), ("arc ef21m", 0.15), ("power_sgd", 0.1)):
@@ -181,7 +181,7 @@ def arc_with_all_rows_is_exact():
 
 @check(ranks=(2,))
 def arc_loses_nothing():
-    """The sum of the averages until a step that is sent whole is that of the gradients."""
+    """Up to a step that is sent whole, the sum of the averages equals that of the gradients."""
     loses_nothing("arc")
 
 
@@ -257,7 +257,7 @@ def all_that_buckets_can_be():
 
 
 def go_on(name):
-    """Ten steps at a stretch, and five, saved, and five of others that have loaded what was saved."""
+    """Ten steps at once, compared with five steps, a save, and five steps by objects that loaded the save."""
     options = {"find_unused_parameters": True}  # the same buckets in all steps
     network, _ = with_hook(name, **options)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
@@ -291,7 +291,7 @@ def states_go_on_to_the_bit():
 
 @check(ranks=(2,))
 def what_is_left_over_survives_other_buckets():
-    """The residuals of a model are those of its parameters, whatever buckets they are in: nothing is lost when these are made anew."""
+    """Residuals belong to parameters, whatever buckets they are in: nothing is lost when buckets change."""
     network, state = with_hook("int4 ef14")
     given = {name: torch.zeros_like(each) for name, each in network.module.named_parameters()}
     delivered = copy.deepcopy(given)
@@ -378,12 +378,12 @@ def killed_with_arc():
 
 @check(ranks=(3,), lost=(1,), group=False, env={"UNISONO_TRANSPORT": "udp"})
 def killed_with_lossy():
-    # Lossy sums go on without a rank: who hears of its death last may be told first that the others are ahead.
+    # Lossy sums continue without a rank: the rank that notices its death last may first learn that the others are ahead.
     killed("lossy", r"rank 1\b|operations ahead")
 
 
 def late(name):
-    """What backward() raises is what the operation was ended by."""
+    """backward() raises the error that ended the operation."""
     init(timeout_s=3)
     network, _ = with_hook(name)
     loss_of(network, *map(my_part, batch(0))).backward()
@@ -420,7 +420,7 @@ def lossy_trains():
 
 @check(ranks=(3,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp", "UNISONO_LOSE_PER_MILLE": "50"})
 def lossy_averages_are_right_on_average():
-    """A twentieth of the datagrams is lost, and after the first steps nothing is repaired: ranks agree, and errors are not all of one sign."""
+    """A twentieth of the datagrams is lost, and after the first steps nothing is repaired: ranks agree, and errors have both signs."""
     parameter = torch.nn.Parameter(torch.zeros(400_000))
     state = ut.LossyState(delivery="lossy:loss_budget=0.4")
     values = torch.full((400_000,), float(rank()))
@@ -433,7 +433,7 @@ def lossy_averages_are_right_on_average():
     assert 0.002 < told["missing"] < 0.2, told
     assert min(each["effective_contributors"] for each in state.reports) < 3
     assert abs(sum(errors) / 60) < 0.05 and any(errors), errors
-    # Who leaves stays until the others have what it sent them: only if nothing else holds the group.
+    # A leaving rank stays until the others have its data, but only if nothing else holds the group.
     dist.barrier()
     dist.destroy_process_group()
     assert "unisono" not in [pathlib.Path(name).read_text().strip() for name in glob.glob("/proc/self/task/*/comm")]

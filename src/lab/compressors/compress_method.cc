@@ -31,7 +31,7 @@ class Stopwatch {
   Nanos last_ = monotonic_now();
 };
 
-void tell_compensated(const MethodStep& step, std::span<const float* const> values, Stopwatch& watch) {
+void report_compensated(const MethodStep& step, std::span<const float* const> values, Stopwatch& watch) {
   if (!step.compensated) return;
   step.compensated(values);
   watch.restart();
@@ -67,7 +67,7 @@ class Dense final : public CompressMethod {
   Dense(const CompressPlan& plan, const CallOptions& call) : tensors_(plan.gradients.tensors()), call_(call) {}
   Status run(Group& group, const MethodStep& step, StepCost& cost) override {
     Stopwatch watch(cost);
-    tell_compensated(step, pointers_to<const float>(tensors_, step.gradients), watch);
+    report_compensated(step, pointers_to<const float>(tensors_, step.gradients), watch);
     auto status = average(group, step.gradients, call_, cost);
     watch.lap(Phase::second);
     return status;
@@ -102,7 +102,7 @@ class TwoAverages final : public CompressMethod {
     watch.lap(Phase::begin);
     auto compensated = pointers_to<const float>(tensors_, step.gradients);
     for (size_t i = 0; i < compensated.size(); ++i) compensated[i] = feedback_->compensated(i);
-    tell_compensated(step, compensated, watch);
+    report_compensated(step, compensated, watch);
     if (auto status = average(group, first, first_, cost); !status.ok()) return status;
     watch.lap(Phase::first);
     if (auto status = feedback_->choose(); !status.ok()) return status;
@@ -158,7 +158,7 @@ class Gathered final : public CompressMethod {
     Stopwatch watch(cost);
     const auto own = top_k_->begin(pointers_to<float>(tensors_, step.gradients));
     watch.lap(Phase::begin);
-    tell_compensated(step, pointers_to<const float>(tensors_, step.gradients), watch);
+    report_compensated(step, pointers_to<const float>(tensors_, step.gradients), watch);
     gathered_.resize(own.size() * group.world_size());
     if (!own.empty()) {
       auto call = call_;
