@@ -5,11 +5,11 @@
 #include <numeric>
 #include <utility>
 
-#include "compressors/mean_feedback.h"
 #include "compressors/power_sgd.h"
 #include "lab/compressors/gathered_top_k.h"
 #include "research/model/bucket_reducer.h"
 #include "training/reducer/compression_rules.h"
+#include "training/reducer/error_feedback.h"
 
 namespace language_model {
 
@@ -90,19 +90,30 @@ class TopK final : public Method {
 
 class PowerSgd final : public Method {
  public:
-  explicit PowerSgd(std::unique_ptr<unisono::Compressor> compressor) : feedback_(std::move(compressor)) {}
+  static Result<std::unique_ptr<Method>> make(std::unique_ptr<unisono::Compressor> compressor) {
+    std::vector<std::string> names;
+    for (size_t i = 0; i < compressor->decisions().size(); ++i) names.push_back(std::to_string(i));
+    auto made = std::unique_ptr<PowerSgd>(new PowerSgd);
+    auto feedback = unisono::ErrorFeedback::make({.kind = unisono::Feedback::ef14}, std::move(compressor), std::move(names),
+                                                 made->residuals_);
+    if (!feedback.ok()) return feedback.status();
+    made->feedback_ = *std::move(feedback);
+    return std::unique_ptr<Method>(std::move(made));
+  }
   void first(uint64_t step, std::span<float* const> gradients, Group& group, Flight& flight) override {
-    flight.average(group, feedback_.begin(step, gradients));
+    flight.average(group, feedback_->begin(step, gradients));
   }
   Status second(Group& group, Flight& flight) override {
-    if (auto status = feedback_.choose(); !status.ok()) return status;
-    flight.average(group, feedback_.pack());
+    if (auto status = feedback_->choose(); !status.ok()) return status;
+    flight.average(group, feedback_->pack());
     return {};
   }
-  Status finish() override { return feedback_.finish(); }
+  Status finish() override { return feedback_->finish(); }
 
  private:
-  unisono::MeanFeedback feedback_;
+  PowerSgd() = default;
+  unisono::FeedbackStore residuals_;  // outlives feedback_
+  std::unique_ptr<unisono::ErrorFeedback> feedback_;
 };
 
 Result<std::unique_ptr<Method>> make_method(const GradientCompression& compression, uint32_t number, const Bucket& bucket) {
@@ -118,7 +129,7 @@ Result<std::unique_ptr<Method>> make_method(const GradientCompression& compressi
   }
   auto compressor = unisono::make_power_sgd({.rule = rule, .seed = options.seed}, number, std::move(tensors));
   if (!compressor.ok()) return compressor.status();
-  return std::unique_ptr<Method>(std::make_unique<PowerSgd>(*std::move(compressor)));
+  return PowerSgd::make(*std::move(compressor));
 }
 
 class BaselineReducer final : public BucketReducer {

@@ -1,46 +1,39 @@
+// The commands of `unisono`, and the texts about all of them.
+#include "cli/commands.h"
+
 #include "cli/common/commands.h"
-
-#include <fmt/format.h>
-
-#include "cli/common/text.h"
 #include "cli/common/verdict.h"
-#include "cli/common/version.h"
 #include "cli/launch/agent.h"
 #include "cli/launch/launch_links.h"
 
 namespace unisono::cli {
 namespace {
 
-constexpr Command table[] = {
+constexpr Command command_table[] = {
     {"launch", "run a program as many ranks, here or on several hosts", run_launch, launch_syntax},
-    {"bench", "measure all-reduce and its relatives, and check every result", run_bench, bench_syntax},
-    {"bench compress", "compare methods that make gradients smaller: bytes, times, errors", run_compress, compress_syntax},
-    {"tune", "find out which schedules are quickest here, for groups to choose by", run_tune, tune_syntax},
-    {"doctor", "examine this machine, or every pair of a group, and say what mends it", run_doctor, doctor_syntax},
-    {"top", "show live what each rank does, and whom it waits for", run_top, top_syntax},
-    {"explain", "say in words who holds up or broke a group", run_explain, explain_syntax},
+    {"bench", "measure collectives, and check every result", run_bench, bench_syntax},
+    {"tune", "find the quickest schedules here, and write them to a file for groups", run_tune, tune_syntax},
+    {"doctor", "examine this machine, or every pair of ranks, and say how to mend what is wrong", run_doctor, doctor_syntax},
+    {"top", "show live what each rank does, and which rank it waits for", run_top, top_syntax},
+    {"explain", "say in words which rank holds up or broke a group", run_explain, explain_syntax},
     {"trace", "write the last operations of all ranks as a Chrome trace", run_trace, trace_syntax},
     {"metrics", "print the counters of all groups as OpenMetrics text", run_metrics, metrics_syntax},
     {"simulate", "run the engine over virtual links with faults, by seed", run_simulate, simulate_syntax},
-    {"simulate arc", "train with compressed gradients, beside what is specified", run_simulate_arc, simulate_arc_syntax},
-    {"simulate averaging", "how many rounds until all hold the mean, if peers are absent", run_simulate_averaging,
-     simulate_averaging_syntax},
-    {"simulate loss", "train over links that lose, beside what the formulae say", run_simulate_loss, simulate_loss_syntax},
-    {"simulate elastic", "peers that come and go in virtual time, every round of them checked", run_simulate_elastic,
-     simulate_elastic_syntax},
-    {"simulate churn-trace", "write when peers come and go, as machines that can be taken away do", run_simulate_churn,
-     simulate_churn_syntax},
-    {"drop-compute", "bound how long a step waits for its slowest worker: is it worth it?", run_drop_compute,
-     drop_compute_syntax},
-    {"drop-compute plan", "by closed forms, before anything has run", run_drop_plan, drop_plan_syntax},
-    {"drop-compute search", "by recorded times: the best threshold of each stop rule", run_drop_search, drop_search_syntax},
-    {"drop-compute simulate", "under simulated delays, beside other remedies", run_drop_simulate, drop_simulate_syntax},
     {"codec", "try the codecs on elements of your own: how small, how exact", run_codec, codec_syntax},
-    {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous, rendezvous_syntax},
-    {"completion", "print what makes bash, zsh or fish complete words of this tool", run_completion, completion_syntax},
-    {"man", "print the manual page", run_manual, manual_syntax},
-    {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // what launch starts on each host
-    {"seat", "", run_emulated_rank, nullptr},                              // and, with --rate, as each rank
+    {"rendezvous", "serve the meeting point of jobs, apart from any rank", run_rendezvous, rendezvous_syntax},
+    {"lab", "run a command of unisono-lab, the tool for studies of methods", run_lab, lab_syntax},
+    {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // launch starts it on each host
+    {emulated_rank_command, "", run_emulated_rank, nullptr},               // launch --rate starts it as each rank
+};
+
+constexpr MovedCommand moved_table[] = {
+    {"bench compress", "unisono-lab bench compress"},
+    {"simulate arc", "unisono-lab simulate arc"},
+    {"simulate averaging", "unisono-lab simulate averaging"},
+    {"simulate loss", "unisono-lab simulate loss"},
+    {"simulate elastic", "unisono-lab simulate elastic"},
+    {"simulate churn-trace", "unisono-lab simulate churn-trace"},
+    {"drop-compute", "unisono-lab drop-compute"},
 };
 
 constexpr std::string_view first_steps = R"(
@@ -48,7 +41,7 @@ First steps:
   unisono launch -n 4 -- ./train --epochs 3       four ranks on this machine
   unisono launch --hosts a:2,b:2 -- ./train       two ranks on each of two hosts, through ssh
   unisono bench all-reduce -n 4                   how fast is it here, and is it right?
-  unisono tune -n 4                               could it be quicker, by another schedule?
+  unisono tune -n 4                               could another schedule be quicker?
   unisono doctor --hosts a:2,b:2                  what is wrong with these machines and their links?
   unisono explain                                 why does the job hang?
   unisono launch --help                           each command explains itself
@@ -57,78 +50,91 @@ Exit codes: 0 all is well; 1 a measurement or check failed; 2 the command line i
 see 'unisono launch --help'. Standard output carries data, standard error everything else.
 )";
 
-std::string overview() {
-  std::string text =
-      "Unisono: all-reduce for clusters that straggle, drop packets and change.\n\n"
-      "Usage: unisono COMMAND [OPTIONS]\n\nCommands:\n";
-  for (const auto& command : table) {
-    if (!command.summary.empty()) text += fmt::format("  {:<22} {}\n", command.name, command.summary);
-  }
-  text += fmt::format("  {:<22} {}\n", "help", "this page, or 'unisono help COMMAND'");
-  text += fmt::format("  {:<22} {}\n", "--version", "the version");
-  return text + std::string(first_steps);
-}
-
-struct Found {
-  const Command* command = nullptr;
-  size_t words = 1;  // of its name
+constexpr Variable variable_table[] = {
+    {"RANK, WORLD_SIZE",
+     "The place of this process and how many there are, as torchrun and unisono launch set them. Open MPI's, MPICH's and "
+     "Slurm's own variables are understood, too."},
+    {"MASTER_ADDR, MASTER_PORT", "Where rank 0 gathers the others."},
+    {"UNISONO_RANK, UNISONO_WORLD_SIZE", "The same as RANK and WORLD_SIZE, and believed before them."},
+    {"UNISONO_RENDEZVOUS",
+     "Where processes meet: tcp://host:port or file:///path. Believed before MASTER_ADDR and MASTER_PORT."},
+    {"UNISONO_JOB", "The job's name: tells jobs apart that meet at one address."},
+    {"UNISONO_JOIN_RUNNING", "1: wait to be taken in at the next re-forming of a running group."},
+    {"UNISONO_TRANSPORT", "auto, shm, tcp or udp."},
+    {"UNISONO_RATE_LIMIT_MBPS", "With udp: what a process sends at most, in Mbit/s; 0: as the network is found to carry."},
+    {"UNISONO_DATAGRAM_CHECKSUM",
+     "With udp: 1: a checksum in each datagram instead of an authentication, where both ends ask for it."},
+    {"UNISONO_LOSE_PER_MILLE",
+     "For trying out losses: the transport udp loses so many of 1000 datagrams that arrive, at random; 0 to 999."},
+    {"UNISONO_INTERFACE", "Name or address of the network interface to listen on."},
+    {"UNISONO_STREAMS_PER_LINK", "TCP connections per pair of hosts; 0: automatic."},
+    {"UNISONO_TUNING", "A file that unisono tune wrote, by which schedules and connections are chosen."},
+    {"UNISONO_CODEC", "How elements travel where a call does not say: plain, int8, int8/int4:group=64, ...; plain by default."},
+    {"UNISONO_COMPUTE_THREADS",
+     "Threads that encode and decode large tensors, the calling one included; 0: by the cores that a rank has."},
+    {"UNISONO_PAYLOAD_CHECKSUM", "1: checksums over payloads, not only over headers."},
+    {"UNISONO_JOIN_TIMEOUT_MS", "Time for everyone to come together, in milliseconds [60000]."},
+    {"UNISONO_TIMEOUT_MS", "Default deadline of an operation, in milliseconds [300000]."},
+    {"UNISONO_REFORM_TIMEOUT_MS", "How long a silent process is waited for when a group is re-formed, in milliseconds [200]."},
+    {"UNISONO_MIN_WORLD", "A group with fewer survivors than this ends when it is re-formed [1]."},
+    {"UNISONO_REQUIRE_MAJORITY", "1: only a majority of the old members goes on when a group is re-formed."},
+    {"UNISONO_RECORD",
+     "How many operations each group's record keeps, at least 64 and rounded up to a power of two; 0: no record [256]."},
+    {"UNISONO_RECORD_DIR",
+     "A folder that records are written to, so that they outlive their process; else they are in memory."},
+    {"UNISONO_LISTEN_FD",
+     "The number of a listening socket that rank 0 inherits from its launcher and serves the meeting point on."},
+    {"NO_COLOR", "Set to anything: unisono launch writes no colours."},
 };
 
-// By the first two words, or the first alone.
-Found find_command(std::span<const std::string> words) {
-  Found found;
-  for (const auto& command : table) {
-    if (words.size() > 1 && command.name == words[0] + " " + words[1]) return {&command, 2};
-    if (command.name == words[0]) found.command = &command;
-  }
-  return found;
-}
+static_assert(exit_code_usage == 2 && exit_code_launcher == 125);
+constexpr ExitStatus exit_statuses[] = {
+    {"0", "All is well."},
+    {"1", "A measurement, a check or the service itself failed."},
+    {"2", "The command line is wrong; standard error says how."},
+    {"125", "launch: a host cannot be reached or was lost."},
+    {"126, 127", "launch: the program cannot be executed, or was not found. lab: the same of unisono-lab."},
+    {"128 + signal", "launch: the first rank that failed was killed by this signal."},
+    {"any other", "launch: the exit code of the first rank that failed."},
+};
 
-int unknown_command(const std::string& name) {
-  std::vector<std::string> names{"help", "--help", "--version"};
-  for (const auto& command : table) {
-    if (!command.summary.empty()) names.emplace_back(command.name);
-  }
-  const auto meant = nearest_name(name, names);
-  fmt::print(stderr, "unisono: there is no command '{}'.{}\n", name,
-             meant.empty() ? "" : fmt::format(" Did you mean '{}'?", meant));
-  fmt::print(stderr, "Try 'unisono --help'.\n");
-  return exit_code_usage;
-}
+constexpr std::string_view examples = R"(Four ranks on this machine:
+  unisono launch -n 4 -- ./train --epochs 3
+Two ranks on each of two hosts, through ssh:
+  unisono launch --hosts a:2,b:2 -- ./train
+How fast is it here, and is it right?
+  unisono bench all-reduce -n 4
+Why does the job hang?
+  unisono explain
+A thousand simulated clusters with faults, one per seed:
+  unisono simulate all-reduce --peers 64 --seeds 0-999
+A meeting point that outlives rank 0:
+  unisono rendezvous --listen :29500)";
 
 }  // namespace
 
-std::span<const Command> commands() { return table; }
-
-std::vector<CommandSyntax> command_syntaxes() {
-  std::vector<CommandSyntax> all;
-  for (const auto& command : table) {
-    if (command.syntax == nullptr) continue;
-    all.push_back(command.syntax());
-    all.back().summary = command.summary;
-  }
-  return all;
-}
-
-int run_tool(const Arguments& arguments) {
-  if (arguments.empty()) {
-    fmt::print(stderr, "{}", overview());
-    return exit_code_usage;
-  }
-  const auto& name = arguments.front();
-  if (name == "--version" || name == "-V") {
-    fmt::print("unisono {} ({})\n", version_text, commit_text());
-    return 0;
-  }
-  const bool help = name == "--help" || name == "-h" || name == "help";
-  if (help && arguments.size() < 2) {
-    fmt::print("{}", overview());
-    return 0;
-  }
-  const auto words = std::span(arguments).subspan(help ? 1 : 0);
-  const auto [command, count] = find_command(words);
-  if (command == nullptr) return unknown_command(words[0]);
-  return command->run(help ? Arguments{"--help"} : Arguments(words.begin() + static_cast<std::ptrdiff_t>(count), words.end()));
+const Tool& unisono_tool() {
+  static constexpr Tool tool{
+      .name = "unisono",
+      .title = "all-reduce for clusters that straggle, drop packets and change",
+      .commands = command_table,
+      .moved = moved_table,
+      .first_steps = first_steps,
+      .manual = {.description =
+                     "Unisono computes all-reduce and other collectives among processes, on one host or many. This tool starts "
+                     "such processes, measures them, watches them, simulates them, and serves the point where they meet. "
+                     "Standard output carries data, standard error everything else.",
+                 .environment = "A variable that is set to nothing counts as not set. A value that makes no sense is an error "
+                                "that names the variable.",
+                 .variables = variable_table,
+                 .exit_statuses = exit_statuses,
+                 .examples = examples,
+                 .see_also =
+                     ".BR unisono\\-lab (1),\n.BR ssh (1),\n.BR torchrun (1),\n.BR mpirun (1),\n.BR srun (1)\n.PP\nAmong the "
+                     "installed documents: docs/reference/errors.md explains each error code, "
+                     "docs/guides/troubleshooting.md what records tell, docs/guides/operations.md how processes find "
+                     "each other.\n"}};
+  return tool;
 }
 
 }  // namespace unisono::cli

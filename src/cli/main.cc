@@ -1,3 +1,6 @@
-#include "cli/common/commands.h"
+#include "cli/commands.h"
 
-int main(int argc, char** argv) { return unisono::cli::run_tool({argv + (argc > 0 ? 1 : 0), argv + argc}); }
+int main(int argc, char** argv) {
+  using namespace unisono::cli;
+  return run_tool(unisono_tool(), {argv + (argc > 0 ? 1 : 0), argv + argc});
+}

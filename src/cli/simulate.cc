@@ -30,12 +30,9 @@ const CommandLineText simulate_text{
         "every\n"
         "result: values, errors, deadlines, memory. The same seed and the same build give the same bytes on every wire.\n\n"
         "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
-        "one process errs), reform (processes die or stop, the others re-form the group and go on). 'unisono simulate arc',\n"
-        "'averaging', 'loss', 'elastic' and 'churn-trace' are other commands with help pages of their own: training with "
-        "compressed\n"
-        "gradients, averaging in groups among peers that come and go, training over links that lose, whole elastic runs, and "
-        "when their\n"
-        "peers come and go.",
+        "one process makes an error), reform (processes die or stop, the others re-form the group and go on). Studies of "
+        "methods\n"
+        "are in the second tool: 'unisono-lab simulate'.",
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
   unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
@@ -47,8 +44,6 @@ while); partition; mixed (any of them, by seed).
 
 A failing seed is printed with the command that runs it again. Exit code: 0 if every seed passed, 1 if one failed, 2 for a
 wrong command line.)"};
-
-constexpr const char* second_commands[] = {"arc", "averaging", "loss", "elastic", "churn-trace"};  // stand where scenarios do
 
 struct SimulateOptions {
   std::string scenario = "all-reduce";
@@ -85,9 +80,8 @@ std::vector<std::string> all_reduce_schedules() {
 }
 
 void add_simulate_options(CLI::App& app, SimulateOptions& o) {
-  auto scenarios = names_until(sim::ScenarioKind::reform);
-  scenarios.insert(scenarios.end(), std::begin(second_commands), std::end(second_commands));
-  set_choices(*app.add_option("scenario", o.scenario, "what the processes do [all-reduce]")->type_name(""), scenarios);
+  set_choices(*app.add_option("scenario", o.scenario, "what the processes do [all-reduce]")->type_name(""),
+              names_until(sim::ScenarioKind::reform));
   app.add_option("-s,--seeds", o.seeds, "one seed or a range [0-99]")->type_name("N|A-B");
   app.add_option("-n,--peers", o.peers, "virtual processes; 0: by seed, 2 to 9 [0]")->type_name("N");
   add_choice(app, o.faults,
@@ -138,11 +132,6 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
 }
 
 Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
-  for (const std::string command : second_commands) {
-    if (o.scenario == command)
-      return Status(Code::invalid,
-                    fmt::format("{0} comes first, and takes options of its own: unisono simulate {0} [OPTIONS]", command));
-  }
   sim::SettingsLine line;
   auto& s = line.settings;
   const auto kind = sim::parse_scenario_kind(o.scenario);

@@ -46,7 +46,7 @@ class TemporaryFile {
   const std::string path_ = folder_.path() + "/file";
 };
 
-TEST(BenchFaults, a_killed_rank_is_told_of_and_the_others_go_on) {
+TEST(BenchFaults, a_killed_rank_is_reported_and_the_others_go_on) {
   for (const char* transport : {"shm", "tcp"}) {
     const auto done = bench(
         {"all-reduce", "-n", "3", "--sizes", "64K", "--kill-rank", "1@150ms", "--row-time", "100ms", "--transport", transport});
@@ -63,7 +63,7 @@ TEST(BenchFaults, the_next_rank_goes_on_with_table_and_file_when_rank_0_dies) {
       bench({"all-gather", "-n", "3", "--sizes", "12K", "--kill-rank", "0@150ms", "--row-time", "100ms", "-J", json.path()});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"# unisono", "rank 0 was killed\n", "ranks 1, 2 go on", "the survivors went on: 2 of 3 ranks"});
-  for (const char* kind : {"environment", "fault", "fault_event", "outcome"}) {
+  for (const char* kind : {"environment", "fault", "failure", "outcome"}) {
     EXPECT_EQ(count_of(json.text(), std::string("{\"kind\":\"") + kind), 1u) << kind << "\n" << json.text();
   }
   EXPECT_GE(count_of(json.text(), "{\"kind\":\"stretch"), 2u) << json.text();
@@ -85,7 +85,7 @@ TEST(BenchFaults, a_rank_that_is_resumed_in_time_is_waited_for) {
 }
 
 // Rank 0 tells of rank 2, then dies; rank 1 must not tell of rank 2 again.
-TEST(BenchFaults, what_rank_0_has_told_is_not_told_again_when_it_dies) {
+TEST(BenchFaults, what_rank_0_has_reported_is_not_reported_again_when_it_dies) {
   const auto done = bench({"all-reduce", "-n", "3", "--sizes", "4K", "--stop-rank", "2@100ms", "--resume-rank", "2@150ms",
                            "--kill-rank", "0@350ms", "-T", "20s", "--row-time", "50ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
@@ -192,7 +192,7 @@ TEST_F(BenchLinks, packets_are_lost_and_results_stay_right) {
   expect_says(done, {" 0 OK"});
 }
 
-TEST_F(BenchLinks, a_death_is_told_of_over_slow_links) {
+TEST_F(BenchLinks, a_death_is_reported_over_slow_links) {
   const auto done = bench({"all-reduce", "-n", "3", "--rate", "200M", "--delay", "2ms", "--sizes", "64K", "--kill-rank",
                            "1@400ms", "--row-time", "200ms"});
   EXPECT_EQ(done.code, 0) << whole(done);
@@ -226,7 +226,7 @@ TEST_F(BenchLinks, a_user_name_space_does_instead_of_root) {
 }
 
 // In a user name space of its own the limit is lowered for this test alone.
-TEST_F(BenchLinks, who_may_not_have_them_is_told_what_it_takes) {
+TEST_F(BenchLinks, where_they_are_not_allowed_the_error_says_what_they_need) {
   const auto done = run({"unshare", "--user", "--map-root-user", "sh", "-c",
                          "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$0\" bench -n 2 --rate 100M", UNISONO_TOOL});
   EXPECT_EQ(done.code, 1) << whole(done);
@@ -249,9 +249,9 @@ std::string one_row(double p50) {
 TEST(BenchCompare, the_exit_code_says_whether_a_row_is_slower_than_allowed) {
   const TemporaryFile before(one_row(100));
   const TemporaryFile now(one_row(110));
-  const auto told = bench({"--compare", before.path(), now.path()});
-  EXPECT_EQ(told.code, 0) << whole(told);
-  expect_says(told, {" 1.100 ", "slower", "1 rows: 0 same, 0 faster, 1 slower"});
+  const auto compared = bench({"--compare", before.path(), now.path()});
+  EXPECT_EQ(compared.code, 0) << whole(compared);
+  expect_says(compared, {" 1.100 ", "slower", "1 rows: 0 same, 0 faster, 1 slower"});
   EXPECT_EQ(bench({"--compare", before.path(), now.path(), "--fail-above", "1.05"}).code, 1);
   EXPECT_EQ(bench({"--compare", before.path(), now.path(), "--fail-above", "1.2"}).code, 0);
   EXPECT_EQ(bench({"--compare", now.path(), before.path(), "--fail-above", "1.05"}).code, 0) << "faster";

@@ -114,7 +114,7 @@ TEST_F(Tune, a_file_that_cannot_be_used_ends_the_join_and_is_named) {
 }
 
 TEST_F(Tune, wrong_words_are_refused_before_anything_starts) {
-  const std::pair<Words, const char*> cases[] = {{{"all-to-all"}, "there is nothing to choose for all-to-all"},
+  const std::pair<Words, const char*> cases[] = {{{"all-to-all"}, "is not tuned; these are"},
                                                  {{"all-reduce", "all-reduce"}, "named twice"},
                                                  {{"--streams", "0,2"}, "--streams"},
                                                  {{"--streams", "17"}, "--streams"},

@@ -96,7 +96,7 @@ TEST(LaunchLinksWords, what_contradicts_them_is_refused_before_anything_starts) 
 }
 
 TEST(LaunchLinksWords, a_seat_without_a_launcher_is_refused) {
-  const auto done = run({UNISONO_TOOL, "seat", "--", "true"});
+  const auto done = run({UNISONO_TOOL, "emulated-rank", "--", "true"});
   EXPECT_EQ(done.code, 2);
   EXPECT_TRUE(contains(done.error, "unisono launch starts this, with --rate")) << done.error;
 }

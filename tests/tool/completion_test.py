@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The completion scripts, asked by the shells they are for."""
+"""The completion scripts of both tools, asked by the shells they are for."""
 
 import os
 import pty
@@ -20,26 +20,28 @@ CASES = {
     ("unisono", "lau"): ["launch"],
     ("unisono", "launch", "--transport", ""): ["auto", "shm", "tcp", "udp"],
     ("unisono", "launch", "-n", "2", "--transport", "s"): ["shm"],
-    ("unisono", "bench", ""): COLLECTIVES + ["compress"],
-    ("unisono", "bench", "compress", "--data", ""): ["gaussian", "decay", "rank-one"],
-    ("unisono", "bench", "compress", "--feed"): ["--feedback"],
+    ("unisono", "bench", ""): COLLECTIVES,
+    ("unisono-lab", "bench", "compress", "--data", ""): ["gaussian", "decay", "rank-one"],
+    ("unisono-lab", "bench", "compress", "--feed"): ["--feedback"],
     ("unisono", "bench", "--feed"): [],
     ("unisono", "bench", "all-reduce", "--schedule", ""): SCHEDULES,
     ("unisono", "bench", "-d", "b"): ["bf16"],
     ("unisono", "simulate", "--faults", ""): ["none", "light", "heavy", "kill", "stop", "partition", "mixed"],
-    ("unisono", "simulate", ""): ["all-reduce", "random", "wrong", "reform", "arc", "averaging", "loss", "elastic", "churn-trace"],
-    ("unisono", "simulate", "loss", "--estimator", "c"): ["count", "count_all"],
-    ("unisono", "simulate", "elastic", "--times", ""): ["lan", "wan"],
-    ("unisono", "simulate", "arc", "--method", ""): ["dense", "arc", "exact", "random-k", "top-k"],
-    ("unisono", "simulate", "arc", "--fee"): ["--feedback"],
-    ("unisono", "simulate", "arc", "--fau"): [],
+    ("unisono", "simulate", ""): ["all-reduce", "random", "wrong", "reform"],
+    ("unisono-lab", "simulate", ""): ["arc", "averaging", "loss", "elastic", "churn-trace"],
+    ("unisono-lab", "bench", ""): ["compress"],
+    ("unisono-lab", "simulate", "loss", "--estimator", "c"): ["count", "count_all"],
+    ("unisono-lab", "simulate", "elastic", "--times", ""): ["lan", "wan"],
+    ("unisono-lab", "simulate", "arc", "--method", ""): ["dense", "arc", "exact", "random-k", "top-k"],
+    ("unisono-lab", "simulate", "arc", "--fee"): ["--feedback"],
+    ("unisono-lab", "simulate", "arc", "--fau"): [],
     ("unisono", "simulate", "random", "--fee"): [],
-    ("unisono", "drop"): ["drop-compute"],
-    ("unisono", "drop-compute", ""): ["plan", "search", "simulate"],
-    ("unisono", "drop-compute", "plan", "--rule", ""): ["at", "after", "before"],
-    ("unisono", "drop-compute", "search", "--sl"): ["--slack"],
-    ("unisono", "drop-compute", "simulate", "--objective", ""): ["step_mean", "total"],
-    ("unisono", "drop-compute", "--sl"): [],
+    ("unisono-lab", "drop"): ["drop-compute"],
+    ("unisono-lab", "drop-compute", ""): ["plan", "search", "simulate"],
+    ("unisono-lab", "drop-compute", "plan", "--rule", ""): ["at", "after", "before"],
+    ("unisono-lab", "drop-compute", "search", "--sl"): ["--slack"],
+    ("unisono-lab", "drop-compute", "simulate", "--objective", ""): ["step_mean", "total"],
+    ("unisono-lab", "drop-compute", "--sl"): [],
     ("unisono", "codec", ""): ["roundtrip", "encode", "decode", "compare"],
     ("unisono", "codec", "encode", "--group", ""): ["32", "64", "128", "256"],
     ("unisono", "completion", ""): ["bash", "zsh", "fish"],
@@ -93,9 +95,13 @@ class ShellTest(unittest.TestCase):
             raise unittest.SkipTest(f"{cls.shell} is not installed (tools/install_dependencies test)")
         cls.folder = tempfile.TemporaryDirectory(prefix="unisono-completion-")
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.script = os.path.join(cls.folder.name, "_unisono")
+        # Both in one shell, where neither may disturb the other.
+        cls.script = os.path.join(cls.folder.name, "scripts")
         with open(cls.script, "w", encoding="utf-8") as file:
-            file.write(tool("completion", cls.shell))
+            for name in COMMANDS:
+                with open(os.path.join(cls.folder.name, "_" + name), "w", encoding="utf-8") as one:
+                    one.write(tool("completion", cls.shell, name=name))
+                file.write(f". {cls.folder.name}/_{name}\n")
         for name in ("result.json", "other.txt", "a file"):
             with open(os.path.join(cls.folder.name, name), "w", encoding="utf-8") as file:
                 file.write("")
@@ -119,7 +125,7 @@ class Bash(ShellTest):
     shell = "bash"
 
     def offered(self, *words):
-        program = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _unisono; printf "%s\\n" "${COMPREPLY[@]}"'
+        program = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); f=_${1//-/_}; $f; printf "%s\\n" "${COMPREPLY[@]}"'
         return [line for line in self.run_shell("bash", "--norc", "-c", program, "bash", self.script, *words) if line]
 
     def test_commands_options_and_values_are_offered(self):
@@ -127,9 +133,11 @@ class Bash(ShellTest):
             self.assertEqual(sorted(self.offered(*words)), sorted(expected), words)
 
     def test_every_option_of_every_command_is_offered(self):
-        self.assertEqual(sorted(self.offered("unisono", "")), sorted([name for name in COMMANDS if " " not in name] + ["help", "--help", "--version"]))
-        for command in COMMANDS:
-            self.assertEqual(sorted(self.offered("unisono", *command.split(), "-")), sorted(options_of(command)), command)
+        for name, commands in COMMANDS.items():
+            first = [command for command in commands if " " not in command] + ["help", "--help", "--version"] + (["lab"] if name == "unisono" else [])
+            self.assertEqual(sorted(self.offered(name, "")), sorted(first))
+            for command in commands:
+                self.assertEqual(sorted(self.offered(name, *command.split(), "-")), sorted(options_of(command, name)), command)
 
     def test_values_behind_an_equals_sign_are_offered(self):
         self.assertEqual(self.offered("unisono", "launch", "--transport", "=", "t"), ["tcp"])
@@ -140,8 +148,8 @@ class Bash(ShellTest):
         self.assertEqual(self.offered("unisono", "simulate", "--trace", "a"), ["a file"])
         self.assertEqual(self.offered("unisono", "codec", "encode", "res"), ["result.json"])
         self.assertEqual(self.offered("unisono", "trace", "a"), ["a file"])
-        self.assertEqual(self.offered("unisono", "drop-compute", "search", "oth"), ["other.txt"])
-        self.assertEqual(self.offered("unisono", "drop-compute", "plan", "--from-trace", "oth"), ["other.txt"])
+        self.assertEqual(self.offered("unisono-lab", "drop-compute", "search", "oth"), ["other.txt"])
+        self.assertEqual(self.offered("unisono-lab", "drop-compute", "plan", "--from-trace", "oth"), ["other.txt"])
         self.assertEqual(self.offered("unisono", "bench", "--timeout", "res"), [])
 
     def test_behind_launch_the_program_completes_its_own_words(self):
@@ -169,9 +177,10 @@ class Fish(ShellTest):
             self.assertEqual(sorted(self.offered(*words)), sorted(expected), words)
 
     def test_every_long_option_of_every_command_is_offered(self):
-        for command in COMMANDS:
-            wanted = [name for name in options_of(command) if name.startswith("--")]
-            self.assertEqual(sorted(self.offered("unisono", *command.split(), "--")), sorted(wanted), command)
+        for name, commands in COMMANDS.items():
+            for command in commands:
+                wanted = [option for option in options_of(command, name) if option.startswith("--")]
+                self.assertEqual(sorted(self.offered(name, *command.split(), "--")), sorted(wanted), command)
 
     def test_values_behind_an_equals_sign_and_files_are_offered(self):
         self.assertEqual(self.offered("unisono", "launch", "--transport=t"), ["--transport=tcp"])
@@ -191,10 +200,10 @@ class Zsh(ShellTest):
         show = "show() { print -r -- \"<$BUFFER>\" }; zle -N show; bindkey '^X' show"
         self.expect_shown(terminal, f"cd {self.folder.name}; autoload -Uz compinit; compinit -u -D; . {self.script}; {show}; echo sou''rced\n", "sourced")
         for typed, rest in (("unisono lau", "nch "), ("unisono launch --transport s", "hm "), ("unisono launch --transport=t", "cp "),
-                            ("unisono launch --keep", "-going "), ("unisono bench all-r", "educe "), ("unisono bench -d b", "f16 "), ("unisono bench comp", "ress "),
-                            ("unisono bench compress --data dec", "ay "), ("unisono bench compress --gradients res", "ult.json "),
-                            ("unisono simulate --faults part", "ition "), ("unisono simulate arc --method ran", "dom-k "), ("unisono simulate arc --feed", "back="), ("unisono simulate rand", "om "),
-                            ("unisono drop-compute sear", "ch "), ("unisono drop-compute search --objective to", "tal "), ("unisono drop-compute search oth", "er.txt "),
+                            ("unisono launch --keep", "-going "), ("unisono bench all-r", "educe "), ("unisono bench -d b", "f16 "), ("unisono-lab bench comp", "ress "),
+                            ("unisono-lab bench compress --data dec", "ay "), ("unisono-lab bench compress --gradients res", "ult.json "),
+                            ("unisono simulate --faults part", "ition "), ("unisono-lab simulate arc --method ran", "dom-k "), ("unisono-lab simulate arc --feed", "back="), ("unisono simulate rand", "om "),
+                            ("unisono-lab drop-compute sear", "ch "), ("unisono-lab drop-compute search --objective to", "tal "), ("unisono-lab drop-compute search oth", "er.txt "),
                              ("unisono bench --json res", "ult.json "), ("unisono completion f", "ish "),
                             ("unisono codec enc", "ode "), ("unisono codec encode res", "ult.json "),
                             ("unisono help ren", "dezvous "), ("unisono launch -n 2 -- cat res", "ult.json "), ("unisono launch -n 2 cat res", "ult.json ")):

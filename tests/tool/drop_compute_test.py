@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`unisono drop-compute` as people use it: numbers of docs/design/methods/drop_compute.md, real traces, files that are wrong."""
+"""`unisono-lab drop-compute` as people use it: numbers of docs/design/methods/drop_compute.md, real traces, files that are wrong."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from support import TOOL
+from support import LAB
 
 SECOND = 1_000_000_000
 PLAN = ["--micro-batches", "12", "--mean", "1s", "--sd", "250ms", "--comm", "500ms"]
@@ -44,7 +44,7 @@ class DropComputeTest(unittest.TestCase):
 
     def run_tool(self, *words, data="", status=0):
         """Standard output and error."""
-        done = subprocess.run([TOOL, "drop-compute", *words], input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+        done = subprocess.run([LAB, "drop-compute", *words], input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
         self.assertEqual(done.returncode, status, (words, done.stderr))
         return done.stdout, done.stderr
 
@@ -157,7 +157,7 @@ class Search(DropComputeTest):
             for words in (["search", path], ["plan", "--from-trace", path, "-n", "8"]):
                 out, error = self.run_tool(*words, status=1)
                 self.assertEqual(out, "")
-                self.assertTrue(error.startswith(f"unisono drop-compute {words[0]}: {path}: "), error)
+                self.assertTrue(error.startswith(f"unisono-lab drop-compute {words[0]}: {path}: "), error)
                 for part in expected:
                     self.assertIn(part, error)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The manual page: renders without a warning, and leaves out no command, option or variable."""
+"""The manual pages of both tools: they render without a warning, and leave out no command, option or variable."""
 
 import re
 import shutil
@@ -18,12 +18,16 @@ def rendered(page, width=80):
     return done.stdout.replace("\u2010", "-"), done.stderr
 
 
-class Manual(unittest.TestCase):
+class Page(unittest.TestCase):
+    name = ""
+
     @classmethod
     def setUpClass(cls):
+        if not cls.name:
+            raise unittest.SkipTest("the base of the others")
         if not shutil.which("groff"):
             raise unittest.SkipTest("groff is not installed (tools/install_dependencies test)")
-        cls.page = tool("man")
+        cls.page = tool("man", name=cls.name)
         cls.text, cls.warnings = rendered(cls.page)
 
     def part(self, section):
@@ -43,12 +47,16 @@ class Manual(unittest.TestCase):
         self.assertEqual(found, SECTIONS)
 
     def test_every_command_and_each_of_its_options_is_explained(self):
-        for command in COMMANDS:
-            options = options_of(command)
+        for command in COMMANDS[self.name]:
+            options = options_of(command, self.name)
             self.assertIn("--help", options)
-            explained = self.part("OPTIONS").split(f"\n   unisono {command}\n")[1].split("\n   unisono ")[0]
+            explained = self.part("OPTIONS").split(f"\n   {self.name} {command}\n")[1].split(f"\n   {self.name} ")[0]
             for name in options:
                 self.assertRegex(explained, rf"(?m)^       (-\w, )?{re.escape(name)}\b", f"{name} of {command}")
+
+
+class Unisono(Page):
+    name = "unisono"
 
     def test_all_variables_that_the_library_reads_are_there_and_in_the_reference(self):
         read_by_library = set(re.findall(r'"(UNISONO_[A-Z_]+)"', read("src/rendezvous/environment.cc")))
@@ -60,6 +68,13 @@ class Manual(unittest.TestCase):
     def test_examples_keep_their_words(self):
         self.assertIn("unisono launch -n 4 -- ./train --epochs 3\n", self.part("EXAMPLES"))
         self.assertIn("--ssh 'ssh -p 2222 -i key' --", self.text)  # typewriter quotes, fit to be copied
+
+
+class Lab(Page):
+    name = "unisono-lab"
+
+    def test_it_is_titled_by_its_name(self):
+        self.assertTrue(self.page.startswith(".TH UNISONO\\-LAB 1 "), self.page[:40])
 
 
 if __name__ == "__main__":

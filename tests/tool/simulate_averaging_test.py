@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`unisono simulate averaging` as people use it: the authors' table, pictures, command lines and files that are wrong."""
+"""`unisono-lab simulate averaging` as people use it: the authors' table, pictures, command lines and files that are wrong."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from support import TOOL
+from support import LAB
 
 
 class SimulateAveraging(unittest.TestCase):
@@ -19,7 +19,7 @@ class SimulateAveraging(unittest.TestCase):
 
     def run_tool(self, *words, status=0, progress="off"):
         """Standard output and error. On a slow machine progress would be shown unasked."""
-        done = subprocess.run([TOOL, "simulate", "averaging", "--progress", progress, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+        done = subprocess.run([LAB, "simulate", "averaging", "--progress", progress, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
         self.assertEqual(done.returncode, status, (words, done.stdout, done.stderr))
         return done.stdout, done.stderr
 
@@ -74,7 +74,7 @@ class SimulateAveraging(unittest.TestCase):
 
     def test_wrong_command_lines(self):
         for words, expected in ((["--peers", "1"], "--peers '1': expected a whole number from 3 to 4096"), (["--absence", "2"], "--absence"), (["--algorithm", "sgd"], "did you mean 'sgp'?"),
-                                (["--compare", "--target", "1e-3"], "--target has no say beside --compare"), (["--pears", "9"], "Did you mean '--peers'?")):
+                                (["--compare", "--target", "1e-3"], "--target cannot be set beside --compare"), (["--pears", "9"], "Did you mean '--peers'?")):
             out, error = self.run_tool(*words, status=2)
             self.assertEqual(out, "")
             self.assertIn(expected, error)

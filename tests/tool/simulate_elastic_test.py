@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`unisono simulate elastic` as people use it: runs, traces, pictures, command lines and files that are wrong."""
+"""`unisono-lab simulate elastic` as people use it: runs, traces, pictures, command lines and files that are wrong."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from support import TOOL
+from support import LAB
 
 
 class SimulateElastic(unittest.TestCase):
@@ -19,7 +19,7 @@ class SimulateElastic(unittest.TestCase):
 
     def run_tool(self, *words, status=0, progress="off", text=None):
         """Standard output and error. On a slow machine progress would be shown unasked."""
-        done = subprocess.run([TOOL, "simulate", "elastic", "--progress", progress, *words], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+        done = subprocess.run([LAB, "simulate", "elastic", "--progress", progress, *words], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
         self.assertEqual(done.returncode, status, (words, done.stdout, done.stderr))
         return done.stdout, done.stderr
 
@@ -44,7 +44,7 @@ class SimulateElastic(unittest.TestCase):
         self.assertEqual(verdict, {"kind": "verdict", "runs": 1, "right": 1})
 
     def test_a_trace_from_a_file_or_another_command(self):
-        trace = subprocess.run([TOOL, "simulate", "churn-trace", "--peers", "6", "--min", "3", "--period", "2s", "--duration", "30s", "--stop", "0.3"], stdout=subprocess.PIPE, text=True, timeout=100, check=True).stdout
+        trace = subprocess.run([LAB, "simulate", "churn-trace", "--peers", "6", "--min", "3", "--period", "2s", "--duration", "30s", "--stop", "0.3"], stdout=subprocess.PIPE, text=True, timeout=100, check=True).stdout
         _, run, _ = self.lines("--trace", "-", text=trace)
         self.assertEqual(run["events_left"], 0)
         self.assertEqual(run["joins"], trace.count("join"))
@@ -59,7 +59,7 @@ class SimulateElastic(unittest.TestCase):
     def test_a_run_that_cannot_be_is_told_with_exit_code_1(self):
         out, _ = self.run_tool("--trace", "-", "--limit", "10s", text="0 0 join\n1 0 kill\n2 1 join\n", status=1)
         self.assertIn("#   not at its end after 12 s\n", out)
-        self.assertIn("#   again: unisono simulate elastic --trace - --limit 10s --seeds 0\n", out)
+        self.assertIn("#   again: unisono-lab simulate elastic --trace - --limit 10s --seeds 0\n", out)
         out, _ = self.run_tool("--trace", "-", "--max-peers", "2", text="0 0 join\n0 1 join\n5 2 join\n20 2 kill\n21 3 join\n40 3 stop\n", status=1)
         self.assertIn("#   peer 3 did not join: ROSTER_FULL", out)
         self.assertIn("# seed 0:\n", out)

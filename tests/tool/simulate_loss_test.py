@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`unisono simulate loss` as people use it: what it measures, what is a negative control, command lines and files that are wrong."""
+"""`unisono-lab simulate loss` as people use it: what it measures, what is a negative control, command lines and files that are wrong."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from support import TOOL
+from support import LAB
 
 
 class SimulateLoss(unittest.TestCase):
@@ -19,7 +19,7 @@ class SimulateLoss(unittest.TestCase):
 
     def run_tool(self, *words, status=0, progress="off"):
         """Standard output and error. On a slow machine progress would be shown unasked."""
-        done = subprocess.run([TOOL, "simulate", "loss", "--progress", progress, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+        done = subprocess.run([LAB, "simulate", "loss", "--progress", progress, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
         self.assertEqual(done.returncode, status, (words, done.stdout, done.stderr))
         return done.stdout, done.stderr
 

@@ -1,4 +1,4 @@
-"""What the tests of the tool's own words share."""
+"""What the tests of the tools' own words share."""
 
 import os
 import re
@@ -6,13 +6,17 @@ import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "unisono"))
-COMMANDS = ["launch", "bench", "bench compress", "tune", "doctor", "top", "explain", "trace", "metrics", "simulate", "simulate arc", "simulate averaging", "simulate loss", "simulate elastic", "simulate churn-trace", "drop-compute", "drop-compute plan", "drop-compute search", "drop-compute simulate",
-            "codec", "rendezvous", "completion", "man"]
+LAB = os.environ.get("UNISONO_LAB", os.path.join(ROOT, "build", "release", "unisono-lab"))
+PROGRAMS = {"unisono": TOOL, "unisono-lab": LAB}
+# By tool. `unisono lab` is not among them: its words and its help page are those of unisono-lab.
+COMMANDS = {"unisono": ["launch", "bench", "tune", "doctor", "top", "explain", "trace", "metrics", "simulate", "codec", "rendezvous", "completion", "man"],
+            "unisono-lab": ["simulate", "simulate arc", "simulate averaging", "simulate loss", "simulate elastic", "simulate churn-trace",
+                            "drop-compute", "drop-compute plan", "drop-compute search", "drop-compute simulate", "bench", "bench compress", "completion", "man"]}
 
 
-def tool(*words):
-    """Standard output of the tool, which must succeed without a word on standard error."""
-    done = subprocess.run([TOOL, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=True)
+def tool(*words, name="unisono"):
+    """Standard output of a tool, which must succeed without a word on standard error."""
+    done = subprocess.run([PROGRAMS[name], *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=True)
     assert done.stderr == "", done.stderr
     return done.stdout
 
@@ -22,10 +26,10 @@ def read(path):
         return file.read()
 
 
-def options_of(command):
+def options_of(command, name="unisono"):
     """Every option that its help page shows, "-n" and "--ranks" each."""
     names = []
-    for line in tool(*command.split(), "--help").splitlines():
+    for line in tool(*command.split(), "--help", name=name).splitlines():
         match = re.match(r"  ((?:-{1,2}[a-zA-Z][a-z-]*,?)+)", line)
         names += match.group(1).split(",") if match else []
     return names

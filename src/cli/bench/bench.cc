@@ -40,10 +40,10 @@ struct Session {
   Group& group;
   const BenchPlan& plan;
   const BenchOptions& options;
-  std::optional<EmulatedRank>& rank_end;
+  std::optional<EmulatedRank>& emulated_rank;
   Sink& sink;
   Progress& progress;
-  Nanos zero = 0;  // monotonic, when the group had formed; without a seat nobody asks
+  Nanos zero = 0;  // monotonic: when the group had formed; set only with a link emulator
   size_t rows_done = 0;
 };
 
@@ -81,7 +81,7 @@ int run_collective(Session& session, Collective collective) {
     ++session.rows_done;
   }
   session.sink.table(table_foot(facts, rows));
-  if (auto shown = show_links(session.plan.limits, session.rank_end, session.sink); !shown.ok())
+  if (auto shown = show_links(session.plan.limits, session.emulated_rank, session.sink); !shown.ok())
     return failed(session.group, "links", shown);
   return wrong_values(rows) == 0 ? 0 : 1;
 }
@@ -98,7 +98,7 @@ int run_collectives(Session& session) {
   return leave_bench(bench_text.name, session.group, session.sink);
 }
 
-// The loop with faults. The rank that is rank 0 speaks; when it dies, the next one goes on with its table and its file.
+// The loop with faults. Rank 0 writes the table and the file; when it dies, the next rank 0 goes on writing them.
 int run_fault_run(Session& session) {
   const auto facts = gather_facts(session.group, session.plan, session.plan.collectives.front());
   const auto faults = arrange_faults(session.plan.faults, session.group.world_size());
@@ -112,7 +112,7 @@ int run_fault_run(Session& session) {
                                 .reform = !session.options.no_reform,
                                 .zero = session.zero,
                                 .until = faults->back().at + session.plan.run.row_time,
-                                .fault_events_max = static_cast<uint32_t>(2 * faults->size() + 2)};
+                                .failures_max = static_cast<uint32_t>(2 * faults->size() + 2)};
   session.sink.table(table_head(facts) + fault_run_head(options, *faults));
   session.sink.json(json_facts(facts));
   const auto show = [&](const std::string& line, const std::string& json) {
@@ -124,21 +124,21 @@ int run_fault_run(Session& session) {
   };
   const FaultRunListener listener{
       .on_stretch = [&](const Stretch& stretch) { show(to_line(stretch), to_json(stretch)); },
-      .on_fault = [&](const FaultNews& news, Nanos at) { show(to_line(news, at), to_json(news, at)); },
-      .on_fault_event = [&](const FaultEvent& fault_event) { show(to_line(fault_event), to_json(fault_event)); },
+      .on_fault = [&](const InjectedFault& injected, Nanos at) { show(to_line(injected, at), to_json(injected, at)); },
+      .on_failure = [&](const Failure& failure) { show(to_line(failure), to_json(failure)); },
       .on_outcome = [&](const FaultRunOutcome& outcome) { show(to_line(outcome), to_json(outcome)); }};
   const auto self = session.group.rank();
-  const auto end = undergo(session.group, *session.rank_end, options, listener);
+  const auto end = run_with_faults(session.group, *session.emulated_rank, options, listener);
   if (!end.ok()) return failed(session.group, std::string(facts_of(facts.data.collective).name), end.status());
   if (*end == FaultRunEnd::left_out)
     fmt::print(stderr, "unisono bench: rank {} was stopped, and the others went on without it\n", self);
   if (*end != FaultRunEnd::went_on) return *end == FaultRunEnd::left_out ? 0 : 1;
-  if (auto shown = show_links(session.plan.limits, session.rank_end, session.sink); !shown.ok())
+  if (auto shown = show_links(session.plan.limits, session.emulated_rank, session.sink); !shown.ok())
     return failed(session.group, "links", shown);
   return leave_bench(bench_text.name, session.group, session.sink);
 }
 
-int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, std::optional<EmulatedRank>& rank_end) {
+int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, std::optional<EmulatedRank>& emulated_rank) {
   if (options.root >= group.world_size())
     return usage_error(bench_text.name, fmt::format("-r {}: there are {} ranks", options.root, group.world_size()));
   Sink sink(options.json);
@@ -147,9 +147,9 @@ int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, 
   }
   const auto style = group.rank() == 0 ? options.progress : "off";
   Progress progress(progress_options("bench", plan.collectives.size() * plan.sizes.size(), style), monotonic_now());
-  Session session{group, plan, options, rank_end, sink, progress};
-  if (rank_end) {
-    const auto zero = rank_end->start();
+  Session session{group, plan, options, emulated_rank, sink, progress};
+  if (emulated_rank) {
+    const auto zero = emulated_rank->announce_formed();
     if (!zero.ok()) return failed(group, "start", zero.status());
     session.zero = *zero;
   }
@@ -183,7 +183,8 @@ int run_bench(const Arguments& arguments) {
     return usage_error(bench_text.name,
                        options.fail_above < 0 ? "--fail-above is a ratio, such as 1.05" : "--fail-above needs --compare");
   }
-  BenchRanks ranks{.command = {"bench"},
+  BenchRanks ranks{.name = bench_text.name,
+                   .command = {"bench"},
                    .launch = options.launch,
                    .limits = {},
                    .faults = {},
@@ -200,8 +201,8 @@ int run_bench(const Arguments& arguments) {
   ranks.limits = plan->limits;
   ranks.faults = plan->faults;
   ranks.group = plan->group;
-  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) {
-    return play_part(options, *plan, group, rank_end);
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& emulated_rank) {
+    return play_part(options, *plan, group, emulated_rank);
   });
 }
 

@@ -1,9 +1,9 @@
-// One collective again and again while ranks are killed, stopped and resumed: what each operation came to, how long the
-// survivors were left without knowing, and how they go on.
+// Runs one collective again and again while ranks are killed, stopped and resumed. It reports the outcome of each operation,
+// how long survivors did not know of a fault, and how they go on.
 //
-// Every rank runs the same loop. Before each operation a small sum tells all of them whether rank 0 wants another one, and how
-// many wrong elements there have been. Operations that go alike are one stretch; an operation that fails is an upset, after
-// which the living re-form their group and go on with fewer, unless that is not wanted.
+// Every rank runs the same loop. Before each operation a small sum tells all ranks whether rank 0 wants another one, and how
+// many wrong elements there have been. Operations with equal outcomes form one stretch. After an operation that fails, the
+// survivors re-form their group and go on with fewer ranks, unless FaultRunOptions::reform is false.
 #pragma once
 
 #include <array>
@@ -26,9 +26,9 @@ struct FaultRunOptions {
   bool in_place = false;
   bool check = true;
   bool reform = true;
-  Nanos zero = 0;                 // monotonic: when the group had formed
-  Nanos until = 0;                // since then: it goes on so long, and for ten operations after the last upset
-  uint32_t fault_events_max = 4;  // more than these are more than the faults explain: the last one's status is the result
+  Nanos zero = 0;             // monotonic: when the group had formed
+  Nanos until = 0;            // since `zero`: it runs until then, and for ten operations after the last failure
+  uint32_t failures_max = 4;  // the faults explain no more failures than these; the next one's status is the result
 };
 
 struct Stretch {
@@ -40,12 +40,13 @@ struct Stretch {
   Timing timing;       // as this rank saw it
 };
 
-struct FaultEvent {
-  Nanos at = 0;                // since the group formed: when this rank was told
+// An operation that failed, and the re-forming after it.
+struct Failure {
+  Nanos at = 0;                // since the group formed: when this rank noticed
   uint64_t operation = 0;      // which one, counted from 1
   Status status;               // of the survivor that noticed first: others may know only that it re-forms the group
   std::optional<Fault> cause;  // the last fault before
-  Nanos told_after = 0;        // after it, the last survivor
+  Nanos noticed_after = 0;     // time from the cause until the last survivor noticed
   bool reformed = false;
   Nanos reform_time = 0;  // the slowest survivor's
   uint32_t epoch = 0;
@@ -53,32 +54,32 @@ struct FaultEvent {
   std::vector<uint32_t> members;  // that go on, numbered as the group formed
 };
 
-// What one survivor knows of an upset, as it goes to the others.
+// What one survivor knows of a failure, as the survivors exchange it.
 struct Witness {
   Nanos at = 0;  // since the group formed
-  Nanos told_after = 0;
+  Nanos noticed_after = 0;
   Nanos reform_time = 0;
   Code code = Code::ok;
   std::array<char, 1024> message{};  // ends with a zero; what is longer is cut
 };
 
-Witness witness_of(const FaultEvent& fault_event);
-// Takes the words of who noticed first, and the slowest times. One of the witnesses is this rank's own.
-void settle(FaultEvent& fault_event, std::span<const Witness> witnesses);
+Witness witness_of(const Failure& failure);
+// Takes the message of the survivor that noticed first, and the slowest times. One of the witnesses is this rank's own.
+void settle(Failure& failure, std::span<const Witness> witnesses);
 
 struct FaultRunOutcome {
   uint32_t started = 0, left = 0;  // ranks
   uint64_t operations = 0;
-  uint64_t after = 0;  // of these, after the last upset
+  uint64_t after = 0;  // of these, after the last failure
   uint64_t wrong = 0;
   bool went_on = true;  // the survivors did
 };
 
-// Told in the order of time, on the rank that is rank 0 then.
+// Called in the order of time, on the rank that is rank 0 at that time.
 struct FaultRunListener {
   std::function<void(const Stretch&)> on_stretch;
-  std::function<void(const FaultNews&, Nanos since_formed)> on_fault;
-  std::function<void(const FaultEvent&)> on_fault_event;
+  std::function<void(const InjectedFault&, Nanos since_formed)> on_fault;
+  std::function<void(const Failure&)> on_failure;
   std::function<void(const FaultRunOutcome&)> on_outcome;
 };
 
@@ -86,18 +87,18 @@ enum class FaultRunEnd : uint8_t { went_on, went_wrong, gave_up, left_out };
 
 // went_wrong: as went_on, but results were wrong. left_out: this rank was stopped, and the others went on without it. Fails if
 // it can neither go on nor know why not.
-Result<FaultRunEnd> undergo(Group& group, EmulatedRank& rank_end, const FaultRunOptions& options,
-                            const FaultRunListener& listener);
+Result<FaultRunEnd> run_with_faults(Group& group, EmulatedRank& emulated_rank, const FaultRunOptions& options,
+                                    const FaultRunListener& listener);
 
-// As text: lines that start with '#' but for stretches, and as JSON lines.
+// As text, in lines that start with '#' except those of stretches; and as JSON lines.
 std::string fault_run_head(const FaultRunOptions& options, const std::vector<Fault>& faults);
 std::string to_line(const Stretch& stretch);
-std::string to_line(const FaultNews& news, Nanos since_formed);
-std::string to_line(const FaultEvent& fault_event);
+std::string to_line(const InjectedFault& injected, Nanos since_formed);
+std::string to_line(const Failure& failure);
 std::string to_line(const FaultRunOutcome& outcome);
 std::string to_json(const Stretch& stretch);
-std::string to_json(const FaultNews& news, Nanos since_formed);
-std::string to_json(const FaultEvent& fault_event);
+std::string to_json(const InjectedFault& injected, Nanos since_formed);
+std::string to_json(const Failure& failure);
 std::string to_json(const FaultRunOutcome& outcome);
 
 }  // namespace unisono::cli

@@ -8,73 +8,73 @@
 namespace unisono::cli {
 namespace {
 
-FaultEvent fault_event() {
-  FaultEvent out{.at = 2'002 * millisecond,
-                 .operation = 41,
-                 .status = Status(Code::peer_lost, "rank 1 was lost"),
-                 .cause = Fault{FaultKind::kill, 1, 2 * second},
-                 .told_after = 1'900 * microsecond,
-                 .reformed = true,
-                 .reform_time = 1'300 * microsecond,
-                 .epoch = 2,
-                 .before = {0, 1, 2, 3},
-                 .members = {0, 2, 3}};
+Failure failure() {
+  Failure out{.at = 2'002 * millisecond,
+              .operation = 41,
+              .status = Status(Code::peer_lost, "rank 1 was lost"),
+              .cause = Fault{FaultKind::kill, 1, 2 * second},
+              .noticed_after = 1'900 * microsecond,
+              .reformed = true,
+              .reform_time = 1'300 * microsecond,
+              .epoch = 2,
+              .before = {0, 1, 2, 3},
+              .members = {0, 2, 3}};
   return out;
 }
 
-TEST(BenchFaultRun, an_fault_event_says_when_with_what_and_how_it_went_on) {
-  EXPECT_EQ(to_line(fault_event()),
+TEST(BenchFaultRun, a_failure_says_when_with_what_and_how_the_survivors_went_on) {
+  EXPECT_EQ(to_line(failure()),
             "#    2.002 operation 41 ended with peer_lost: rank 1 was lost\n"
-            "#          all told within 1.9 ms after rank 1 was killed\n"
+            "#          all notified within 1.9 ms after rank 1 was killed\n"
             "#          re-formed in 1.3 ms (epoch 2): ranks 0, 2, 3 go on\n");
-  auto alone = fault_event();
+  auto alone = failure();
   alone.members = {2};
   EXPECT_NE(to_line(alone).find("rank 2 goes on\n"), std::string::npos);
-  const auto json = nlohmann::json::parse(to_json(fault_event()));
+  const auto json = nlohmann::json::parse(to_json(failure()));
   EXPECT_EQ(json["code"], "peer_lost");
   EXPECT_EQ(json["members"], (std::vector<int>{0, 2, 3}));
-  EXPECT_DOUBLE_EQ(json["told_after_ms"], 1.9);
+  EXPECT_DOUBLE_EQ(json["noticed_after_ms"], 1.9);
 }
 
-TEST(BenchFaultRun, an_fault_event_of_a_group_that_was_re_formed_says_whom_its_ranks_mean) {
-  auto later = fault_event();
+TEST(BenchFaultRun, a_failure_of_a_re_formed_group_says_which_first_ranks_its_ranks_are) {
+  auto later = failure();
   later.before = {0, 2, 3};
   later.members = {0, 3};
   EXPECT_NE(to_line(later).find(
-                "rank 1 was lost\n#          its ranks 0 to 2 are ranks 0, 2, 3 of those that began\n#          all told"),
+                "rank 1 was lost\n#          its ranks 0 to 2 are ranks 0, 2, 3 of those that began\n#          all notified"),
             std::string::npos)
       << to_line(later);
   EXPECT_EQ(nlohmann::json::parse(to_json(later))["before"], (std::vector<int>{0, 2, 3}));
 }
 
-TEST(BenchFaultRun, an_fault_event_without_cause_or_reforming_claims_neither) {
-  auto bare = fault_event();
+TEST(BenchFaultRun, a_failure_without_cause_or_reforming_claims_neither) {
+  auto bare = failure();
   bare.cause.reset();
   bare.reformed = false;
   EXPECT_EQ(to_line(bare), "#    2.002 operation 41 ended with peer_lost: rank 1 was lost\n");
   EXPECT_FALSE(nlohmann::json::parse(to_json(bare)).contains("reform_ms"));
 }
 
-TEST(BenchFaultRun, an_fault_event_has_the_words_of_who_noticed_first_and_the_slowest_times) {
-  auto own = fault_event();
+TEST(BenchFaultRun, a_failure_has_the_message_of_the_first_survivor_to_notice_and_the_slowest_times) {
+  auto own = failure();
   own.status = Status(Code::peer_lost, "another member re-forms the group");
-  auto first = fault_event();
+  auto first = failure();
   first.at -= 1;
   first.status = Status(Code::late, "rank 1 gave nothing");
-  first.told_after = 1'800 * microsecond;
+  first.noticed_after = 1'800 * microsecond;
   first.reform_time = 1'400 * microsecond;
-  auto later = fault_event();
+  auto later = failure();
   later.at += 1;
-  later.told_after = 2'000 * microsecond;
+  later.noticed_after = 2'000 * microsecond;
   settle(own, std::vector{witness_of(own), witness_of(first), witness_of(later)});
   EXPECT_EQ(own.status, first.status);
-  EXPECT_EQ(own.told_after, later.told_after);
+  EXPECT_EQ(own.noticed_after, later.noticed_after);
   EXPECT_EQ(own.reform_time, first.reform_time);
-  EXPECT_EQ(own.at, fault_event().at) << "of this rank, as its stretches are";
+  EXPECT_EQ(own.at, failure().at) << "of this rank, as its stretches are";
 }
 
 TEST(BenchFaultRun, words_that_are_too_long_are_cut) {
-  auto own = fault_event();
+  auto own = failure();
   own.status = Status(Code::late, std::string(5000, 'x'));
   const auto witness = witness_of(own);
   settle(own, std::span(&witness, 1));
@@ -108,7 +108,7 @@ TEST(BenchFaultRun, a_stretch_is_a_row_without_a_mark) {
   for (const char* part : {" 1.000 ", " 2.000 ", " 7 ", " 4 ", " 3 ", " 10.0 ", " 20.0 ", " 30.0 ", " 1\n"})
     EXPECT_NE(line.find(part), std::string::npos) << part << line;
   EXPECT_EQ(nlohmann::json::parse(to_json(stretch))["operations"], 7);
-  EXPECT_EQ(nlohmann::json::parse(to_json(FaultNews{{FaultKind::stop, 2, 0}, 0}, second))["fault"], "stop");
+  EXPECT_EQ(nlohmann::json::parse(to_json(InjectedFault{{FaultKind::stop, 2, 0}, 0}, second))["fault"], "stop");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How an fault run is shown.
+// A fault run as text and as JSON lines.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -27,11 +27,12 @@ std::string fault_run_head(const FaultRunOptions& options, const std::vector<Fau
     text += fmt::format(" {} rank {} after {};", word_of(fault), fault.rank, format_duration(fault.at));
   text += fmt::format("\n# {} of {}, again and again; {}; an operation may take {}\n", facts_of(options.data.collective).name,
                       format_bytes(options.bytes),
-                      options.reform ? "the living re-form and go on" : "the first failure ends it (--no-reform)",
+                      options.reform ? "the survivors re-form and go on" : "the first failure ends it (--no-reform)",
                       format_duration(options.call.timeout.count() * millisecond));
-  text += "# before each operation a sum of 16 bytes says whether it goes on; a failure may be met there\n";
+  text += "# before each operation a sum of 16 bytes says whether it goes on; an operation may fail there\n";
   text +=
-      "# one line per stretch of operations that went alike; seconds since the group formed; times are those of rank 0\n#\n";
+      "# one line per stretch of operations with equal outcomes; seconds since the group formed; times are those of rank "
+      "0\n#\n";
   text += fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "from", "to", "operations", "ranks",
                       "contrib", "p50", "p99", "max", "#wrong");
   return text + fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "(s)", "(s)", "", "", "", "(us)",
@@ -44,31 +45,30 @@ std::string to_line(const Stretch& stretch) {
                      stretch.timing.p99_us, stretch.timing.max_us, stretch.wrong);
 }
 
-std::string to_line(const FaultNews& news, Nanos since_formed) {
-  return fmt::format("#{:>9.3f} {}\n", seconds(since_formed), describe(news.fault));
+std::string to_line(const InjectedFault& injected, Nanos since_formed) {
+  return fmt::format("#{:>9.3f} {}\n", seconds(since_formed), describe(injected.fault));
 }
 
-std::string to_line(const FaultEvent& fault_event) {
-  std::string text = fmt::format("#{:>9.3f} operation {} ended with {}\n", seconds(fault_event.at), fault_event.operation,
-                                 fault_event.status.to_string());
-  const bool renumbered = !fault_event.before.empty() && fault_event.before.back() != fault_event.before.size() - 1;
+std::string to_line(const Failure& failure) {
+  std::string text =
+      fmt::format("#{:>9.3f} operation {} ended with {}\n", seconds(failure.at), failure.operation, failure.status.to_string());
+  const bool renumbered = !failure.before.empty() && failure.before.back() != failure.before.size() - 1;
   if (renumbered)
-    text += fmt::format("#{:>9} its ranks 0 to {} are {} of those that began\n", "", fault_event.before.size() - 1,
-                        format_ranks(fault_event.before));
-  if (fault_event.cause)
-    text += fmt::format("#{:>9} {} {:.1f} ms after {}\n", "", fault_event.reformed ? "all told within" : "told",
-                        milliseconds(fault_event.told_after), describe(*fault_event.cause));
-  if (!fault_event.reformed) return text;
-  return text + fmt::format("#{:>9} re-formed in {:.1f} ms (epoch {}): {} {} on\n", "", milliseconds(fault_event.reform_time),
-                            fault_event.epoch, format_ranks(fault_event.members),
-                            fault_event.members.size() == 1 ? "goes" : "go");
+    text += fmt::format("#{:>9} its ranks 0 to {} are {} of those that began\n", "", failure.before.size() - 1,
+                        format_ranks(failure.before));
+  if (failure.cause)
+    text += fmt::format("#{:>9} {} {:.1f} ms after {}\n", "", failure.reformed ? "all notified within" : "notified",
+                        milliseconds(failure.noticed_after), describe(*failure.cause));
+  if (!failure.reformed) return text;
+  return text + fmt::format("#{:>9} re-formed in {:.1f} ms (epoch {}): {} {} on\n", "", milliseconds(failure.reform_time),
+                            failure.epoch, format_ranks(failure.members), failure.members.size() == 1 ? "goes" : "go");
 }
 
 std::string to_line(const FaultRunOutcome& outcome) {
   const auto wrong = outcome.wrong == 0 ? "0 OK" : fmt::format("{} FAILED", outcome.wrong);
   std::string text = fmt::format("# Out of bounds values : {}\n", wrong);
   if (!outcome.went_on)
-    return text + fmt::format("# gave up at the first failure, as asked, after {} operations\n", outcome.operations);
+    return text + fmt::format("# ended at the first failure, as asked, after {} operations\n", outcome.operations);
   if (outcome.left == outcome.started)
     return text + fmt::format("# all {} ranks went on; {} operations\n", outcome.started, outcome.operations);
   return text + fmt::format("# the survivors went on: {} of {} ranks; {} operations, {} of them after the last failure\n",
@@ -88,22 +88,23 @@ std::string to_json(const Stretch& stretch) {
                {"wrong", stretch.wrong}});
 }
 
-std::string to_json(const FaultNews& news, Nanos since_formed) {
-  return dump({{"kind", "fault"}, {"at_s", seconds(since_formed)}, {"fault", word_of(news.fault)}, {"rank", news.fault.rank}});
+std::string to_json(const InjectedFault& injected, Nanos since_formed) {
+  return dump(
+      {{"kind", "fault"}, {"at_s", seconds(since_formed)}, {"fault", word_of(injected.fault)}, {"rank", injected.fault.rank}});
 }
 
-std::string to_json(const FaultEvent& fault_event) {
-  nlohmann::ordered_json json{{"kind", "fault_event"},
-                              {"at_s", seconds(fault_event.at)},
-                              {"operation", fault_event.operation},
-                              {"code", name(fault_event.status.code())},
-                              {"message", fault_event.status.message()},
-                              {"before", fault_event.before}};
-  if (fault_event.cause) json["told_after_ms"] = milliseconds(fault_event.told_after);
-  if (fault_event.reformed) {
-    json["reform_ms"] = milliseconds(fault_event.reform_time);
-    json["epoch"] = fault_event.epoch;
-    json["members"] = fault_event.members;
+std::string to_json(const Failure& failure) {
+  nlohmann::ordered_json json{{"kind", "failure"},
+                              {"at_s", seconds(failure.at)},
+                              {"operation", failure.operation},
+                              {"code", name(failure.status.code())},
+                              {"message", failure.status.message()},
+                              {"before", failure.before}};
+  if (failure.cause) json["noticed_after_ms"] = milliseconds(failure.noticed_after);
+  if (failure.reformed) {
+    json["reform_ms"] = milliseconds(failure.reform_time);
+    json["epoch"] = failure.epoch;
+    json["members"] = failure.members;
   }
   return dump(json);
 }

@@ -17,14 +17,13 @@ const CommandLineText bench_text{.name = "unisono bench",
                                      "all-to-all, send-recv, barrier.",
                                  .footer = R"(Examples:
   unisono bench all-reduce -n 4                                   1 KiB to 64 MiB, on this machine
-  unisono bench all-reduce -n 2 -b 8 -e 1G -f 2 --transport tcp   as nccl-tests would
+  unisono bench all-reduce -n 2 -b 8 -e 1G -f 2 --transport tcp   sizes as nccl-tests takes them
   unisono bench all-gather broadcast -n 4 --sizes 64K,1M -d bf16
   unisono bench all-reduce --hosts a:2,b:2 -J result.json --plot result.svg
   unisono bench --compare old.json new.json --fail-above 1.05
   unisono bench all-reduce -n 4 --rate 100M --delay 5ms --loss 1%
   unisono bench all-reduce -n 4 --transport udp --loss 1% --delivery lossy:loss_budget=0.2
   unisono bench all-reduce -n 4 --kill-rank 1@2s --stop-rank 2@3s
-  unisono bench compress -n 4 --shape 4096x4096                   gradients made smaller, by several methods: has a page of its own
   torchrun --nproc-per-node 4 --no-python unisono bench all-reduce   ranks from the environment
   mpirun -np 4 unisono bench all-reduce                              likewise, Open MPI on one host
 
@@ -45,12 +44,12 @@ mpirun, and Open MPI's on several hosts, name no meeting point: --rendezvous doe
 --compare takes what -J wrote, one or several runs in each file, and compares medians. A change counts only if the middle halves of
 the times (25th to 75th percentile) do not overlap. --fail-above 1.05: exit code 1 if a row is slower by more than that, beyond its spread.
 
---rate, --loss and --delay give each rank a network of its own, with a cable to a switch that this command plays: packets of 1500
-bytes wait for the sender's cable and the receiver's, cross them at the rate, and are lost or late as asked. This takes /dev/net/tun, and
-root or user name spaces; without them it is refused. All of it is gone when the command ends.
+--rate, --loss and --delay give each rank a network of its own, with a cable to a switch that this command emulates: packets of 1500
+bytes wait for the sender's cable and the receiver's, cross them at the rate, and are lost or late as asked. This needs /dev/net/tun, and
+root or user name spaces; without them it is refused. It leaves nothing behind.
 
 --kill-rank, --stop-rank and --resume-rank (RANK@TIME, since the group formed; each may be given several times) run one collective
-of one size [1M] again and again, and go on for --row-time after the last fault. Each failure is told: after how long, with which error,
+of one size [1M] again and again, and go on for --row-time after the last fault. Each failure is reported: after how long, with which error,
 and how long the re-forming took. A stopped rank is missed when an operation's time is over [-T 5s then].
 
 Exit code: 0 if all went well, also if ranks died on request and the others went on; 1 if a value was wrong, an operation failed or a
@@ -66,9 +65,90 @@ void add_fault_options(CLI::App& app, BenchOptions& options) {
       ->type_name("RANK@TIME")
       ->allow_extra_args(false);
   app.add_option("--stop-rank", options.stop, "stop it, alive but silent")->type_name("RANK@TIME")->allow_extra_args(false);
-  app.add_option("--resume-rank", options.resume, "let a stopped one go on")->type_name("RANK@TIME")->allow_extra_args(false);
+  app.add_option("--resume-rank", options.resume, "resume a stopped rank")->type_name("RANK@TIME")->allow_extra_args(false);
   app.add_flag("--no-reform", options.no_reform, "end at the first failure instead");
   add_link_options(app, options.launch.links);
+}
+
+void add_subject_options(CLI::App& app, BenchOptions& options) {
+  set_choices(*app.add_option("collective", options.collectives, "what to measure; default all-reduce")->type_name(""),
+              collective_names());
+  auto* list = app.add_option("--collective", options.collective, "the same as an option: one or several between commas")
+                   ->type_name("LIST");
+  set_choices(*list, collective_names());
+  app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");
+  app.add_option("-e,--end", options.sizes.end, "largest size [64M]")->type_name("SIZE");
+  app.add_option("-f,--factor", options.sizes.factor, "from one size to the next [4]")->type_name("N");
+  app.add_option("-i,--step", options.sizes.step, "bytes from one size to the next, instead of -f")->type_name("SIZE");
+  app.add_option("--sizes", options.sizes.list, "these sizes instead: 1K,64K,1M")->type_name("LIST");
+  add_choice(app, options.dtype,
+             {.names = "-d,--dtype", .value = "TYPE", .meaning = "element type", .words = dtype_names(), .fallback = "f32"});
+  add_choice(app, options.op,
+             {.names = "-o,--op", .value = "OP", .meaning = "operation", .words = reduce_op_names(), .fallback = "sum"});
+  app.add_option("-r,--root", options.root, "root of rooted collectives [0]")->type_name("RANK");
+}
+
+void add_timing_options(CLI::App& app, BenchOptions& options) {
+  app.add_option("--iters", options.iterations, "timed calls per row [as many as fit in --row-time, 10 to 2000]")
+      ->type_name("N");
+  app.add_option("--row-time", options.row_time, "time per row, if --iters does not say [500ms]")->type_name("TIME");
+  app.add_option("-w,--warmup", options.warmup, "calls before the clock starts [2]")->type_name("N");
+  app.add_option("-c,--check", options.checks, "calls per row that are checked against the reference; 0: none [1]")
+      ->type_name("N");
+  auto* across =
+      app.add_option("-a,--across", options.across, "time of an iteration: 0 rank 0, 1 mean, 2 min, 3 max of the ranks [1]")
+          ->type_name("0-3");
+  set_choices(*across, {"0", "1", "2", "3"});
+  auto* blocking =
+      app.add_option("-z,--blocking", options.blocking, "1: a barrier before each timed call; 0: none [1]")->type_name("0-1");
+  set_choices(*blocking, {"0", "1"});
+}
+
+void add_call_options(CLI::App& app, BenchOptions& options) {
+  add_choice(app, options.order,
+             {.names = "--order",
+              .value = "ORDER",
+              .meaning = "of additions, strict is rank order",
+              .words = order_names(),
+              .fallback = "auto"});
+  add_choice(app, options.schedule,
+             {.names = "--schedule",
+              .value = "NAME",
+              .meaning = "which rank adds what",
+              .words = schedule_names(),
+              .fallback = "auto"});
+  app.add_option(
+         "--codec", options.codec,
+         "how elements travel: int2 to int8, f16, bf16, int8/int4:group=64, … [plain]; also measures without, to compare")
+      ->type_name("CODEC");
+  app.add_option("--delivery", options.delivery,
+                 "reliable, lossy or automatic, the last two perhaps with options, as lossy:loss_budget=0.2; needs --transport "
+                 "udp [reliable]")
+      ->type_name("DELIVERY");
+  app.add_option("--slice", options.slice, "bytes of one slice [automatic]")->type_name("SIZE");
+  app.add_option("--streams", options.streams, "TCP connections per pair of hosts [automatic]")->type_name("N");
+  app.add_option("-T,--timeout", options.timeout, "deadline of each operation [60s; with --stop-rank 5s]")->type_name("TIME");
+}
+
+void add_result_options(CLI::App& app, BenchOptions& options) {
+  app.add_option("-J,--json", options.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
+  app.add_option("--plot", options.plot, "draw time and bus bandwidth by size there, as SVG")->type_name("FILE");
+  app.add_option("--compare", options.compare, "two files that -J wrote, the old one first: compare instead of measuring")
+      ->type_name("FILE")
+      ->expected(2);
+  app.add_option("--fail-above", options.fail_above, "with --compare: exit code 1 if new / old is above this in a row [not]")
+      ->type_name("RATIO");
+  add_choice(
+      app, options.progress,
+      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+}
+
+void add_short_forms(CLI::App& app, BenchOptions& options) {
+  app.add_flag_callback(
+      "--no-check", [&options] { options.checks = 0; }, "the same as -c 0");
+  app.add_flag_callback(
+      "--no-barrier", [&options] { options.blocking = 0; }, "the same as -z 0");
+  app.add_flag("--in-place", options.only_in_place, "measure in place only, where the collective can");
 }
 
 Status set_collectives(const BenchOptions& options, BenchPlan& plan) {
@@ -78,8 +158,6 @@ Status set_collectives(const BenchOptions& options, BenchPlan& plan) {
   }
   if (names.empty()) names.emplace_back("all-reduce");
   for (const auto& name : names) {
-    if (name == "compress")
-      return Status(Code::invalid, "compress is a command of its own, and comes first: unisono bench compress -n 4");
     const auto collective = parse_collective(name);
     if (!collective.ok()) return collective.status();
     plan.collectives.push_back(*collective);
@@ -203,83 +281,18 @@ Status set_delivery(const BenchOptions& options, BenchPlan& plan) {
   call.lossy = *parsed;
   if (plan.collectives != std::vector{Collective::all_reduce}) return refuse("only all-reduce can be lossy");
   if (!options.kill.empty() || !options.stop.empty() || !options.resume.empty())
-    return refuse("faults come into reliable calls");
+    return refuse("faults can be injected into reliable calls only");
   return {};
 }
 
 }  // namespace
 
 void add_bench_options(CLI::App& app, BenchOptions& options) {
-  auto words = collective_names();
-  words.emplace_back("compress");
-  set_choices(*app.add_option("collective", options.collectives,
-                              "what to measure; default all-reduce; 'compress': see 'unisono bench compress --help'")
-                   ->type_name(""),
-              words);
-  auto* list = app.add_option("--collective", options.collective, "the same as an option: one or several between commas")
-                   ->type_name("LIST");
-  set_choices(*list, collective_names());
-  app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");
-  app.add_option("-e,--end", options.sizes.end, "largest size [64M]")->type_name("SIZE");
-  app.add_option("-f,--factor", options.sizes.factor, "from one size to the next [4]")->type_name("N");
-  app.add_option("-i,--step", options.sizes.step, "bytes from one size to the next, instead of -f")->type_name("SIZE");
-  app.add_option("--sizes", options.sizes.list, "these sizes instead: 1K,64K,1M")->type_name("LIST");
-  add_choice(app, options.dtype,
-             {.names = "-d,--dtype", .value = "TYPE", .meaning = "element type", .words = dtype_names(), .fallback = "f32"});
-  add_choice(app, options.op,
-             {.names = "-o,--op", .value = "OP", .meaning = "operation", .words = reduce_op_names(), .fallback = "sum"});
-  app.add_option("-r,--root", options.root, "root of rooted collectives [0]")->type_name("RANK");
-  app.add_option("--iters", options.iterations, "timed calls per row [as many as fit in --row-time, 10 to 2000]")
-      ->type_name("N");
-  app.add_option("--row-time", options.row_time, "time per row, if --iters does not say [500ms]")->type_name("TIME");
-  app.add_option("-w,--warmup", options.warmup, "calls before the clock starts [2]")->type_name("N");
-  app.add_option("-c,--check", options.checks, "calls per row that are checked against the reference; 0: none [1]")
-      ->type_name("N");
-  auto* across =
-      app.add_option("-a,--across", options.across, "time of an iteration: 0 rank 0, 1 mean, 2 min, 3 max of the ranks [1]")
-          ->type_name("0-3");
-  set_choices(*across, {"0", "1", "2", "3"});
-  auto* blocking =
-      app.add_option("-z,--blocking", options.blocking, "1: a barrier before each timed call; 0: none [1]")->type_name("0-1");
-  set_choices(*blocking, {"0", "1"});
-  add_choice(app, options.order,
-             {.names = "--order",
-              .value = "ORDER",
-              .meaning = "of additions, strict is rank order",
-              .words = order_names(),
-              .fallback = "auto"});
-  add_choice(app, options.schedule,
-             {.names = "--schedule",
-              .value = "NAME",
-              .meaning = "which rank adds what",
-              .words = schedule_names(),
-              .fallback = "auto"});
-  app.add_option(
-         "--codec", options.codec,
-         "how elements travel: int2 to int8, f16, bf16, int8/int4:group=64, … [plain]; also measures without, to compare")
-      ->type_name("CODEC");
-  app.add_option("--delivery", options.delivery,
-                 "reliable, lossy or automatic, the last two perhaps with options, as lossy:loss_budget=0.2; needs --transport "
-                 "udp [reliable]")
-      ->type_name("DELIVERY");
-  app.add_option("--slice", options.slice, "bytes of one slice [automatic]")->type_name("SIZE");
-  app.add_option("--streams", options.streams, "TCP connections per pair of hosts [automatic]")->type_name("N");
-  app.add_option("-T,--timeout", options.timeout, "deadline of each operation [60s; with --stop-rank 5s]")->type_name("TIME");
-  app.add_option("-J,--json", options.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
-  app.add_option("--plot", options.plot, "draw time and bus bandwidth by size there, as SVG")->type_name("FILE");
-  app.add_option("--compare", options.compare, "two files that -J wrote, the old one first: compare instead of measuring")
-      ->type_name("FILE")
-      ->expected(2);
-  app.add_option("--fail-above", options.fail_above, "with --compare: exit code 1 if new / old is above this in a row [not]")
-      ->type_name("RATIO");
-  add_choice(
-      app, options.progress,
-      {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
-  app.add_flag_callback(
-      "--no-check", [&options] { options.checks = 0; }, "the same as -c 0");
-  app.add_flag_callback(
-      "--no-barrier", [&options] { options.blocking = 0; }, "the same as -z 0");
-  app.add_flag("--in-place", options.only_in_place, "measure in place only, where the collective can");
+  add_subject_options(app, options);
+  add_timing_options(app, options);
+  add_call_options(app, options);
+  add_result_options(app, options);
+  add_short_forms(app, options);
   add_fault_options(app, options);
   add_launch_options(app, options.launch);
 }

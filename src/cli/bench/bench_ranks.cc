@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <climits>
 #include <cstdlib>
 #include <utility>
 
 #include "cli/bench/bench_table.h"
 #include "cli/common/command_line.h"
 #include "cli/common/result_writer.h"
+#include "cli/common/spawn.h"
 #include "cli/common/text.h"
 #include "cli/common/verdict.h"
 #include "cli/launch/launch_links.h"
@@ -29,7 +29,7 @@ Options join_options(const BenchRanks& ranks) {
 }
 
 // Before any thread: the rank may move into a network of its own.
-Result<std::optional<EmulatedRank>> take_emulated_rank(const BenchRanks& ranks) {
+Result<std::optional<EmulatedRank>> connect_emulated_rank(const BenchRanks& ranks) {
   if (!ranks.needs_link_emulator()) return std::optional<EmulatedRank>();
   const char* rank = std::getenv("RANK");
   const char* job = std::getenv("UNISONO_JOB");
@@ -38,37 +38,34 @@ Result<std::optional<EmulatedRank>> take_emulated_rank(const BenchRanks& ranks) 
     return Status(Code::invalid,
                   "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, "
                   "without another launcher");
-  auto rank_end = EmulatedRank::take(job, static_cast<uint32_t>(*number), ranks.limits.any());
-  if (!rank_end.ok()) return rank_end.status();
-  return std::optional<EmulatedRank>(*std::move(rank_end));
+  auto emulated_rank = EmulatedRank::connect(job, static_cast<uint32_t>(*number), ranks.limits.any());
+  if (!emulated_rank.ok()) return emulated_rank.status();
+  return std::optional<EmulatedRank>(*std::move(emulated_rank));
 }
 
 int run_rank(const BenchRanks& ranks, const RankPart& part) {
-  auto rank_end = take_emulated_rank(ranks);
-  if (!rank_end.ok() && rank_end.status().code() == Code::invalid)
-    return usage_error(ranks.name(), rank_end.status().message());
-  if (!rank_end.ok()) return bench_failed(ranks.name(), rank_end.status());
+  auto emulated_rank = connect_emulated_rank(ranks);
+  if (!emulated_rank.ok() && emulated_rank.status().code() == Code::invalid)
+    return usage_error(ranks.name, emulated_rank.status().message());
+  if (!emulated_rank.ok()) return bench_failed(ranks.name, emulated_rank.status());
   auto group = Group::join(join_options(ranks));
   if (!group.ok()) {
-    fmt::print(stderr, "{}: cannot join: {}\n", ranks.name(), group.status().to_string());
+    fmt::print(stderr, "{}: cannot join: {}\n", ranks.name, group.status().to_string());
     return 1;
   }
-  return part(*group, *rank_end);
+  return part(*group, *emulated_rank);
 }
 
-// RANK alone means a rank of `launch`, of torchrun or of somebody who set it; -n beside the variables of the others is theirs
+// RANK alone means a rank of `launch`, of torchrun or of a user who set it; -n beside the variables of the others is theirs
 // to give.
 bool is_rank_already() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
   return set("RANK") || set("OMPI_COMM_WORLD_RANK") || set("PMI_RANK") || set("SLURM_PROCID");
 }
 
-// The same command once per rank: each finds its place in the environment.
+// The same command once per rank: each finds its rank in the environment.
 int run_as_launcher(const BenchRanks& ranks, const Arguments& arguments) {
-  std::string self(PATH_MAX, '\0');
-  const auto size = ::readlink("/proc/self/exe", self.data(), self.size());
-  self.resize(size > 0 ? static_cast<size_t>(size) : 0);
-  Arguments program{self};
+  Arguments program{own_executable()};
   program.insert(program.end(), ranks.command.begin(), ranks.command.end());
   program.insert(program.end(), arguments.begin(), arguments.end());
   // The ranks write into pipes; whether a person watches is known here.
@@ -76,25 +73,23 @@ int run_as_launcher(const BenchRanks& ranks, const Arguments& arguments) {
   auto launch = ranks.launch;
   launch.no_prefix = true;
   if (ranks.limits.any()) {
-    if (auto chosen = choose_private_network(launch); !chosen.ok()) return bench_failed(ranks.name(), chosen);
+    if (auto chosen = choose_private_network(launch); !chosen.ok()) return bench_failed(ranks.name, chosen);
   }
   launch.keep_going = !ranks.faults.empty();
   auto job = make_job(launch, std::move(program));
-  if (!job.ok()) return usage_error(ranks.name(), job.status().message());
+  if (!job.ok()) return usage_error(ranks.name, job.status().message());
   if (!ranks.needs_link_emulator()) return run_job(*job);
   const auto world_size = job->placements.back().first_rank + job->placements.back().rank_count;
   auto faults = arrange_faults(ranks.faults, world_size);
-  if (!faults.ok()) return usage_error(ranks.name(), faults.status().message());
+  if (!faults.ok()) return usage_error(ranks.name, faults.status().message());
   job->forgiven = victims_of(*faults);
-  const auto stage =
-      LinkEmulator::set({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
-  if (!stage.ok()) return bench_failed(ranks.name(), stage.status());
+  const auto emulator =
+      LinkEmulator::start({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
+  if (!emulator.ok()) return bench_failed(ranks.name, emulator.status());
   return run_job(*job);
 }
 
 }  // namespace
-
-std::string BenchRanks::name() const { return fmt::format("unisono {}", fmt::join(command, " ")); }
 
 int bench_failed(const std::string& name, const Status& status) {
   fmt::print(stderr, "{}: {}\n", name, status.to_string());
@@ -124,17 +119,17 @@ int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const R
   const bool is_rank = std::getenv("RANK") != nullptr;
   const auto& count = ranks.launch.count;
   if (is_rank && !count.empty() && world != nullptr && count != world)
-    return usage_error(ranks.name(), fmt::format("-n {} contradicts WORLD_SIZE={} of the environment", count, world));
-  if (auto status = check_outputs(ranks, is_rank); !status.ok()) return usage_error(ranks.name(), status.message());
+    return usage_error(ranks.name, fmt::format("-n {} contradicts WORLD_SIZE={} of the environment", count, world));
+  if (auto status = check_outputs(ranks, is_rank); !status.ok()) return usage_error(ranks.name, status.message());
   if (ranks.asked() && !is_rank) return run_as_launcher(ranks, arguments);
   if (!is_rank_already())
-    return usage_error(ranks.name(), "how many ranks? Give -n 4, or start it with a launcher that sets RANK");
+    return usage_error(ranks.name, "how many ranks? Give -n 4, or start it with a launcher that sets RANK");
   return run_rank(ranks, part);
 }
 
-Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& rank_end, Sink& sink) {
+Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& emulated_rank, Sink& sink) {
   if (!limits.any() || !sink.is_open()) return {};
-  auto tally = rank_end->tally();
+  auto tally = emulated_rank->tally();
   if (!tally.ok()) return tally.status();
   sink.table(table_links(*tally));
   sink.json(json_links(*tally));

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/common/commands.h"
+#include "cli/common/command_line.h"
 #include "cli/launch/injected_faults.h"
 #include "cli/launch/launch.h"
 #include "cli/launch/link_emulator.h"
@@ -20,7 +20,8 @@ namespace unisono::cli {
 class Sink;
 
 struct BenchRanks {
-  Arguments command;  // its words behind the tool's name: each rank is started with them
+  std::string name;   // "unisono bench"
+  Arguments command;  // the words behind the tool's name: each rank is started with them
   LaunchOptions launch;
   LinkLimits limits;
   std::vector<Fault> faults;  // as typed
@@ -29,11 +30,10 @@ struct BenchRanks {
   std::vector<std::pair<std::string, std::string>> outputs = {};  // option and path of each file that rank 0 writes
   bool needs_link_emulator() const { return limits.any() || !faults.empty(); }
   bool asked() const { return !launch.count.empty() || !launch.hosts.empty(); }
-  std::string name() const;  // "unisono bench"
 };
 
 // One rank's part; the exit code of its process.
-using RankPart = std::function<int(Group& group, std::optional<EmulatedRank>& rank_end)>;
+using RankPart = std::function<int(Group& group, std::optional<EmulatedRank>& emulated_rank)>;
 
 // As the launcher starts the ranks with the command and its arguments, as a rank joins and plays its part. The exit code.
 int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const RankPart& part);
@@ -43,9 +43,9 @@ int bench_failed(const std::string& name, const Status& status);
 int bench_failed(const std::string& name, const Group& group, const std::string& what, const Status& status);
 
 // What the links between private networks did, where there are any and this rank writes.
-Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& rank_end, Sink& sink);
+Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& emulated_rank, Sink& sink);
 
-// Writes what is left, and waits for the others: nobody leaves while others still talk. The exit code.
+// Writes what is left, and waits for the others: no rank leaves while others still communicate. The exit code.
 int leave_bench(const std::string& name, Group& group, Sink& sink);
 
 }  // namespace unisono::cli

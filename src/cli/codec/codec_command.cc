@@ -42,8 +42,8 @@ CODEC is what Unisono's API reads: plain, f16, bf16, int2 to int8, auto (int8), 
 its steps differ (int8/int4), the reduce step's is taken. --group, --metadata and --spikes override what it says. f16 and
 bf16 are for f32 elements; those of 16 bits travel as they are.
 
-decode reads from the messages how they were made, and refuses files that are damaged, cut off or none of ours. They carry no checksum: what
-no reader can tell, such as another code for an element, passes. Elements that were sent plain, as f16 or bf16 have no headers: decode
+decode reads from the messages how they were made, and refuses files that are damaged, cut off or of another format. They carry no checksum:
+a changed code of an element is not noticed. Elements that were sent plain, as f16 or bf16 have no headers: decode
 them with that -c. Any other -c is compared with what the messages say.
 
 SNR = 10 log10(sum x^2 / sum (x - x')^2), over the elements that are finite before and after; a NaN makes its whole group NaN. bits an
@@ -188,11 +188,11 @@ struct Run {
   const Task& task;
   ByteSource source;
   ByteSink numbers;              // standard output, for JSON and the table
-  std::optional<ByteSink> sink;  // of elements or messages; none: nobody wants them
+  std::optional<ByteSink> sink;  // of elements or messages; none: no output is wanted
   Progress progress;
 };
 
-// As every program whose reader has gone: quietly.
+// Ends without a message, as programs do whose reader has gone.
 int not_written(const ByteSink& sink, const Status& status) {
   return sink.has_lost_its_reader() ? 128 + SIGPIPE : failed(codec_text, status);
 }
@@ -314,7 +314,7 @@ int run_compare(Run& run) {
   return drawn.ok() ? 0 : failed(codec_text, drawn);
 }
 
-// Where elements or messages go; nothing if nobody wants them.
+// Where elements or messages go; nothing if no output is wanted.
 Result<std::optional<ByteSink>> sink_of(const Task& task, const ByteSource& source) {
   const bool asked = !task.output.empty();
   if (task.action == Action::compare || (task.json && !asked)) return std::optional<ByteSink>();

@@ -2,7 +2,7 @@
 // (docs/reference/wire_format.md, "Files").
 //
 // Quantised messages say themselves how they were made and how long they are, and the last one is shorter than the others, so a
-// reader needs to be told nothing and misses nothing. Plain, f16 and bf16 elements have no headers: such a file is its
+// reader needs no further information, and notices a cut. Plain, f16 and bf16 elements have no headers: such a file is its
 // elements.
 #pragma once
 
@@ -38,7 +38,7 @@ class MessageReader {
   MessageReader(ByteSource& source, std::optional<WireCodec> raw, DType dtype, bool poison);
 
   // The next message's elements, at most file_message_elements, and their number; 0 at the end. corrupt: the file is damaged,
-  // cut off or none of ours; the place and the reason.
+  // cut off or of another format; the position and the reason.
   Result<size_t> next(std::span<std::byte> elements, kernels::BlockCounts& counts);
   // Of a file without messages, too: its end mark has one. Known after the first next().
   const WireCodec& codec() const { return codec_; }

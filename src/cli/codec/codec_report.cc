@@ -251,10 +251,10 @@ std::string table_of(const CodecComparison& comparison) {
         "after\n",
         counted(first.errors().nonfinite, "element"));
   }
-  bool quantised_told = false;  // how many are too large follows from the type of the scales alone
+  bool quantised_reported = false;  // how many are too large follows from the type of the scales alone
   for (const auto& trial : comparison.trials) {
-    if (trial.counts().saturated == 0 || (trial.codec().quantizes() && quantised_told)) continue;
-    quantised_told = trial.codec().quantizes();
+    if (trial.counts().saturated == 0 || (trial.codec().quantizes() && quantised_reported)) continue;
+    quantised_reported = trial.codec().quantizes();
     const auto what = trial.codec().quantizes() ? fmt::format("scales in {}", types[static_cast<int>(block.metadata)])
                                                 : canonical_text(trial.codec());
     text +=

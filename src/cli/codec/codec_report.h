@@ -1,4 +1,4 @@
-// What `unisono codec` tells people and programs: a summary, a table, a picture, JSON. Pure.
+// The output of `unisono codec`: a summary, a table, a picture, JSON. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Bytes in and out of a command: a file, a pipe, or standard input and output. Blocking; errors name the stream, the place and
-// the reason.
+// Bytes in and out of a command: a file, a pipe, or standard input and output. Blocking; errors name the stream, the position
+// and the reason.
 //
 // SIGPIPE must be ignored, so that a reader that has gone is an error of write() and not the end of the process.
 #pragma once
@@ -46,7 +46,7 @@ class ByteSink {
   bool has_lost_its_reader() const { return is_broken_; }  // as for head(1): no error that anybody wants to read about
   Status write(std::span<const std::byte> bytes);
   Status write(const std::string& text) { return write(std::as_bytes(std::span(text))); }
-  // What a file system tells only now.
+  // Errors that a file system reports only on close.
   Status close();
 
  private:

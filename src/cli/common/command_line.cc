@@ -58,7 +58,7 @@ void add_choice(CLI::App& app, std::string& target, const Choice& choice) {
 
 CommandSyntax syntax_of(const CommandLineText& text, CLI::App& app) {
   return {.name = text.name.substr(text.name.find(' ') + 1),
-          .summary = {},  // the table of commands knows it
+          .summary = {},  // the tool's table has it
           .usage = text.usage,
           .description = text.description,
           .footer = text.footer,

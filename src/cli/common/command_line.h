@@ -1,4 +1,4 @@
-// How every command reads its options: one look for help pages, and errors that say what was probably meant.
+// How every command reads its options: help pages look alike, and errors say what was probably meant.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -15,6 +15,8 @@
 #include "unisono/status.h"
 
 namespace unisono::cli {
+
+using Arguments = std::vector<std::string>;
 
 struct CommandLineText {
   std::string name;   // "unisono launch"
@@ -48,7 +50,7 @@ CommandSyntax syntax_of(const CommandLineText& text, void (*add)(CLI::App&, Opti
 }
 
 // The exit code if the process should end now (help was asked for, or the words are wrong), else nothing.
-std::optional<int> parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
+std::optional<int> parse_arguments(CLI::App& app, const Arguments& arguments);
 
 // Prints the message and where help is; gives the exit code for wrong usage.
 int usage_error(const std::string& command, std::string_view message);

@@ -1,8 +1,8 @@
 // A free TCP port, taken for a job before the job's rank 0 listens on it.
 //
-// The socket is bound but does not listen, and has SO_REUSEADDR. While it lives, the kernel gives the port to nobody who asks
-// for "any port" (for listening or as the near end of a connection), so two jobs that start at once cannot get the same one; a
-// process that names the port and sets SO_REUSEADDR, as rendezvous servers do (ours, torch's TCPStore), can bind it and
+// The socket is bound but does not listen, and has SO_REUSEADDR. While it lives, the kernel gives the port to no process that
+// asks for "any port" (for listening or as the near end of a connection), so two jobs that start at once cannot get the same
+// one; a process that names the port and sets SO_REUSEADDR, as rendezvous servers do (ours, torch's TCPStore), can bind it and
 // listen. Rejected: bind, close and hope (two jobs can meet at one port), and a server inside the launcher (programs that
 // bring their own server to MASTER_PORT would find it taken).
 #pragma once

@@ -18,7 +18,7 @@ Status invalid(std::string message);
 // The first that is not ok; ok if all are.
 Status first_wrong(std::initializer_list<Status> all);
 
-// The place of the word among those known; where it is none of them, the message says which one may be meant.
+// The index of the word among those known; for an unknown word the message says which one may be meant.
 Result<size_t> parse_word(std::string_view option, const std::string& typed, const std::vector<std::string>& known);
 Status check_word(std::string_view option, const std::string& typed, const std::vector<std::string>& known);
 // As progress_names() in cli/common/progress.h has them.

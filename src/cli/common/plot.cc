@@ -40,7 +40,8 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // To whole ticks, whose distance is the result; an empty or single-valued range becomes one that can be drawn.
+  // Extends the range to whole ticks; the distance of two ticks is the result; an empty or single-valued range becomes one that
+  // can be drawn.
   double widen(Axis axis) {
     if (!(low <= high)) low = 0, high = 1;
     if (low == high) low -= 0.5, high += 0.5;

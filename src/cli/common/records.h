@@ -1,8 +1,9 @@
-// What the launcher and its agents say to each other: records over a byte stream (a socket pair, or the pipes of ssh).
+// The messages between the launcher and its agents: records over a byte stream (a socket pair, or the pipes of ssh).
 //
-// An agent supervises the ranks of one host (cli/launch/agent.h). It greets with agent_greeting, so that what a login shell
-// prints before it can be told apart, then sends hello; the launcher answers with start, later with signals. Each record is {u8
-// kind, u32 rank, u32 payload bytes, payload}, little-endian. Both ends are the same version: hello says which.
+// An agent supervises the ranks of one host (cli/launch/agent.h). It greets with agent_greeting, so that the
+// launcher can skip what a login shell prints before it, then sends hello; the launcher answers with start, later with signals.
+// Each record is {u8 kind, u32 rank, u32 payload bytes, payload}, little-endian. Both ends are the same version: hello says
+// which.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 
@@ -189,6 +190,13 @@ std::vector<std::string> environment_with(const std::vector<std::string>& change
     all.push_back(change);
   }
   return all;
+}
+
+std::string own_executable() {
+  std::string path(PATH_MAX, '\0');
+  const auto size = ::readlink("/proc/self/exe", path.data(), path.size());
+  path.resize(size > 0 ? static_cast<size_t>(size) : 0);
+  return path;
 }
 
 }  // namespace unisono::cli

@@ -38,6 +38,9 @@ Spawned spawn(const SpawnOptions& options);
 // The shell's codes for a program that did not start: 127 not found, 126 found but not startable.
 int exit_code_of_start_error(int error);
 
+// The path of this program; empty if /proc does not say.
+std::string own_executable();
+
 // The current environment as NAME=value, with later settings in `changes` replacing earlier ones.
 std::vector<std::string> environment_with(const std::vector<std::string>& changes);
 

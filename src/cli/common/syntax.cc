@@ -7,7 +7,7 @@
 namespace unisono::cli {
 namespace {
 
-// CLI::Option has no place for values without checking them too, and our own parsers give better errors than CLI::IsMember: a
+// CLI::Option cannot list values without checking them, and our own parsers give better errors than CLI::IsMember: a
 // validator that accepts everything carries them as its name.
 constexpr std::string_view choices_mark = "choices ";
 

@@ -1,12 +1,9 @@
-// What completion and the manual page are made from, and that no text breaks them.
+// What completion and the manual page are made from.
 #include "cli/common/syntax.h"
 
 #include <gtest/gtest.h>
 
 #include "cli/common/command_line.h"
-#include "cli/common/commands.h"
-#include "cli/completion.h"
-#include "cli/manual.h"
 
 namespace unisono::cli {
 namespace {
@@ -51,65 +48,6 @@ TEST(Syntax, choices_do_not_check_values_so_that_other_spellings_pass) {
   add(*app, values);
   EXPECT_EQ(parse_arguments(*app, {"three", "--shape", "ROUND"}), std::nullopt);
   EXPECT_EQ(values.shape, "ROUND");
-}
-
-TEST(Syntax, every_command_for_people_has_one_and_the_agent_none) {
-  std::vector<std::string> names;
-  for (const auto& command : command_syntaxes()) {
-    names.push_back(command.name);
-    EXPECT_FALSE(command.summary.empty() || command.usage.empty() || command.options.empty()) << command.name;
-    EXPECT_EQ(command.runs_program, command.name == "launch");
-  }
-  EXPECT_EQ(names, (std::vector<std::string>{"launch",
-                                             "bench",
-                                             "bench compress",
-                                             "tune",
-                                             "doctor",
-                                             "top",
-                                             "explain",
-                                             "trace",
-                                             "metrics",
-                                             "simulate",
-                                             "simulate arc",
-                                             "simulate averaging",
-                                             "simulate loss",
-                                             "simulate elastic",
-                                             "simulate churn-trace",
-                                             "drop-compute",
-                                             "drop-compute plan",
-                                             "drop-compute search",
-                                             "drop-compute simulate",
-                                             "codec",
-                                             "rendezvous",
-                                             "completion",
-                                             "man"}));
-}
-
-CommandSyntax nasty() {
-  CommandSyntax command{.name = "try",
-                        .summary = "it's [odd]: \\really",
-                        .usage = ".usage",
-                        .description = "'quoted\n.dotted\n  .kept \\ line   meaning",
-                        .footer = "-dashes ^ ~ `",
-                        .options = {}};
-  command.options.push_back({.names = {"--odd"}, .value = "A:B", .meaning = "it's [odd]: \\really", .choices = {}});
-  return command;
-}
-
-TEST(Manual, no_letter_of_a_text_is_taken_for_roff) {
-  const auto page = manual_page(std::vector{nasty()});
-  EXPECT_NE(page.find("\n\\(aqquoted\n\\&.dotted\n"), std::string::npos) << page;
-  EXPECT_NE(page.find("\n.RS 2\n.PD 0\n.TP 4\n\\&.kept \\e line\nmeaning\n.PD\n.RE\n"), std::string::npos) << page;
-  EXPECT_NE(page.find("\\-dashes \\(ha \\(ti \\(ga"), std::string::npos) << page;
-}
-
-TEST(Completion, quotes_brackets_and_colons_of_a_text_stay_text) {
-  const std::vector commands{nasty()};
-  EXPECT_NE(zsh_completion(commands).find(R"('(--odd)--odd=[it'\''s \[odd\]: \\really]:A\:B: ')"), std::string::npos)
-      << zsh_completion(commands);
-  EXPECT_NE(zsh_completion(commands).find(R"('try:it'\''s [odd]\: \\really')"), std::string::npos) << zsh_completion(commands);
-  EXPECT_NE(fish_completion(commands).find(R"(-l odd -x -d 'it\'s [odd]: \\really')"), std::string::npos)
-      << fish_completion(commands);
 }
 
 }  // namespace

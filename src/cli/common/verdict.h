@@ -22,7 +22,7 @@ class Verdict {
   // How this rank ends is no failure of the job.
   void forgive(uint32_t rank);
   void started(uint32_t rank, uint32_t pid);
-  // asked: the launcher had told the ranks to end, or passed on a request to.
+  // asked: the launcher had asked the ranks to end, or passed on a request to.
   void ended(uint32_t rank, const Ended& ended, bool asked);
   void refused(uint32_t rank, const Refused& refused);
   // Its agent is gone; what became of the rank is not known. No effect on a rank that has ended.

@@ -2,12 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 
 #include "cli/common/command_line.h"
 #include "cli/common/commands.h"
+#include "cli/common/spawn.h"
 #include "cli/common/text.h"
 #include "cli/common/verdict.h"
 #include "cli/common/version.h"
@@ -24,7 +24,7 @@ namespace {
 const CommandLineText doctor_text{
     .name = "unisono doctor",
     .usage = "unisono doctor [-n COUNT] [OPTIONS]",
-    .description = "Examines this machine, and every pair of ranks of a group, and says what is wrong and what mends it.",
+    .description = "Examines this machine, and every pair of ranks of a group; says what is wrong and how to mend it.",
     .footer = R"(Examples:
   unisono doctor                              this machine alone
   unisono doctor -n 4                         four ranks on this machine, pair by pair
@@ -32,10 +32,10 @@ const CommandLineText doctor_text{
   srun unisono doctor --timeout 60s           ranks from the environment (torchrun, Slurm, Open MPI, unisono launch)
 
 It looks at limits, shared memory, cores, names and interfaces, dials every address of every rank in both directions, and
-measures round trip, bandwidth, long frames and clocks. It needs no group to form: what fails is what it reports. A rank
-that cannot get to rank 0 says so itself.
+measures round trip, bandwidth, long frames and clocks. It works where no group can form, and reports what fails. A rank
+that cannot reach rank 0 prints a report of its own.
 
-Exit code: 0 without errors (warnings and hints are not), 1 with errors, 2 for a wrong command line.)"};
+Exit code: 0 if there are no errors (warnings and hints do not count), 1 if there are, 2 for a wrong command line.)"};
 
 struct DoctorOptions {
   std::string timeout = "15s";
@@ -104,12 +104,9 @@ int examine(const DoctorOptions& options, const ResolvedOptions& resolved, Nanos
   return report(options, cluster);
 }
 
-// The same command once per rank; one that fails does not end the others, who have something to say about it.
+// The same command once per rank; one that fails does not end the others, which can report about it.
 int run_as_launcher(const DoctorOptions& options, const Arguments& arguments) {
-  std::string self(PATH_MAX, '\0');
-  const auto size = ::readlink("/proc/self/exe", self.data(), self.size());
-  self.resize(size > 0 ? static_cast<size_t>(size) : 0);
-  Arguments program{self, "doctor"};
+  Arguments program{own_executable(), "doctor"};
   program.insert(program.end(), arguments.begin(), arguments.end());
   auto launch = options.launch;
   launch.no_prefix = true;
@@ -133,10 +130,10 @@ Result<ResolvedOptions> resolve(const DoctorOptions& options) {
 }
 
 void add_doctor_options(CLI::App& app, DoctorOptions& options) {
-  app.add_option("--timeout", options.timeout, "how long the ranks wait for each other to come [15s]")->type_name("TIME");
+  app.add_option("--timeout", options.timeout, "how long the ranks wait for each other [15s]")->type_name("TIME");
   app.add_option("--json", options.json, "write all facts and findings there, as JSON; - writes them instead of the text")
       ->type_name("FILE");
-  app.add_flag("--verbose", options.verbose, "show every address, and what came of dialling it");
+  app.add_flag("--verbose", options.verbose, "show every address, and the outcome of dialling it");
   add_launch_options(app, options.launch);
 }
 

@@ -97,10 +97,10 @@ Dialled dial_one(const ResolvedOptions& options, const SocketAddress* address, N
   return std::move(all.front());
 }
 
-// False if who answers there is plainly not rank 0 of a doctor.
+// False if the process that answers there is clearly not rank 0 of a doctor.
 bool greet_rank_0(Dialled& dialled, const std::string& hello) {
   auto status = dialled.stream.send_line(hello, monotonic_now() + line_patience);
-  // Rank 0 answers when it has gathered all. Who is not rank 0 of a doctor mostly hangs up at once: a short look.
+  // Rank 0 answers when it has gathered all. Other servers mostly close the connection at once: a short look.
   pollfd ready{dialled.stream.get(), POLLIN, 0};
   if (status.ok() && ::poll(&ready, 1, 300) == 1) {
     char byte = 0;

@@ -1,8 +1,8 @@
-// How the ranks of the doctor come together at the rendezvous address: rank 0 listens, the others dial and say who they are.
+// How the ranks of the doctor meet at the rendezvous address: rank 0 listens, the others dial and say which rank they are.
 //
 // Not the rendezvous of Group::join, on purpose: that one gives either a whole roster or an error, and the doctor has to go
-// on with whoever is there. It is the same address, the same way of listening and the same resolver, so that what is in the
-// way of a group is in the way here, too. Lines of JSON; `doctor_protocol` in the first one.
+// on with the ranks that have come. It is the same address, the same way of listening and the same resolver, so that whatever
+// prevents a group is met here, too. Lines of JSON; `doctor_protocol` in the first one.
 #pragma once
 
 #include <map>
@@ -23,8 +23,8 @@ struct Inbound {
   RankFacts facts;
 };
 
-// Rank 0: waits until all others have come, or the deadline. Who does not belong is told so and counted in cluster.turned_away.
-// Fills in cluster.ranks (`own` first). unavailable: cannot listen; the message says why.
+// Rank 0: waits until all others have come, or the deadline. A process that does not belong is refused, and counted in
+// cluster.turned_away. Fills in cluster.ranks (`own` first). unavailable: cannot listen; the message says why.
 Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline,
                                            ClusterFacts& cluster);
 

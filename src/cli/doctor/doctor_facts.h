@@ -1,10 +1,10 @@
 // What `unisono doctor` measures: plain values, which travel between the ranks as JSON and from which the findings are made.
 //
 // The doctor in one picture. Every rank opens a probe port (doctor_probe.h), reads its machine (doctor_machine.h) and goes
-// to the rendezvous address, where rank 0 listens (doctor_exchange.h). It does not join a group: rank 0 waits for those who
-// come, goes on with them when the time is up, and all that is said later goes over these connections, so that results
-// arrive although the links between ranks fail. Then (doctor_rounds.h):
-//   1. rank 0 tells each who is there; each dials every address of every other one and says what came of it  -> Reach
+// to the rendezvous address, where rank 0 listens (doctor_exchange.h). It does not join a group: rank 0 waits for the
+// others, and goes on with those that have come when the time is up. All later messages use these connections, so that
+// results arrive although links between ranks fail. Then (doctor_rounds.h):
+//   1. rank 0 sends the list of ranks; each dials every address of every other one and reports the outcome  -> Reach
 //   2. pair after pair, so that no probe disturbs another: round trip, large frames, bandwidth, clock         -> Measured
 //   3. pairs of one host try to share memory as the transport does                                           -> Shared
 // A rank that does not get to rank 0 has RendezvousTrouble instead and reports by itself. From ClusterFacts alone come the
@@ -28,15 +28,15 @@ inline constexpr uint64_t unlimited = UINT64_MAX;  // of a limit of the system
 struct InterfaceFacts {
   std::string name;
   bool up = false;
-  bool carrier = false;  // a cable, and somebody at its other end
+  bool carrier = false;  // a cable, and a device at its other end
   uint32_t mtu = 0;
 };
 
-// One address of this host, in the order in which peers are told to try them.
+// One address of this host, in the order in which peers try them.
 struct Offer {
   std::string address;  // "10.0.0.1", "fe80::1%eth0"
   std::string interface;
-  std::string kind;     // why it stands at its place: "global", "link-local", "virtual", "loopback"
+  std::string kind;     // why it has this position: "global", "link-local", "virtual", "loopback"
   bool offered = true;  // false: --interface rules it out; it is tried only to know whether it would have worked
 };
 
@@ -136,7 +136,7 @@ struct ClusterFacts {
   double waited_seconds = 0;   // for the ranks to come
   uint32_t pairs_skipped = 0;  // not measured, for want of time
   std::vector<RankFacts> ranks;
-  std::vector<std::string> turned_away;  // who came and did not belong: "a second rank 1 (host b, pid 7)"
+  std::vector<std::string> turned_away;  // processes that came and did not belong: "a second rank 1 (host b, pid 7)"
   std::vector<uint32_t> silent;          // ranks that came and then stopped answering
   std::vector<Reach> reaches;
   std::vector<Measured> measured;

@@ -1,4 +1,4 @@
-// The findings about pairs of ranks: who reaches whom at which address, and how well.
+// The findings about pairs of ranks: which reaches which at which address, and how well.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -169,7 +169,7 @@ void find_dead_addresses(const ClusterFacts& cluster, std::vector<Finding>& find
     }
   }
   for (const auto& [key, fate] : fates) {
-    // Every interface has a link-local address, and few are routed to: no news where another one works before it.
+    // Every interface has a link-local address, and few are routed to: no finding where an earlier address works.
     if (fate.reached || fate.seen.empty() || (!fate.first && fate.link_local)) continue;
     findings.push_back(
         {fate.first ? Severity::warning : Severity::hint, "dead_address",

@@ -49,7 +49,7 @@ Result<ByteStream> open_stream(const RankFacts& other, const DialRequest& dial) 
 Status ask(ByteStream& stream, ProbeRequest request, Nanos deadline) { return stream.send(object_bytes(request), deadline); }
 
 struct Echo {
-  int64_t sent_ns = 0, heard_ns = 0;  // CLOCK_REALTIME
+  int64_t sent_ns = 0, received_ns = 0;  // CLOCK_REALTIME
   Nanos took = 0;
   Stamp stamp;
 };
@@ -64,7 +64,7 @@ Result<Echo> echo(ByteStream& stream, uint32_t bytes, Nanos deadline) {
   if (status.ok()) status = stream.receive(object_bytes(result.stamp), deadline);
   if (!status.ok()) return status;
   result.took = monotonic_now() - began;
-  result.heard_ns = realtime_ns();
+  result.received_ns = realtime_ns();
   return result;
 }
 
@@ -81,7 +81,7 @@ Status measure_round_trip(ByteStream& stream, Measured& measured) {
     best = one->took;
     // NTP's estimate (RFC 5905, section 8), from the exchange that had the least to wait for.
     measured.clock_ahead_us =
-        static_cast<double>((one->stamp.heard_ns - one->sent_ns) + (one->stamp.said_ns - one->heard_ns)) / 2000.0;
+        static_cast<double>((one->stamp.received_ns - one->sent_ns) + (one->stamp.answered_ns - one->received_ns)) / 2000.0;
   }
   std::nth_element(times.begin(), times.begin() + static_cast<ptrdiff_t>(times.size() / 2), times.end());
   measured.round_trip_us = static_cast<double>(times[times.size() / 2]) / 1000.0;

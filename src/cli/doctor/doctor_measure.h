@@ -8,8 +8,8 @@
 
 namespace unisono::cli {
 
-// Shows the key of the rank that is meant. Someone else who answers makes the outcome `unauthenticated peer`, and the stream is
-// closed.
+// Shows the key of the rank that is meant. If another process answers, that makes the outcome `unauthenticated peer`, and the
+// stream is closed.
 void greet(Dialled& dialled, const RankFacts& other, Nanos deadline);
 
 Measured measure_pair(uint32_t from, const RankFacts& other, const DialRequest& dial);

@@ -186,7 +186,7 @@ Shared Prober::share(uint32_t with) {
     shared.error = status.message();
     return shared;
   }
-  // One millisecond at most between two looks: the transport has things to do that no descriptor tells of.
+  // One millisecond at most between two looks: the transport has work that no descriptor signals.
   for (auto now = began; now < began + share_patience + second / 10; now = monotonic_now()) {
     (void)memory_->poll(now, watch);
     if (memory_->state(with) == LinkState::up) return shared;

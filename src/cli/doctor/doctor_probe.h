@@ -1,4 +1,4 @@
-// One rank's part of the doctor: what it is (facts), and the probes that it makes of the others when told to.
+// One rank's part of the doctor: its facts, and the probes of other ranks that rank 0 orders.
 //
 // Every probe has a deadline of its own and ends with a value, whatever the network does. One probe runs at a time; the
 // answers to other ranks' probes are given meanwhile by the Responder's threads.
@@ -26,7 +26,7 @@ class Prober {
   static Result<std::unique_ptr<Prober>> make(const ResolvedOptions& options);
 
   const RankFacts& facts() const { return facts_; }
-  // Who is there, and the key under which they share memory.
+  // The ranks that take part, and the key under which they share memory.
   void set_ranks(std::vector<RankFacts> ranks, const JobKey& key);
 
   // Dials every address of every other rank.

@@ -138,7 +138,7 @@ bool Responder::answer(ByteStream& stream, const ProbeRequest& request) const {
     case ProbeRequest::Kind::echo: {
       if (!stream.receive(payload, deadline).ok()) return false;
       Stamp stamp;
-      stamp.heard_ns = stamp.said_ns = realtime_ns();
+      stamp.received_ns = stamp.answered_ns = realtime_ns();
       return stream.send(object_bytes(stamp), deadline).ok();
     }
     case ProbeRequest::Kind::burst: return stream.send(payload, deadline).ok();

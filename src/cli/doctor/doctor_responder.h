@@ -42,8 +42,8 @@ struct ProbeRequest {
   uint32_t reserved = 0;
 };
 struct Stamp {
-  int64_t heard_ns = 0;  // CLOCK_REALTIME of the responder
-  int64_t said_ns = 0;
+  int64_t received_ns = 0;  // CLOCK_REALTIME of the responder
+  int64_t answered_ns = 0;
 };
 struct Count {
   uint64_t bytes = 0;

@@ -29,7 +29,7 @@ class Leader {
       : prober_(prober), cluster_(cluster), inbound_(std::move(inbound)) {}
 
   void run() {
-    if (!tell_who_is_there()) return;
+    if (!send_ranks()) return;
     reach();
     measure();
     share();
@@ -38,7 +38,7 @@ class Leader {
   }
 
  private:
-  bool tell_who_is_there() {
+  bool send_ranks() {
     const auto text = prober_.facts().key.substr(0, sizeof(JobKey));
     const auto pairs = cluster_.ranks.size() * cluster_.ranks.size();
     prober_.set_ranks(cluster_.ranks, key_from(text));
@@ -63,7 +63,7 @@ class Leader {
   }
   bool is_there(uint32_t rank) const { return rank == 0 || inbound_.contains(rank); }
 
-  bool tell(uint32_t rank, const nlohmann::json& order) {
+  bool send(uint32_t rank, const nlohmann::json& order) {
     if (inbound_.at(rank).stream.send_line(order.dump(), monotonic_now() + send_patience).ok()) return true;
     silence(rank);
     drop_silent();
@@ -72,7 +72,7 @@ class Leader {
 
   // What the rank answers under this name; a rank that answers nothing, or something else, is not asked again.
   template <typename T>
-  bool hear(uint32_t rank, const char* name, Nanos deadline, T& value) {
+  bool receive(uint32_t rank, const char* name, Nanos deadline, T& value) {
     auto line = inbound_.at(rank).stream.receive_line(deadline);
     try {
       if (line.ok()) {
@@ -92,7 +92,7 @@ class Leader {
     const auto deadline = monotonic_now() + prober_.reach_patience();
     for (const auto& rank : cluster_.ranks) {
       std::vector<Reach> reaches;
-      if (rank.rank == 0 || !is_there(rank.rank) || !hear(rank.rank, "reaches", deadline, reaches)) continue;
+      if (rank.rank == 0 || !is_there(rank.rank) || !receive(rank.rank, "reaches", deadline, reaches)) continue;
       for (auto& reach : reaches) cluster_.reaches.push_back(std::move(reach));
     }
   }
@@ -103,7 +103,7 @@ class Leader {
     if (from == 0) return prober_.measure(*reach);
     Measured measured;
     const auto deadline = monotonic_now() + Prober::measure_patience;
-    if (!tell(from, {{"kind", "measure"}, {"reach", *reach}}) || !hear(from, "measured", deadline, measured))
+    if (!send(from, {{"kind", "measure"}, {"reach", *reach}}) || !receive(from, "measured", deadline, measured))
       return std::nullopt;
     measured.from = from;
     measured.to = to;
@@ -139,13 +139,13 @@ class Leader {
 
   void share_pair(uint32_t a, uint32_t b) {
     const auto deadline = monotonic_now() + Prober::share_patience + 2 * second;
-    if (!tell(b, {{"kind", "share"}, {"with", a}})) return;
-    if (a != 0 && !tell(a, {{"kind", "share"}, {"with", b}})) return;
+    if (!send(b, {{"kind", "share"}, {"with", a}})) return;
+    if (a != 0 && !send(a, {{"kind", "share"}, {"with", b}})) return;
     Shared shared{.from = a, .to = b, .error = {}};
     std::string there;
     if (a == 0) shared.error = prober_.share(b).error;
-    else if (!hear(a, "shared", deadline, shared.error)) return;
-    if (!hear(b, "shared", deadline, there)) return;
+    else if (!receive(a, "shared", deadline, shared.error)) return;
+    if (!receive(b, "shared", deadline, there)) return;
     if (shared.error.empty()) shared.error = there;
     cluster_.shared.push_back(std::move(shared));
   }
@@ -196,13 +196,13 @@ std::optional<RendezvousTrouble> follow(const Examination& examination, Prober& 
   trouble.tries.clear();
   // Rank 0 may have begun to wait later, and waits as long.
   auto patience = 2 * examination.patience + send_patience;
-  for (bool heard = false;; heard = true) {
+  for (bool received = false;; received = true) {
     auto line = stream.receive_line(monotonic_now() + patience);
     trouble.seconds = static_cast<double>(monotonic_now() - began) / second;
     trouble.broken_off = true;
     if (!line.ok()) {
       trouble.said = line.status().message();
-      if (!heard) trouble.said += "; it never said a word, so another program may have that port";
+      if (!received) trouble.said += "; it never said a word, so another program may have that port";
       return trouble;
     }
     try {

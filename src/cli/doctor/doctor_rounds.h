@@ -17,7 +17,7 @@ struct Examination {
 ClusterFacts lead(const Examination& examination, Prober& prober);
 
 // The others: does as rank 0 says until it says that all is done. Nothing if all went well; else why this rank could not
-// take part, which then nobody but this rank may know.
+// take part; then perhaps only this rank knows.
 std::optional<RendezvousTrouble> follow(const Examination& examination, Prober& prober);
 
 }  // namespace unisono::cli

@@ -23,7 +23,7 @@ class ByteStream {
 
   int get() const { return socket_.get(); }
   bool open() const { return socket_.open(); }
-  // Without a goodbye: what is still under way is dropped, so that nobody has to wait for it.
+  // Resets the connection: data under way is dropped, so that no one waits for it.
   void abort();
 
   // late: the deadline passed. peer_lost: the other side ended it, or the kernel did; the message is the kernel's.
@@ -36,7 +36,7 @@ class ByteStream {
   static constexpr size_t line_bytes_max = 4 << 20;
   Status send_line(const std::string& line, Nanos deadline);
   Result<std::string> receive_line(Nanos deadline);
-  // Reads what is there without waiting; a whole line if there is one now. ended() afterwards tells whether more can come.
+  // Reads what is there without waiting; a whole line if there is one now. ended() afterwards says whether more can come.
   std::optional<std::string> poll_line();
   bool ended() const { return ended_; }
 
@@ -51,7 +51,7 @@ class ByteStream {
 
 struct Dialled {
   AddressTry attempt;
-  ByteStream stream;  // open if the attempt reached somebody
+  ByteStream stream;  // open if a process answered
 };
 
 struct DialRequest {

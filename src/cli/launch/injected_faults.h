@@ -25,7 +25,7 @@ struct Fault {
 Result<Fault> parse_fault(FaultKind kind, std::string_view text);
 
 // In the order of their times. invalid: a rank that is not there, that is dead already, that is stopped twice or resumed
-// without having been stopped, or nobody would be left to go on.
+// without having been stopped, or no rank would be left to go on.
 Result<std::vector<Fault>> arrange_faults(std::vector<Fault> faults, uint32_t world_size);
 
 // Ranks that a fault ends or may end: those killed, and those stopped. Sorted, each once.

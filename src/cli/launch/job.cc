@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "cli/common/child_processes.h"
 #include "cli/common/mixer.h"
 #include "cli/common/monotonic.h"
+#include "cli/common/spawn.h"
 #include "cli/common/text.h"
 #include "cli/common/verdict.h"
 #include "cli/common/version.h"
@@ -30,7 +30,7 @@ namespace {
 constexpr size_t backlog_bytes_max = 4u << 20;
 constexpr Nanos notice_time = 300 * millisecond;
 constexpr Nanos linger_time = 2 * second;   // between the end of an agent's stream and the end of its process
-constexpr Nanos give_up_time = 5 * second;  // after SIGKILL: then a host that says nothing is given up
+constexpr Nanos give_up_time = 5 * second;  // after SIGKILL: then a silent host is abandoned
 
 constexpr std::array ending_signals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr std::array passed_signals{SIGUSR1, SIGUSR2, SIGCONT};
@@ -55,7 +55,7 @@ class Job {
   void reap_links();
   void conclude(AgentLink& link);
   void note_failure(uint32_t rank, bool at_once);
-  void tell_who_waits(Nanos now);
+  void report_waiting_ranks(Nanos now);
   void begin_ending(Phase phase);
   void advance(Nanos now);
   void signal_all(int signal);
@@ -77,9 +77,9 @@ class Job {
   Descriptor signals_;
   Phase phase_ = Phase::connecting;
   Nanos deadline_ = never;
-  Nanos notice_at_ = never;  // a failure that still keeps others waiting is told then
+  Nanos notice_at_ = never;  // then a failure is reported that still keeps other ranks waiting
   int interrupted_by_ = 0;   // the signal that asked the launcher to end
-  bool told_to_start_ = false;
+  bool sent_start_ = false;
   bool lost_agent_ = false;
   bool hurried_ = false;  // asked twice
 };
@@ -94,16 +94,9 @@ std::vector<std::string> host_names(const JobOptions& options) {
   return names;
 }
 
-std::string executable_path() {
-  std::string path(PATH_MAX, '\0');
-  const auto size = ::readlink("/proc/self/exe", path.data(), path.size());
-  path.resize(size > 0 ? static_cast<size_t>(size) : 0);
-  return path;
-}
-
 Job::Job(const JobOptions& options)
     : options_(options),
-      command_{executable_path(), options.ssh},
+      command_{own_executable(), options.ssh},
       mixer_({.world_size = world_size(options),
               .prefix = options.prefix,
               .colour = std::getenv("NO_COLOR") == nullptr,
@@ -278,7 +271,7 @@ void Job::note_failure(uint32_t rank, bool at_once) {
   notice_at_ = monotonic_now() + notice_time;
 }
 
-void Job::tell_who_waits(Nanos now) {
+void Job::report_waiting_ranks(Nanos now) {
   if (notice_at_ > now) return;
   notice_at_ = never;
   const auto others = verdict_.running_count();
@@ -292,13 +285,13 @@ void Job::begin_ending(Phase phase) {
   deadline_ = monotonic_now() + (phase == Phase::killed ? give_up_time : options_.grace);
   if (phase == Phase::terminated) signal_all(SIGTERM);
   if (phase == Phase::killed) signal_all(SIGKILL);
-  if (told_to_start_) return;
+  if (sent_start_) return;
   for (auto& link : links_) link.close_stream();  // an agent ends when its stream does
 }
 
 void Job::advance(Nanos now) {
   end_lingering(now);
-  tell_who_waits(now);
+  report_waiting_ranks(now);
   while (deadline_ <= now && phase_ != Phase::given_up) {
     if (phase_ == Phase::connecting) {
       const auto time = format_duration(options_.start_timeout);
@@ -336,7 +329,7 @@ void Job::fail_link(AgentLink& link, const std::string& why) {
   link.kill_process();
   lost_agent_ = true;
   for (uint32_t i = 0; i < link.placement().rank_count; ++i) verdict_.lost(link.placement().first_rank + i, why);
-  if (told_to_start_) return note_failure(link.placement().first_rank, false);
+  if (sent_start_) return note_failure(link.placement().first_rank, false);
   say(why);
   begin_ending(Phase::killed);
 }
@@ -367,7 +360,7 @@ void Job::conclude(AgentLink& link) {
   }
   link.close_stream();
   link.expires = never;
-  const bool expected = link.done || (!told_to_start_ && phase_ > Phase::running);
+  const bool expected = link.done || (!sent_start_ && phase_ > Phase::running);
   if (!expected) fail_link(link, link.why_it_ended());
 }
 
@@ -391,7 +384,7 @@ void Job::start_ranks() {
   const std::unique_ptr<char, decltype(&std::free)> directory(::getcwd(nullptr, 0), std::free);
   phase_ = Phase::running;
   deadline_ = never;
-  told_to_start_ = true;
+  sent_start_ = true;
   for (size_t i = 0; i < links_.size(); ++i) {
     StartOrder order;
     order.program = options_.program;
@@ -425,8 +418,8 @@ void Job::flush_output() {
 
 int Job::report() {
   for (uint32_t rank = 0; rank < world_size(options_); ++rank) mixer_.finish(rank);
-  if (interrupted_by_ == SIGPIPE) return 128 + SIGPIPE;  // as every program whose reader has gone: quietly
-  if (!told_to_start_) return interrupted_by_ != 0 ? 128 + interrupted_by_ : exit_code_launcher;
+  if (interrupted_by_ == SIGPIPE) return 128 + SIGPIPE;  // without a message, as programs end whose reader has gone
+  if (!sent_start_) return interrupted_by_ != 0 ? 128 + interrupted_by_ : exit_code_launcher;
   if (!verdict_.has_failure()) return 0;
   const auto others = world_size(options_) > 1 ? "; " + verdict_.others() : std::string{};
   const auto cause = interrupted_by_ == 0

@@ -22,7 +22,7 @@ struct JobOptions {
   bool prefix = true;
   bool keep_going = false;  // a failure does not end the others
   bool pin = false;
-  std::vector<uint32_t> forgiven = {};  // ranks that may end in any way: their failures are told, and do not count
+  std::vector<uint32_t> forgiven = {};  // ranks that may end in any way: their failures are reported, and do not count
 };
 
 // Blocks; takes over the process's signals meanwhile. The exit code for the process: see Verdict::exit_code.

@@ -20,7 +20,7 @@ namespace {
 const CommandLineText launch_text{
     .name = "unisono launch",
     .usage = "unisono launch -n COUNT [OPTIONS] [--] PROGRAM [ARGUMENTS]",
-    .description = "Runs PROGRAM as COUNT ranks and shows what they print, each line behind its rank.",
+    .description = "Runs PROGRAM as COUNT ranks and shows what they print, each line behind the number of its rank.",
     .footer = R"(Examples:
   unisono launch -n 4 -- ./train --epochs 3
   unisono launch -n 8 --pin --env OMP_NUM_THREADS=1 -- python3 train.py
@@ -30,8 +30,8 @@ const CommandLineText launch_text{
   unisono launch -n 4 --rate 100M --delay 1ms -- ./train   as if each rank were a host with such a link
 
 Each rank finds in its environment:
-  RANK, WORLD_SIZE              its place and their number
-  LOCAL_RANK, LOCAL_WORLD_SIZE  the same among the ranks of its host; GROUP_RANK: the place of its host
+  RANK, WORLD_SIZE              its rank and the number of ranks
+  LOCAL_RANK, LOCAL_WORLD_SIZE  the same among the ranks of its host; GROUP_RANK: the number of its host
   MASTER_ADDR, MASTER_PORT      where rank 0 gathers the others: a port that is free, and held for this job
   UNISONO_JOB                   the job's name, random unless --job gives it
   UNISONO_RENDEZVOUS, UNISONO_INTERFACE, UNISONO_TRANSPORT   if the options ask for them
@@ -41,12 +41,12 @@ shows it line by line.
 Several hosts: the launcher starts 'unisono agent' on each through --ssh, and this tool, PROGRAM and the working directory
 must be at the same path everywhere. UNISONO_* variables and --env travel along; other variables do not.
 
---rate, --loss and --delay give each rank a network and a host name of its own, with a cable to a switch that this command plays, as for
-'unisono bench'. This takes /dev/net/tun, and root or user name spaces. Packets cost time of the same cores: if they come late, the
-command says so at the end.
+--rate, --loss and --delay give each rank a network and a host name of its own, with a cable to a switch that this command emulates, as
+'unisono bench' does. This needs /dev/net/tun, and root or user name spaces. Emulation takes time of the same cores: if packets come late,
+the command says so at the end.
 
 When a rank fails, the others have --grace to end by themselves, then get SIGTERM, and after --grace again SIGKILL.
-SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and start the same course; a second one ends it at once. SIGUSR1,
+SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and start the same sequence; a second one ends the job at once. SIGUSR1,
 SIGUSR2, SIGTSTP (Ctrl-Z) and SIGCONT are passed on. No process of the job survives the launcher, not even its death by SIGKILL.
 
 Exit code: that of the first rank that failed; 128 + the signal that killed it; 127 if PROGRAM was not found; 126 if it
@@ -171,7 +171,8 @@ void add_launch_options(CLI::App& app, LaunchOptions& options) {
 
 Result<JobOptions> make_job(const LaunchOptions& options, std::vector<std::string> program) {
   JobOptions job;
-  if (program.empty()) return Status(Code::invalid, "which program? Put it behind --: unisono launch -n 4 -- ./program");
+  if (program.empty())
+    return Status(Code::invalid, "the program is missing: put it behind --, as in unisono launch -n 4 -- ./program");
   job.program = std::move(program);
   job.prefix = !options.no_prefix;
   job.keep_going = options.keep_going;
@@ -193,7 +194,7 @@ Result<JobOptions> make_job(const LaunchOptions& options, std::vector<std::strin
   if (auto status = add_environment(options.environment, remote, job); !status.ok()) return status;
   auto words = split_words(options.ssh);
   if (!words.ok() || words->empty())
-    return Status(Code::invalid, words.ok() ? "--ssh: which command?" : "--ssh: " + words.status().message());
+    return Status(Code::invalid, words.ok() ? "--ssh: the command is missing" : "--ssh: " + words.status().message());
   job.ssh = *std::move(words);
   if (job.job.empty()) {
     auto name = random_job_name();

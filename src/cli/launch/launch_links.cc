@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -68,15 +67,13 @@ Status choose_private_network(LaunchOptions& options) {
 
 int run_over_links(LaunchOptions options, const LinkLimits& limits, Arguments program) {
   if (auto chosen = choose_private_network(options); !chosen.ok()) return failed(chosen.to_string());
-  std::string self(PATH_MAX, '\0');
-  const auto size = ::readlink("/proc/self/exe", self.data(), self.size());
-  self.resize(size > 0 ? static_cast<size_t>(size) : 0);
-  if (!program.empty()) program.insert(program.begin(), {self, "rank_end", "--"});
+  if (!program.empty()) program.insert(program.begin(), {own_executable(), emulated_rank_command, "--"});
   auto job = make_job(options, std::move(program));
   if (!job.ok()) return usage_error("unisono launch", job.status().message());
   const auto world_size = job->placements.back().first_rank + job->placements.back().rank_count;
-  const auto stage = LinkEmulator::set({.job = job->job, .ranks = world_size, .limits = limits, .faults = {}, .tells = true});
-  if (!stage.ok()) return failed(stage.status().to_string());
+  const auto emulator =
+      LinkEmulator::start({.job = job->job, .ranks = world_size, .limits = limits, .faults = {}, .reports_lateness = true});
+  if (!emulator.ok()) return failed(emulator.status().to_string());
   return run_job(*job);
 }
 
@@ -85,11 +82,12 @@ int run_emulated_rank(const Arguments& arguments) {
   const char* job = std::getenv("UNISONO_JOB");
   const auto number = parse_count(rank == nullptr ? "" : rank, world_size_max - 1);
   if (!number.ok() || job == nullptr || arguments.size() < 2 || arguments.front() != "--")
-    return usage_error("unisono seat", "unisono launch starts this, with --rate");
-  auto rank_end = EmulatedRank::take(job, static_cast<uint32_t>(*number), true);
-  if (!rank_end.ok()) return failed(rank_end.status().to_string());
-  // From here on the stage minds no rank's end. The program gets neither the seat nor the packets: both close when it begins.
-  if (auto begun = rank_end->start(); !begun.ok()) return failed(begun.status().to_string());
+    return usage_error(fmt::format("unisono {}", emulated_rank_command), "unisono launch starts this, with --rate");
+  auto emulated_rank = EmulatedRank::connect(job, static_cast<uint32_t>(*number), true);
+  if (!emulated_rank.ok()) return failed(emulated_rank.status().to_string());
+  // From here on a rank that ends does not end the emulator. The program inherits neither the socket nor the packets: both
+  // close on exec.
+  if (auto begun = emulated_rank->announce_formed(); !begun.ok()) return failed(begun.status().to_string());
   std::vector<char*> words;
   for (size_t i = 1; i < arguments.size(); ++i) words.push_back(const_cast<char*>(arguments[i].c_str()));
   words.push_back(nullptr);

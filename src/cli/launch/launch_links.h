@@ -1,15 +1,15 @@
-// --rate, --loss and --delay of `unisono launch` and `unisono bench`: ranks on this host, each in a network of its own, whose
-// packets a process beside the launcher carries (cli/launch/link_emulator.h).
+// --rate, --loss and --delay of `unisono launch` and `unisono bench`: each rank runs on this host in a network of its own, and
+// the link emulator (cli/launch/link_emulator.h) carries the packets.
 //
-// bench's ranks move there themselves. Another program is started in it: the launcher starts `unisono seat -- PROGRAM` as each
-// rank, which moves into its network and becomes PROGRAM.
+// The ranks of bench move there themselves. For any other program, the launcher starts `unisono emulated-rank -- PROGRAM` as
+// each rank, which moves into its network and becomes PROGRAM.
 #pragma once
 
 #include <CLI/App.hpp>
 
 #include <string>
 
-#include "cli/common/commands.h"
+#include "cli/common/command_line.h"
 #include "cli/launch/launch.h"
 #include "cli/launch/thin_links.h"
 #include "unisono/status.h"
@@ -27,7 +27,8 @@ Status choose_private_network(LaunchOptions& options);
 // `unisono launch` with limits. The exit code.
 int run_over_links(LaunchOptions options, const LinkLimits& limits, Arguments program);
 
-// `unisono seat -- PROGRAM [ARGUMENTS]`: returns only if it fails.
+// `unisono emulated-rank -- PROGRAM [ARGUMENTS]`: returns only if it fails.
+inline constexpr const char* emulated_rank_command = "emulated-rank";
 int run_emulated_rank(const Arguments& arguments);
 
 }  // namespace unisono::cli

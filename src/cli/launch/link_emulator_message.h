@@ -1,4 +1,4 @@
-// What the stage and the ranks on it say to each other: one struct per message over a SOCK_SEQPACKET socket. Both are the same
+// The messages between the emulator and its ranks: one struct each, over a SOCK_SEQPACKET socket. Both ends are the same
 // program.
 #pragma once
 
@@ -15,17 +15,17 @@
 
 namespace unisono::cli {
 
-enum class EmulatorWord : uint32_t {
-  placed = 1,  // rank: with its packets' descriptor, if it has a network of its own
-  begin = 2,   // stage: all ranks are seated
-  formed = 3,  // rank: its group has formed
-  clock = 4,   // stage: all have said so, at `at`
-  fault = 5,   // stage: `fault` is made now, at `at`
-  tally = 6,   // rank: asks; stage: answers
+enum class EmulatorMessageType : uint32_t {
+  connected = 1,  // from a rank: with its packets' descriptor, if it has a network of its own
+  begin = 2,      // from the emulator: all ranks are connected
+  formed = 3,     // from a rank: its group has formed
+  clock = 4,      // from the emulator: the groups of all ranks have formed, at `at`
+  fault = 5,      // from the emulator: `fault` is injected now, at `at`
+  tally = 6,      // from a rank: a question; from the emulator: the answer
 };
 
 struct EmulatorMessage {
-  EmulatorWord word = EmulatorWord::placed;
+  EmulatorMessageType type = EmulatorMessageType::connected;
   uint32_t rank = 0;
   Nanos at = 0;
   Fault fault = {};

@@ -1,4 +1,4 @@
-// The ranks' end of the stage.
+// A rank's end of the link emulator.
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -13,14 +13,14 @@
 namespace unisono::cli {
 namespace {
 
-constexpr Nanos patience = 60 * second;  // for the slowest rank to be started, or to join
+constexpr Nanos patience = 60 * second;  // with the slowest rank, until it has started or joined
 
 Status failed(const std::string& what, int error) {
   return Status(Code::unavailable, fmt::format("{}: {}", what, strerrordesc_np(error)));
 }
 
-// With a descriptor, if it is one.
-Status say(int socket, const EmulatorMessage& message, int descriptor) {
+// A descriptor of -1 is none.
+Status send(int socket, const EmulatorMessage& message, int descriptor) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   iovec bytes{const_cast<EmulatorMessage*>(&message), sizeof(message)};
   msghdr header{};
@@ -37,34 +37,35 @@ Status say(int socket, const EmulatorMessage& message, int descriptor) {
   }
   return ::sendmsg(socket, &header, MSG_NOSIGNAL) == sizeof(message)
              ? Status()
-             : failed("the process that plays the links is gone", errno);
+             : failed("the process that emulates the links is gone", errno);
 }
 
 }  // namespace
 
-Result<EmulatedRank> EmulatedRank::take(const std::string& job, uint32_t rank, bool private_network) {
+Result<EmulatedRank> EmulatedRank::connect(const std::string& job, uint32_t rank, bool private_network) {
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) return failed("no socket", errno);
-  const EmulatorAddress stage(job);
-  if (::connect(socket.get(), stage.get(), stage.bytes) != 0) {
+  const EmulatorAddress emulator(job);
+  if (::connect(socket.get(), emulator.get(), emulator.bytes) != 0) {
     return Status(Code::invalid,
                   "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, "
                   "without another launcher");
   }
-  EmulatedRank rank_end(std::move(socket));
+  EmulatedRank emulated_rank(std::move(socket));
   Descriptor packets;
   if (private_network) {
     auto entered = enter_private_network(rank);
     if (!entered.ok()) return entered.status();
     packets = *std::move(entered);
   }
-  if (auto said = say(rank_end.socket_.get(), {.word = EmulatorWord::placed, .rank = rank}, packets.get()); !said.ok())
-    return said;
-  if (auto begun = rank_end.wait_for(EmulatorWord::begin); !begun.ok()) return begun.status();
-  return rank_end;
+  if (auto sent = send(emulated_rank.socket_.get(), {.type = EmulatorMessageType::connected, .rank = rank}, packets.get());
+      !sent.ok())
+    return sent;
+  if (auto begun = emulated_rank.wait_for(EmulatorMessageType::begin); !begun.ok()) return begun.status();
+  return emulated_rank;
 }
 
-Result<EmulatorMessage> EmulatedRank::wait_for(EmulatorWord word) {
+Result<EmulatorMessage> EmulatedRank::wait_for(EmulatorMessageType type) {
   const auto deadline = monotonic_now() + patience;
   while (monotonic_now() < deadline) {
     pollfd wait{socket_.get(), POLLIN, 0};
@@ -73,30 +74,30 @@ Result<EmulatorMessage> EmulatedRank::wait_for(EmulatorWord word) {
     const auto got = ::recv(socket_.get(), &message, sizeof(message), MSG_DONTWAIT);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got != sizeof(message)) return Status(Code::unavailable, "another rank ended before all had come together");
-    if (message.word == word) return message;
-    if (message.word == EmulatorWord::fault) kept_.push_back({message.fault, message.at});
+    if (message.type == type) return message;
+    if (message.type == EmulatorMessageType::fault) injected_.push_back({message.fault, message.at});
   }
   return Status(Code::late, "not all ranks came together within 60 s");
 }
 
-Result<Nanos> EmulatedRank::start() {
-  if (auto said = say(socket_.get(), {.word = EmulatorWord::formed}, -1); !said.ok()) return said;
-  auto clock = wait_for(EmulatorWord::clock);
+Result<Nanos> EmulatedRank::announce_formed() {
+  if (auto sent = send(socket_.get(), {.type = EmulatorMessageType::formed}, -1); !sent.ok()) return sent;
+  auto clock = wait_for(EmulatorMessageType::clock);
   if (!clock.ok()) return clock.status();
   return clock->at;
 }
 
-std::vector<FaultNews> EmulatedRank::news() {
+std::vector<InjectedFault> EmulatedRank::injected_faults() {
   EmulatorMessage message;
   while (::recv(socket_.get(), &message, sizeof(message), MSG_DONTWAIT) == sizeof(message)) {
-    if (message.word == EmulatorWord::fault) kept_.push_back({message.fault, message.at});
+    if (message.type == EmulatorMessageType::fault) injected_.push_back({message.fault, message.at});
   }
-  return std::exchange(kept_, {});
+  return std::exchange(injected_, {});
 }
 
 Result<LinkTally> EmulatedRank::tally() {
-  if (auto said = say(socket_.get(), {.word = EmulatorWord::tally}, -1); !said.ok()) return said;
-  auto answer = wait_for(EmulatorWord::tally);
+  if (auto sent = send(socket_.get(), {.type = EmulatorMessageType::tally}, -1); !sent.ok()) return sent;
+  auto answer = wait_for(EmulatorMessageType::tally);
   if (!answer.ok()) return answer.status();
   return answer->tally;
 }

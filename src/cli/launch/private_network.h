@@ -1,4 +1,4 @@
-// A network of a rank's own, so that what is between ranks of one host can be as slow and lossy as somebody asks for.
+// A network of a rank's own, so that links between ranks of one host can be as slow and lossy as requested.
 //
 // The process gets name spaces for its network and its host name ("rank-2"), and in them one interface whose packets a program
 // reads and writes (a TUN device, kernel Documentation/networking/tuntap.rst). Nothing of it has a name outside, and the kernel

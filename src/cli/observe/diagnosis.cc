@@ -208,7 +208,7 @@ class Detective {
     }
   }
 
-  // All who are waited for have come and are alive: whoever waits for nobody holds the others up, or its links do.
+  // All pending ranks have made the call and are alive: a rank that waits for none holds the others up, or its links do.
   void find_slow() {
     if (!account_.findings.empty() && !everybody_gone_) return;
     for (const auto& [rank, waiters] : account_.waiters) {
@@ -246,7 +246,7 @@ class Detective {
     }
     for (const auto& [key, ranks] : failures) {
       const auto& [operation, code] = key;
-      // Some have heard of the end from others, while they waited for somebody else: those that most waited for.
+      // Some ranks learned of the failure from others while they waited for a third: take the rank that most waited for.
       size_t most = 0;
       for (const auto& [rank, count] : pending[key]) most = std::max(most, count);
       std::vector<uint32_t> blamed;
@@ -281,7 +281,7 @@ std::vector<Account> accounts_of(const std::vector<ScanEntry>& scan_entries) {
     account.group = record.group;
     account.world = record.world;
     account.ranks.resize(account.world, nullptr);
-    // A file that was written on request may tell of a process that is here, too: the later one counts.
+    // A file that was written on request may describe a process that runs here, too: the later record counts.
     auto& place = account.ranks[record.rank];
     if (place == nullptr || last_sign(scan_entry) >= last_sign(*place)) place = &scan_entry;
   }

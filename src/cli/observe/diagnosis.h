@@ -1,7 +1,7 @@
-// From the records of several ranks to one account: who waits for whom, since when, and who is to blame. Pure.
+// From the records of several ranks to one account: which rank waits for which, since when, and the cause. Pure.
 //
-// Each rank's record knows only what it waits for. Put together they tell who has not called what the others wait in, who is
-// stopped or gone, and whose calls differ. The causes come first; what only follows from them is left out.
+// Each rank's record knows only what it waits for. Together they say which rank has not made a call, is stopped or
+// gone, or makes another call than the others. Causes come first; consequences of them are left out.
 #pragma once
 
 #include <map>
@@ -18,14 +18,14 @@ const char* name(Cause cause);
 struct Account {
   struct Finding {
     Cause cause;
-    std::vector<uint32_t> ranks;  // who is to blame
+    std::vector<uint32_t> ranks;  // the cause
     std::string text;             // one or two sentences
   };
   uint64_t run = 0;
   uint32_t group = 0, epoch = 0, world = 0;
   std::vector<const ScanEntry*> ranks;  // by rank; null: no record was found
   Nanos now = 0;  // ns since 1970: when it was looked at, or, if no process is left, the last sign of life
-  std::map<uint32_t, std::vector<uint32_t>> waiters;  // who waits for whom, for longer than patience
+  std::map<uint32_t, std::vector<uint32_t>> waiters;  // by rank: the ranks that have waited for it longer than patience
   std::vector<Finding> findings;                      // causes first
 };
 
@@ -43,7 +43,7 @@ std::string who(const Account& account, uint32_t rank);
 std::string doing(const ScanEntry& scan_entry);
 // The oldest operation in flight, or nothing.
 const record::RunningOperation* current(const ScanEntry& scan_entry);
-// When the record last changed, as it tells: ns since 1970.
+// When the record last changed, by its own clock: ns since 1970.
 Nanos last_sign(const ScanEntry& scan_entry);
 // For how long it does what it does.
 Nanos since(const Account& account, const ScanEntry& scan_entry);

@@ -11,19 +11,19 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText explain_text{
-    .name = "unisono explain",
-    .usage = "unisono explain [FILE...] [OPTIONS]",
-    .description =
-        "Puts the records of a group's ranks together, and says in words who waits for whom, since when, and who is to blame.",
-    .footer = R"(Examples:
+const CommandLineText explain_text{.name = "unisono explain",
+                                   .usage = "unisono explain [FILE...] [OPTIONS]",
+                                   .description =
+                                       "Puts the records of a group's ranks together, and says in words which rank waits for "
+                                       "which, since when, and which is the cause.",
+                                   .footer = R"(Examples:
   unisono explain                          the groups that run on this host
   unisono explain /var/run/unisono         records in a folder (UNISONO_RECORD_DIR), also after a crash
   unisono explain a.record b.record        files from several hosts, or from Group::dump_record
   unisono explain --json                   the same for programs, one line
 
 The account begins with causes: ranks that are gone or stopped, calls that differ, calls that a rank has not made, operations
-that failed. Then a table of all ranks. Records of several hosts go by their clocks; times across hosts are as good as these.
+that failed. Then a table of all ranks. Times are those of each host's clock: across hosts they are as exact as the clocks agree.
 
 Exit code: 0 if nothing is wrong, 1 if something is, or if there is no record to read, 2 for a wrong command line.)"};
 

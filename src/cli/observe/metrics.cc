@@ -12,16 +12,17 @@ namespace {
 const CommandLineText metrics_command_text{
     .name = "unisono metrics",
     .usage = "unisono metrics [FILE...] [OPTIONS]",
-    .description = "Prints the counters of all groups on this host as OpenMetrics text, for Prometheus and its relatives.",
+    .description =
+        "Prints the counters of all groups on this host as OpenMetrics text, for Prometheus and compatible programs.",
     .footer = R"(Examples:
   unisono metrics                                         all groups on this host
   unisono metrics > unisono.prom.new && mv unisono.prom.new /var/lib/node_exporter/unisono.prom
                                                           for the textfile collector, by cron
 
-Labels: run (the same on all ranks of a job), group, epoch, rank, host, pid; collective or peer and transport. Counters begin
-anew when a group is re-formed: epoch is another then.
+Labels: run (the same on all ranks of a job), group, epoch, rank, host, pid; collective or peer and transport. Counters start
+from 0 when a group is re-formed, under a new epoch.
 
-Exit code: 0, also if no group runs here; 1 if what was asked for could not be read; 2 for a wrong command line.)"};
+Exit code: 0, also if no group runs here; 1 if a named process or file could not be read; 2 for a wrong command line.)"};
 
 struct MetricsOptions {
   Places places;

@@ -36,7 +36,7 @@ struct ProcessScan {
   std::vector<std::string> troubles;  // what looked like a record and could not be read, and why
 };
 
-// Of these processes; none given: of all whose memory this one may look into.
+// Records of these processes; none given: of all processes whose memory this one may read.
 ProcessScan look_at_processes(const std::vector<pid_t>& pids);
 // Files, and folders with files whose names end with ".record".
 ProcessScan look_at_files(const std::vector<std::string>& paths);

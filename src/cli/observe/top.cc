@@ -14,20 +14,21 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText top_text{.name = "unisono top",
-                               .usage = "unisono top [FILE...] [OPTIONS]",
-                               .description =
-                                   "Shows what the ranks on this host do: in which operation and phase each is, whom it waits "
-                                   "for and since when, and how fast it goes.",
-                               .footer = R"(Examples:
+const CommandLineText top_text{
+    .name = "unisono top",
+    .usage = "unisono top [FILE...] [OPTIONS]",
+    .description =
+        "Shows what the ranks on this host do: in which operation and phase each is, which rank it waits "
+        "for and since when, and how fast it goes.",
+    .footer = R"(Examples:
   unisono top                          every group on this host, twice a second, until Ctrl-C
   unisono top --once                   one frame as plain text
   unisono top --json --once            one frame as one line of JSON
   unisono top --pid 4711               the groups of one process
   unisono top /var/run/unisono         records in a folder (UNISONO_RECORD_DIR), also of processes that are gone
 
-Nothing has to be prepared: each group keeps a record in memory that the same user's programs may read (docs/guides/troubleshooting.md).
-A rank that others have waited for, for more than 100 ms, is marked with '!'. Rates are over the time between two frames; p50
+No preparation is needed: each group keeps a record in memory that the same user's programs may read (docs/guides/troubleshooting.md).
+A rank for which others have waited more than 100 ms is marked with '!'. Rates are over the time between two frames; p50
 and p99 are of the operations in the record, at least the last 64. 'out' and 'in' are bytes to and from the other ranks.
 
 Exit code: 0 if a group was seen in the last frame, 1 if none, 2 for a wrong command line.)"};
@@ -61,7 +62,7 @@ void pause_for(Nanos time) {
   while (::nanosleep(&left, &left) != 0) {}
 }
 
-// False if nobody reads it any more.
+// False if the reader has gone.
 bool show(const TopOptions& options, const TopFrame& frame) {
   std::string text;
   if (options.json) {

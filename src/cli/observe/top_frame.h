@@ -1,4 +1,4 @@
-// One frame of `unisono top`: what each rank does, whom it waits for, and how fast it goes. Pure.
+// One frame of `unisono top`: what each rank does, which rank it waits for, and how fast it goes. Pure.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace unisono::cli {
 
-// What has to be remembered of a rank to tell its speed in the next frame.
+// What is kept of a rank to compute its speed in the next frame.
 struct Reading {
   Nanos seen = 0;
   uint64_t ended = 0, sent_bytes = 0, received_bytes = 0;
@@ -22,7 +22,7 @@ struct TopRow {
   int32_t pid = 0;
   std::string state = {};                                     // "computing", "all_reduce 17: waits for contributions, round 0"
   Nanos since = 0;                                            // for how long
-  std::vector<uint32_t> pending = {};                         // whom it waits for
+  std::vector<uint32_t> pending = {};                         // ranks it waits for
   bool is_late = false;                                       // others have waited for it for longer than patience
   bool has_rates = false;                                     // it was seen before
   double operations = 0, sent_bytes = 0, received_bytes = 0;  // per second

@@ -12,15 +12,15 @@ namespace {
 const CommandLineText trace_command_text{.name = "unisono trace",
                                          .usage = "unisono trace [FILE...] [OPTIONS] > trace.json",
                                          .description =
-                                             "Writes the last operations of all ranks as a Chrome trace, to look at in a "
-                                             "browser (ui.perfetto.dev, chrome://tracing).",
+                                             "Writes the last operations of all ranks as a Chrome trace, for "
+                                             "ui.perfetto.dev or chrome://tracing.",
                                          .footer = R"(Examples:
   unisono trace > trace.json                          the groups that run on this host
   unisono trace /var/run/unisono > trace.json         records in a folder (UNISONO_RECORD_DIR)
   UNISONO_RECORD=10000 ./train                        keep more operations than the last 256
 
-One process per rank, one track for its operations, their phases inside. Records of several hosts go by their wall clocks:
-what stands side by side there is as exact as these.
+One process per rank, one track for its operations, their phases inside. Times are those of each host's clock:
+across hosts they are as exact as the clocks agree.
 
 Exit code: 0, 1 if there is no record to read, 2 for a wrong command line.)"};
 

@@ -9,7 +9,7 @@
 namespace unisono::cli {
 
 // A JSON document. Operations of one track never overlap: those that ran at once are on tracks of their own. Inside each, the
-// phases that its record tells apart. Times of several hosts are put together by their wall clocks.
+// phases of its record. Times of several hosts are put together by their wall clocks.
 std::string trace_json(const std::vector<ScanEntry>& scan_entries);
 
 }  // namespace unisono::cli

@@ -30,21 +30,21 @@ int failed(const Group& group, const std::string& what, const Status& status) {
   return bench_failed(tune_text.name, group, what, status);
 }
 
-// Rank 0's address for a further group of the same ranks, told by the group there is.
+// Rank 0's address for a further group of the same ranks, broadcast in the present group.
 class GroupStore final : public KeyValueStore {
  public:
   explicit GroupStore(Group& group) : group_(group) {}
   Status set(const std::string&, const std::string& value) override {
     uint64_t size = value.size();
-    if (auto told = group_.broadcast(std::span(&size, 1), 0); !told.ok()) return told.status();
+    if (auto sent = group_.broadcast(std::span(&size, 1), 0); !sent.ok()) return sent.status();
     auto copy = value;
     return group_.broadcast(bytes_of(copy), 0).status();
   }
   Result<std::string> get(const std::string&, std::chrono::milliseconds) override {
     uint64_t size = 0;
-    if (auto told = group_.broadcast(std::span(&size, 1), 0); !told.ok()) return told.status();
+    if (auto sent = group_.broadcast(std::span(&size, 1), 0); !sent.ok()) return sent.status();
     std::string value(size, '\0');
-    if (auto told = group_.broadcast(bytes_of(value), 0); !told.ok()) return told.status();
+    if (auto sent = group_.broadcast(bytes_of(value), 0); !sent.ok()) return sent.status();
     return value;
   }
 
@@ -255,14 +255,14 @@ Status write_file(const std::string& path, const TunedGroup& group, uint32_t str
   return {Code::unavailable, fmt::format("{} cannot be written: {}", path, std::strerror(errno))};
 }
 
-int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, std::optional<EmulatedRank>& rank_end) {
+int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, std::optional<EmulatedRank>& emulated_rank) {
   Sink sink("");
   if (group.rank() == 0) {
     if (auto status = sink.open(true); !status.ok()) return failed(group, "output", status);
     if (const auto before = tuning_before(options.output); !before.ok()) return failed(group, "-o", before.status());
   }
-  if (rank_end) {
-    if (const auto zero = rank_end->start(); !zero.ok()) return failed(group, "start", zero.status());
+  if (emulated_rank) {
+    if (const auto zero = emulated_rank->announce_formed(); !zero.ok()) return failed(group, "start", zero.status());
   }
   Progress progress(
       progress_options("tune", plan.collectives.size() * plan.sizes.size(), group.rank() == 0 ? options.progress : "off"),
@@ -278,7 +278,7 @@ int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, st
   if (!with_streams.ok()) return failed(group, "streams", with_streams.status());
   const auto tuned = tuner.tune(*with_streams);
   if (!tuned.ok()) return failed(group, "measurement", tuned.status());
-  if (auto shown = show_links(plan.limits, rank_end, sink); !shown.ok()) return failed(group, "links", shown);
+  if (auto shown = show_links(plan.limits, emulated_rank, sink); !shown.ok()) return failed(group, "links", shown);
   if (group.rank() == 0) {
     if (auto written = write_file(options.output, *tuned, streams, what); !written.ok()) return failed(group, "-o", written);
     sink.table(
@@ -302,15 +302,16 @@ int run_tune(const Arguments& arguments) {
   ::unsetenv("UNISONO_TUNING");  // what is to be beaten is the cost model
   const auto plan = make_tune_plan(options);
   if (!plan.ok()) return usage_error(tune_text.name, plan.status().message());
-  BenchRanks ranks{.command = {"tune"},
+  BenchRanks ranks{.name = tune_text.name,
+                   .command = {"tune"},
                    .launch = options.launch,
                    .limits = plan->limits,
                    .faults = {},
                    .group = plan->group,
                    .progress = options.progress,
                    .outputs = {{"-o", options.output}}};
-  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) {
-    return play_part(options, *plan, group, rank_end);
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& emulated_rank) {
+    return play_part(options, *plan, group, emulated_rank);
   });
 }
 

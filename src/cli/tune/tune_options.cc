@@ -24,13 +24,13 @@ const CommandLineText tune_text{
   UNISONO_TUNING=/shared/job.tuning unisono launch --hosts a:2,b:2 -- ./train
 
 Without a file a group chooses by a cost model, from latencies and rates that it measures when it forms. This command measures instead: for
-each collective and size every schedule there is, in turn, and then slices with the quickest one. What is quicker than the model's choice by
-more than --gain, in rounds whose middle halves do not overlap, goes into the file; where nothing is, the model goes on choosing. Where ranks are on
-several hosts, an all-reduce of the largest size, up to 16 MiB, tells how many connections per pair of hosts are as few as are about as quick as the best.
+each collective and size it runs every schedule in turn, then slices with the quickest one. A schedule that is quicker than the model's choice by more
+than --gain, in rounds whose middle halves do not overlap, goes into the file; otherwise the model goes on choosing. Between several hosts it also tries
+numbers of connections, by an all-reduce of the largest size, up to 16 MiB: it takes the smallest number that is about as quick as the best.
 
-The file is text; docs/guides/operations.md says what its lines mean. It is for groups of as many ranks, placed
-on hosts in the same way, with the same transport; one file can have several, and this command leaves the others as they are. Rank 0's file counts
-for schedules, each process's own for connections.
+The file is text; docs/reference/cli.md says what its lines mean. Its entries are for groups of as many ranks, placed on hosts
+in the same way, with the same transport; this command keeps entries for other groups. Schedules are taken from rank 0's file, connections
+from each process's own.
 
 Exit code: 0; 1 if an operation failed, a result was wrong or the file cannot be written; 2 for a wrong command line; else as for 'unisono launch'.)"};
 
@@ -56,7 +56,7 @@ Status set_collectives(const TuneOptions& options, TunePlan& plan) {
     const auto collective = parse_collective(name);
     if (!collective.ok()) return collective.status();
     if (!parse_tuned(facts_of(*collective).name))
-      return invalid(fmt::format("there is nothing to choose for {}; these are tuned: {}", name, fmt::join(tuned, ", ")));
+      return invalid(fmt::format("{} is not tuned; these are: {}", name, fmt::join(tuned, ", ")));
     if (std::find(plan.collectives.begin(), plan.collectives.end(), *collective) != plan.collectives.end())
       return invalid(name + " is named twice");
     plan.collectives.push_back(*collective);
@@ -97,16 +97,15 @@ void add_tune_options(CLI::App& app, TuneOptions& options) {
                               "what to tune; default: all-reduce, reduce-scatter, all-gather, broadcast")
                    ->type_name(""),
               tuned_names());
-  app.add_option("-o,--output", options.output, "the file; what it has of other groups stays [unisono.tuning]")
-      ->type_name("FILE");
+  app.add_option("-o,--output", options.output, "the file; entries for other groups stay [unisono.tuning]")->type_name("FILE");
   app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");
   app.add_option("-e,--end", options.sizes.end, "largest size; its winner also serves larger ones [16M]")->type_name("SIZE");
   app.add_option("-f,--factor", options.sizes.factor, "from one size to the next [4]")->type_name("N");
   app.add_option("--sizes", options.sizes.list, "these sizes instead: 1K,64K,1M")->type_name("LIST");
   app.add_option("--streams", options.streams, "TCP connections per pair of hosts to try; 0: leave them alone [1,2,4]")
       ->type_name("LIST");
-  app.add_option("--gain", options.gain, "by how much less time beats the model's choice [5]")->type_name("PERCENT");
-  app.add_option("--rounds", options.rounds, "in which all trials have their turn [5]")->type_name("N");
+  app.add_option("--gain", options.gain, "by how much less time a schedule beats the model's choice [5]")->type_name("PERCENT");
+  app.add_option("--rounds", options.rounds, "in each of which every trial has a turn [5]")->type_name("N");
   app.add_option("--round-time", options.round_time, "of one trial in one round, for at least ten calls [20ms]")
       ->type_name("TIME");
   add_choice(

@@ -64,7 +64,7 @@ Result<AveragingOutcome> run_averaging(const AveragingSettings& settings);
 // Means over the seeds settings.seed, settings.seed + 1, …
 struct AveragingRestarts {
   uint32_t restarts = 10;
-  std::span<const double> targets{};  // the smallest takes the place of settings.target
+  std::span<const double> targets{};  // the smallest replaces settings.target
   bool curve = false;                 // then every restart runs all its rounds
 };
 struct AveragingMeans {

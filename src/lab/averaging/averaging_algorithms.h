@@ -1,4 +1,4 @@
-// What one round of each algorithm does to the peers' numbers. State lives in the rule: keys, weights, places in a grid.
+// What one round of each algorithm does to the peers' numbers. State lives in the rule: keys, weights, positions in a grid.
 //
 // Sources: all but `fitted` and the cutting of groups in `chunk_keys` follow the code of Moshpit SGD's authors and of hivemind
 // (averaging/key_manager.py), as written down in docs/design/methods/moshpit.md, "The published rule"
@@ -27,12 +27,12 @@ class AveragingRule {
 // invalid as run_averaging says.
 Result<std::unique_ptr<AveragingRule>> make_averaging_rule(const AveragingSettings& settings);
 
-// Those present in random order, M by M, at least one group; who is left over joins the first, the second, … group.
+// Those present in random order, M by M, at least one group; the remaining peers join the first, the second, … group.
 AveragingGroups random_groups(std::span<const uint8_t> alive, uint32_t max_group, AveragingRandom& random);
 
 // The published rule of regrouping. A key is d - 1 digits to the base M; peers with one key meet, at most M in one group, and
-// each takes as its newest digit the slot that it got there, losing the oldest. Keys move when a group is put together; who
-// finds nobody keeps its key.
+// each takes as its newest digit the slot that it got there, losing the oldest. Keys move when a group is put together; a
+// peer that finds no group keeps its key.
 class ChunkKeys {
  public:
   // Keys are balanced: peer r begins with the digits of r mod M^(d-1). digits = d - 1.

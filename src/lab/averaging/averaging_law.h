@@ -11,7 +11,7 @@
 
 namespace unisono::sim {
 
-// F1: a full grid of M^d peers after k rounds, nobody absent; 0 from round d on. group >= 1.
+// F1: a full grid of M^d peers after k rounds, no peer absent; 0 from round d on. group >= 1.
 double full_grid_variance(uint32_t group, uint32_t axes, uint32_t round);
 // F2: by what a random split into groups of these sizes multiplies the variance, exactly. Sizes >= 1; 0 for one peer.
 double random_split_factor(std::span<const uint32_t> sizes);
@@ -32,7 +32,7 @@ double random_groups_variance(const AbsenceCase& one, uint32_t rounds);
 uint32_t random_groups_rounds(const AbsenceCase& one, double share);
 // F4: after the first round of any fixed grouping in so many lines, none of which is empty.
 double first_round_variance(const AbsenceCase& one, uint32_t lines);
-// F5: rounds of an all-reduce that begins anew whenever somebody is absent, if it is given up after `cap`.
+// F5: rounds of an all-reduce that starts again whenever a peer is absent, at most `cap` rounds.
 double restarted_rounds(const AbsenceCase& one, uint32_t cap);
 // F6: a ring of three-point averages.
 double ring_variance(uint32_t peers, uint32_t rounds);

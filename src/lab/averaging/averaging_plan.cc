@@ -13,23 +13,23 @@
 
 namespace unisono::cli {
 
-const CommandLineText averaging_text{.name = "unisono simulate averaging",
-                                     .usage = "unisono simulate averaging [OPTIONS]",
+const CommandLineText averaging_text{.name = "unisono-lab simulate averaging",
+                                     .usage = "unisono-lab simulate averaging [OPTIONS]",
                                      .description =
                                          "How many rounds do peers need until all hold the mean, if some are absent in each "
                                          "round? The averaging simulation of the authors of\n"
                                          "Moshpit SGD, with their random numbers: each peer holds a normal number, and the "
-                                         "variance of all of them is what is left to do.\n"
-                                         "Prints rounds, what was sent until then, and what the formulae say.",
+                                         "variance over all peers says how far they are from the mean.\n"
+                                         "Prints rounds, what was sent until then, and the values of the formulae.",
                                      .footer = R"(Examples:
-  unisono simulate averaging                                      512 peers, four absences, seven algorithms
-  unisono simulate averaging --compare                            the authors' table, and 768 and 1024 peers
-  unisono simulate averaging --peers 600 --absence 0.002 --algorithm fitted,random --restarts 2000
-  unisono simulate averaging --absence 0,0.002,0.004,0.006,0.008,0.01 --plot averaging
+  unisono-lab simulate averaging                                      512 peers, four absences, seven algorithms
+  unisono-lab simulate averaging --compare                            the authors' table, and 768 and 1024 peers
+  unisono-lab simulate averaging --peers 600 --absence 0.002 --algorithm fitted,random --restarts 2000
+  unisono-lab simulate averaging --absence 0,0.002,0.004,0.006,0.008,0.01 --plot averaging
 
-Algorithms: all-reduce, of all at once, in vain if one is absent; gossip, with both neighbours on a ring; sgp, stochastic gradient push as the authors
+Algorithms: all-reduce, of all peers at once, without effect if one is absent; gossip, with both neighbours on a ring; sgp, stochastic gradient push as the authors
 coded it; random, groups drawn anew; published, their grid of M^d cells; chunk-keys, the published rule of regrouping; fitted, Unisono's grid,
-fitted to the number of peers; fitted-mid-round, the same if peers vanish once their group stands. Where a grid is shown, random is, too.
+fitted to the number of peers; fitted-mid-round, the same if peers disappear after their group has formed. A grid is always shown beside random.
 
 Seeds are 0, 1, …; one seed has the same inputs and absences for all algorithms. --plot PREFIX writes PREFIX-variance.svg, the mean variance
 round by round, and PREFIX-absence.svg, the rounds over the absence.
@@ -96,7 +96,7 @@ Status refuse_beside_compare(const AveragingOptions& o) {
   for (const auto& [name, text] :
        {std::pair{"--absence", &o.absences}, {"--algorithm", &o.algorithms}, {"--target", &o.targets}}) {
     if (o.compare && !text->empty())
-      return invalid(fmt::format("{} has no say beside --compare, which shows what the authors' table has", name));
+      return invalid(fmt::format("{} cannot be set beside --compare, which takes the settings of the authors' table", name));
   }
   return {};
 }

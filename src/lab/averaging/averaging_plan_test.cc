@@ -67,7 +67,7 @@ TEST(AveragingPlan, compare_has_the_authors_peers_and_yours_in_order) {
   EXPECT_EQ(averaging_plan_of({"--compare", "--peers", "600,900"}).peers, (std::vector<uint32_t>{512, 600, 768, 900, 1024}));
   EXPECT_EQ(averaging_plan_of({"--compare"}).absences, (std::vector<double>{0, .001, .005, .01}));
   expect_averaging_refused({"--compare", "--absence", "0.1"},
-                           "--absence has no say beside --compare, which shows what the authors' table has");
+                           "--absence cannot be set beside --compare, which takes the settings of the authors' table");
 }
 
 TEST(AveragingPlan, says_which_option_is_wrong_and_what_it_takes) {

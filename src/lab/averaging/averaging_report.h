@@ -1,4 +1,4 @@
-// How `unisono simulate averaging` tells people and programs what came out: tables, JSON lines, pictures. Pure.
+// The output of `unisono-lab simulate averaging`: tables, JSON lines, pictures. Pure.
 #pragma once
 
 #include <string>

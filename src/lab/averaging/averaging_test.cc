@@ -94,7 +94,7 @@ TEST(AveragingA8, means_of_ten_seeds_are_those_of_the_authors_table) {
   }
 }
 
-// The authors' own column, whose places they do not seed.
+// The authors' own column; they do not seed the positions in the grid.
 TEST(AveragingA8, published_grid_is_within_six_tenths_of_a_round_of_the_authors_column) {
   struct Row {
     uint32_t peers;

@@ -1,17 +1,17 @@
-// `unisono simulate averaging`: how fast peers come to hold one mean, by each of several ways to average, if some are absent in
-// each round.
+// `unisono-lab simulate averaging`: how fast peers come to hold one mean, by each of several ways to average, if some are
+// absent in each round.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/threads.h"
 #include "lab/averaging/averaging_report.h"
+#include "lab/common/commands.h"
 
 namespace unisono::cli {
 namespace {

@@ -1,4 +1,4 @@
-// The words that `unisono drop-compute plan`, `search` and `simulate` share: rules, times, shares, and what decides about a
+// The words that `unisono-lab drop-compute plan`, `search` and `simulate` share: rules, times, shares, and what decides about a
 // threshold. Pure.
 #pragma once
 

@@ -1,4 +1,4 @@
-// `unisono bench compress`: methods that make gradients smaller, one beside the other.
+// `unisono-lab bench compress`: methods that make gradients smaller, one beside the other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/version.h"
+#include "lab/common/commands.h"
 #include "lab/compressors/compress_run.h"
 
 namespace unisono::cli {
@@ -32,13 +33,14 @@ BenchFacts facts_for(const Group& group, const CompressPlan& plan) {
   return facts;
 }
 
-int play_part(const CompressOptions& options, const CompressPlan& plan, Group& group, std::optional<EmulatedRank>& rank_end) {
+int play_part(const CompressOptions& options, const CompressPlan& plan, Group& group,
+              std::optional<EmulatedRank>& emulated_rank) {
   Sink sink(options.json);
   if (group.rank() == 0) {
     if (auto status = sink.open(true); !status.ok()) return failed(group, "--json", status);
   }
-  if (rank_end) {
-    if (const auto zero = rank_end->start(); !zero.ok()) return failed(group, "start", zero.status());
+  if (emulated_rank) {
+    if (const auto zero = emulated_rank->announce_formed(); !zero.ok()) return failed(group, "start", zero.status());
   }
   Progress progress(progress_options("compress", turns_of(plan), group.rank() == 0 ? options.progress : "off"),
                     monotonic_now());
@@ -54,7 +56,7 @@ int play_part(const CompressOptions& options, const CompressPlan& plan, Group& g
     sink.table(compress_row(row, *rows));
     sink.json(compress_json(plan, row, *rows));
   }
-  if (auto shown = show_links(plan.limits, rank_end, sink); !shown.ok()) return failed(group, "links", shown);
+  if (auto shown = show_links(plan.limits, emulated_rank, sink); !shown.ok()) return failed(group, "links", shown);
   if (!options.plot.empty() && group.rank() == 0) {
     if (auto drawn = write_svg(options.plot, compress_panels(*rows)); !drawn.ok()) return failed(group, "--plot", drawn);
   }
@@ -74,7 +76,8 @@ int run_compress(const Arguments& arguments) {
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto plan = make_compress_plan(options);
   if (!plan.ok()) return usage_error(compress_text.name, plan.status().message());
-  BenchRanks ranks{.command = {"bench", "compress"},
+  BenchRanks ranks{.name = compress_text.name,
+                   .command = {"bench", "compress"},
                    .launch = options.launch,
                    .limits = plan->limits,
                    .faults = {},
@@ -82,8 +85,8 @@ int run_compress(const Arguments& arguments) {
                    .progress = options.progress,
                    .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
   ranks.group.timeout = plan->timeout;
-  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) {
-    return play_part(options, *plan, group, rank_end);
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& emulated_rank) {
+    return play_part(options, *plan, group, emulated_rank);
   });
 }
 

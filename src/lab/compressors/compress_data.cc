@@ -138,7 +138,7 @@ Result<Gradients> Gradients::make(const GradientPlan& plan, uint32_t rank) {
   return made;
 }
 
-// Each step begins at another place of the noise: drawing it anew would take longer than most methods do.
+// Each step begins at another position in the noise: drawing it anew would take longer than most methods.
 void Gradients::fill(uint64_t step, std::span<float> out) const {
   std::copy(shared_.begin(), shared_.end(), out.begin());
   if (noise_.empty()) return;

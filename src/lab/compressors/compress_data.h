@@ -1,4 +1,4 @@
-// The gradients of `unisono bench compress`: made ones, of which each rank has its own, or real ones from files.
+// The gradients of `unisono-lab bench compress`: made ones, of which each rank has its own, or real ones from files.
 //
 // Made ones have a part that all ranks share, the same in every step, and noise that differs from rank to rank and from step to
 // step. Numbers are those of compressors/counter_random.h: the same everywhere for one seed.

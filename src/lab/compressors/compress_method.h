@@ -1,5 +1,5 @@
-// One method of `unisono bench compress` at one rank: a step takes this rank's gradients and leaves the mean in their place, by
-// collectives of the public API, and says what it cost.
+// One method of `unisono-lab bench compress` at one rank: a step takes this rank's gradients and leaves the mean in their
+// place, by collectives of the public API, and says what it cost.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ struct StepCost {
 struct MethodStep {
   uint64_t number = 0;
   std::span<float> gradients;  // all tensors, one after the other
-  // If set, told where each tensor's gradient is with what was left over from before; no time of it counts.
+  // If set, called with each tensor's gradient after error feedback was added; its time does not count.
   std::function<void(std::span<const float* const> compensated)> compensated{};
 };
 

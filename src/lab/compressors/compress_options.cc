@@ -12,23 +12,23 @@
 
 namespace unisono::cli {
 
-const CommandLineText compress_text{.name = "unisono bench compress",
-                                    .usage = "unisono bench compress -n COUNT [OPTIONS]",
+const CommandLineText compress_text{.name = "unisono-lab bench compress",
+                                    .usage = "unisono-lab bench compress -n COUNT [OPTIONS]",
                                     .description =
-                                        "Averages gradients by methods that send less, one beside the other: what each sends, "
-                                        "how long each of its steps takes, and how much of "
+                                        "Averages gradients by several methods that send less, and compares what each sends, "
+                                        "how long its steps take, and how much of "
                                         "the mean arrives.\n\n"
                                         "Methods: dense (all-reduce), arc (ARC-Top-K), random-k (rows by a shared seed), top-k "
                                         "(each rank's own largest elements, by "
                                         "all-gather), powersgd (two factors of low rank).",
                                     .footer = R"(Examples:
-  unisono bench compress -n 4                                     all methods, 1024 x 1024, on this machine
-  unisono bench compress -n 4 --shape 4096x4096 --rate 1G         over links of 1 Gbit/s, which this command plays
-  unisono bench compress -n 4 --method dense,arc --ratio 0.1 --rank 4 --data rank-one
-  unisono bench compress -n 4 --shape 4096x11008,4096 --gradients 'layer.{rank}.f32' --feedback none
-  unisono bench compress -n 4 --method dense,arc --codec int8 --json result.json --plot result.svg
+  unisono-lab bench compress -n 4                                     all methods, 1024 x 1024, on this machine
+  unisono-lab bench compress -n 4 --shape 4096x4096 --rate 1G         over links of 1 Gbit/s, which this command emulates
+  unisono-lab bench compress -n 4 --method dense,arc --ratio 0.1 --rank 4 --data rank-one
+  unisono-lab bench compress -n 4 --shape 4096x11008,4096 --gradients 'layer.{rank}.f32' --feedback none
+  unisono-lab bench compress -n 4 --method dense,arc --codec int8 --json result.json --plot result.svg
 
-All methods run in one go, in turn in each step, on the same gradients; a barrier stands before each. Gradients are what --data says, shared by
+All methods run in turn in each step, on the same gradients; a barrier stands before each. Gradients are what --data says, shared by
 all ranks, plus noise of each rank, or what --gradients has: fp32, little-endian, one tensor of --shape after the other, {rank} for the number
 of the rank.
 
@@ -149,7 +149,7 @@ void add_compress_options(CLI::App& app, CompressOptions& options) {
   add_choice(app, options.feedback,
              {.names = "--feedback",
               .value = "KIND",
-              .meaning = "what becomes of what is not sent",
+              .meaning = "error feedback: what happens with values that are not sent",
               .words = {"ef14", "none"},
               .fallback = "ef14"});
   app.add_option("--codec", options.codec,

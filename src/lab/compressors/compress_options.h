@@ -1,4 +1,4 @@
-// The options of `unisono bench compress`, from words to a plan that every rank works through alike.
+// The options of `unisono-lab bench compress`, from words to a plan that every rank works through alike.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -54,7 +54,7 @@ Status run_timed(Group& group, const MethodStep& step, Entrant& entrant, bool co
   return {};
 }
 
-// One more step, whose result is compared with the mean of what went in; no time of it counts.
+// One more step: its result is compared with the mean of its inputs. Its time does not count.
 Status examine(Group& group, const CompressPlan& plan, uint64_t number, std::span<float> gradients, Entrant& entrant) {
   std::vector<float> mean;
   const auto copy = [&](std::span<const float* const> compensated) {

@@ -1,4 +1,4 @@
-// The measurement of `unisono bench compress`: one rank's part, against the public API only.
+// The measurement of `unisono-lab bench compress`: one rank's part, against the public API only.
 //
 // Every rank runs the same methods in the same order, in turn in each step, on gradients of its own; in the end all hold the
 // same numbers.

@@ -1,4 +1,4 @@
-// What `unisono bench compress` tells people and programs: a table, JSON lines, a picture. Pure.
+// The output of `unisono-lab bench compress`: a table, JSON lines, a picture. Pure.
 #pragma once
 
 #include <array>

@@ -16,27 +16,27 @@
 namespace unisono::cli {
 
 const CommandLineText convergence_text{
-    .name = "unisono simulate arc",
-    .usage = "unisono simulate arc [OPTIONS]",
+    .name = "unisono-lab simulate arc",
+    .usage = "unisono-lab simulate arc [OPTIONS]",
     .description =
         "Trains small problems with compressed gradients, all ranks in this process, with the compressors and the error "
         "feedback\n"
         "that ship. Without options: the tables of checks 25 and 26 of docs/design/methods/arc_top_k.md, each value\n"
-        "beside the one that it should be. With options: what they ask for.",
+        "beside the one that it should be. With options: the trainings that they select.",
     .footer = R"(Examples:
-  unisono simulate arc                                          is everything as specified?
-  unisono simulate arc --problem quadratic --plot errors.svg    and how it came about, step by step
-  unisono simulate arc --problem softmax --ranks 16 --ratio 0.05 --rank 2 --feedback ef14,ef21m --method arc,random-k --seeds 5
-  unisono simulate arc --method arc,top-k --feedback ef21m --eta 0.3 --json -
+  unisono-lab simulate arc                                          compares every value with the specification
+  unisono-lab simulate arc --problem quadratic --plot errors.svg    and draws the errors over the steps
+  unisono-lab simulate arc --problem softmax --ranks 16 --ratio 0.05 --rank 2 --feedback ef14,ef21m --method arc,random-k --seeds 5
+  unisono-lab simulate arc --method arc,top-k --feedback ef21m --eta 0.3 --json -
 
-Problems: quadratic, a matrix of 64 x 16 whose ranks pull into different directions, measured by its distance from the goal; softmax, a
+Problems: quadratic, a matrix of 64 x 16 whose ranks have different optima, measured by its distance from the goal; softmax, a
 regression of 64 classes and 32 features in which each rank knows a few classes, measured by its loss over all samples.
 
-Methods: dense, whole gradients; arc, ARC-Top-K; exact, rows by their true lengths, which only a simulation can know and which saves nothing; random-k, rows drawn
+Methods: dense, whole gradients; arc, ARC-Top-K; exact, rows by their true lengths, which only a simulation can know; random-k, rows drawn
 at random; top-k, each rank's own largest entries, as many as the kept rows have. Feedback: none; ef14; ef21; ef21m, with --eta.
 
 A seed decides the data, the sketches and the drawn rows; --seeds 5 takes the specified one and the four after it. Of several seeds the
-table has mean and standard deviation. Where settings are those of that page, its value stands beside, and 'ok' or 'OFF'.
+table has mean and standard deviation. Where settings are those of that page, the table also has its value, and 'ok' or 'OFF'.
 
 Exit code: 0; 1 if a value is off, or a file cannot be written; 2 for a wrong command line.)"};
 
@@ -132,7 +132,7 @@ std::string useless_option(const ConvergenceOptions& o, const std::vector<Method
   for (const auto& [name, text] :
        {std::pair{"--feedback", &o.feedbacks}, {"--ratio", &o.ratio}, {"--kept", &o.kept}, {"--eta", &o.eta}}) {
     if (!compresses && !text->empty())
-      return fmt::format("{} means nothing to dense gradients, and --method names nothing else", name);
+      return fmt::format("{} does not apply to dense gradients, and --method names no other method", name);
   }
   if (!has(Method::arc) && !o.sketch_ranks.empty()) return "--rank is of arc's sketches, and --method does not name arc";
   if (!o.ratio.empty() && !o.kept.empty()) return "--ratio and --kept say the same: give one of them";

@@ -167,7 +167,7 @@ TEST(ConvergencePlan, refuses_steps_their_size_and_jobs) {
 TEST(ConvergencePlan, refuses_what_means_nothing_to_dense_gradients_alone) {
   for (const auto& [name, value] : {std::pair{"--feedback", "ef14"}, {"--ratio", "0.1"}, {"--kept", "3"}, {"--eta", "0.1"}}) {
     expect_convergence_refused({"--method", "dense", name, value},
-                               std::string(name) + " means nothing to dense gradients, and --method names nothing else");
+                               std::string(name) + " does not apply to dense gradients, and --method names no other method");
   }
 }
 

@@ -209,7 +209,7 @@ Panel empty_panel(const ConvergenceResult& result, const std::string& feedback) 
 }
 
 void add_panels(std::span<const ConvergenceResult> results, std::vector<Panel>& panels) {
-  std::vector<std::string> names, feedbacks;  // of lines, whose places decide their colours; of panels
+  std::vector<std::string> names, feedbacks;  // of lines (the index decides the colour); of panels
   uint32_t ranks = 0;
   bool several_ranks = false;
   for (const auto& result : results) {

@@ -1,5 +1,5 @@
-// What `unisono simulate arc` tells people and programs: tables that compare with docs/design/methods/arc_top_k.md, JSON lines,
-// a picture. Pure.
+// The output of `unisono-lab simulate arc`: tables that compare with docs/design/methods/arc_top_k.md, JSON
+// lines, a picture. Pure.
 #pragma once
 
 #include <optional>

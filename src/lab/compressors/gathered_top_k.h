@@ -1,5 +1,5 @@
-// Element-wise Top-K: each rank sends its own largest elements with their places, and all gather them. What ARC-Top-K is
-// compared with.
+// Element-wise Top-K: each rank sends its own largest elements with their indices, and all gather them. ARC-Top-K is
+// compared with it.
 //
 // The caller runs an all-gather of the entries that begin() gives, as many on each rank, and an all-reduce (mean) of the dense
 // tensors. Sums are in rank order: the same bits on every rank. What a rank did not send it adds to its next gradient (EF14;

@@ -1,16 +1,16 @@
-// `unisono simulate arc`: small problems trained with compressed gradients, beside what docs/design/methods/arc_top_k.md says
-// they come to.
+// `unisono-lab simulate arc`: small problems trained with compressed gradients, beside what docs/design/methods/arc_top_k.md
+// says they come to.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/threads.h"
+#include "lab/common/commands.h"
 #include "lab/compressors/convergence_report.h"
 
 namespace unisono::cli {
@@ -38,7 +38,7 @@ class Trainings {
 
  private:
   struct Run {
-    size_t result, seed;  // their places
+    size_t result, seed;  // their indices
   };
 
   void work() {
@@ -49,12 +49,12 @@ class Trainings {
       const auto name = fmt::format("{} {} {}", sim::facts_of(settings.problem).name,
                                     settings.method == sim::Method::dense ? "" : feedback_name(settings.feedback),
                                     method_name(settings.method));
-      const auto tell = [&](uint64_t steps) {
+      const auto on_progress = [&](uint64_t steps) {
         const std::lock_guard lock(mutex_);
         progress_.update(steps_ += steps, name, monotonic_now());
       };
       auto outcome = sim::run_training(
-          settings, {.curve_points = plan_.plot.empty() && plan_.json.empty() ? 0 : curve_points, .progress = tell});
+          settings, {.curve_points = plan_.plot.empty() && plan_.json.empty() ? 0 : curve_points, .progress = on_progress});
       const std::lock_guard lock(mutex_);
       if (outcome.ok()) result.outcomes[runs_[at].seed] = *std::move(outcome);
       else failure_ = outcome.status();

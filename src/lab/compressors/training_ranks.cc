@@ -21,7 +21,7 @@ RowRule rule_of(const TrainingRanksOptions& options) {
   return {.ratio_ppm = ratio_ppm, .rank = options.sketch_rank, .max_payload_ppm = UINT32_MAX, .min_elements = 0};
 }
 
-// In place, as an all-reduce does: the same bits everywhere.
+// In place, as by an all-reduce: the same bits on all ranks.
 void average(std::vector<std::span<float>>& buffers) {
   for (size_t k = 0; k < buffers[0].size(); ++k) {
     float sum = 0;

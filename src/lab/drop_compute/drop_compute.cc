@@ -1,18 +1,17 @@
-// `unisono drop-compute`: what a compute threshold is worth, by closed forms (plan), by recorded times (search), by simulated
-// delays (simulate).
+// `unisono-lab drop-compute`: what a compute threshold is worth, by closed forms (plan), by recorded times (search), by
+// simulated delays (simulate).
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <optional>
 
-#include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/text.h"
+#include "lab/common/commands.h"
 #include "lab/drop_compute/drop_plan_report.h"
 #include "lab/drop_compute/drop_search_report.h"
 #include "lab/drop_compute/drop_simulate_report.h"
@@ -20,40 +19,9 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText drop_compute_text{.name = "unisono drop-compute",
-                                        .usage = "unisono drop-compute plan|search|simulate [OPTIONS]",
-                                        .description =
-                                            "A compute threshold bounds how long a training step waits for its slowest worker: "
-                                            "one that is later leaves out its remaining\n"
-                                            "micro-batches (DropCompute, arXiv:2306.10598). Three commands say what that is "
-                                            "worth and which threshold is best; each has\n"
-                                            "a help page of its own.",
-                                        .footer = R"(Commands:
-  plan      by closed forms, before anything has run, or for more workers than a trace was recorded with
-  search    by recorded times: the best threshold of each stop rule
-  simulate  under simulated delays, beside other remedies
-
-Examples:
-  unisono drop-compute plan --workers 200 --micro-batches 12 --mean 1s --sd 250ms --comm 500ms
-  unisono drop-compute search trace.csv
-  unisono drop-compute simulate --workers 16
-  unisono drop-compute search --help
-
-Exit code: 2, or 0 for this page; see those of the commands.)"};
-
-const std::vector<std::string> actions{"plan", "search", "simulate"};
-
-struct DropComputeOptions {
-  std::string action;
-};
-
-void add_drop_compute_options(CLI::App& app, DropComputeOptions& options) {
-  set_choices(*app.add_option("action", options.action, "what to do; its options come behind it")->type_name(""), actions);
-}
-
 // Table, JSON lines and pictures of what was found.
 template <typename Found>
-int tell(const CommandLineText& text, Sink& sink, const std::string& plot, const Found& result) {
+int report(const CommandLineText& text, Sink& sink, const std::string& plot, const Found& result) {
   sink.table(table_of(result));
   sink.json(json_of(result));
   const auto drawn = plot.empty() ? Status() : write_svg(plot, panels_of(result));
@@ -74,24 +42,9 @@ Status write_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-CommandSyntax drop_compute_syntax() { return syntax_of(drop_compute_text, add_drop_compute_options); }
 CommandSyntax drop_plan_syntax() { return syntax_of(drop_plan_text, add_drop_plan_options); }
 CommandSyntax drop_search_syntax() { return syntax_of(drop_search_text, add_drop_search_options); }
 CommandSyntax drop_simulate_syntax() { return syntax_of(drop_simulate_text, add_drop_simulate_options); }
-
-int run_drop_compute(const Arguments& arguments) {
-  DropComputeOptions options;
-  const auto app = make_app(drop_compute_text);
-  add_drop_compute_options(*app, options);
-  if (const auto code = parse_arguments(*app, arguments)) return *code;
-  if (options.action.empty()) return usage_error(drop_compute_text.name, "what is to be done? plan, search or simulate");
-  if (std::find(actions.begin(), actions.end(), options.action) != actions.end())
-    return usage_error(drop_compute_text.name,
-                       fmt::format("{0} comes first: unisono drop-compute {0} [OPTIONS]", options.action));
-  const auto meant = nearest_name(options.action, actions);
-  return usage_error(drop_compute_text.name, fmt::format("'{}' is none of {}{}", options.action, fmt::join(actions, ", "),
-                                                         meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
-}
 
 int run_drop_plan(const Arguments& arguments) {
   DropPlanOptions options;
@@ -110,7 +63,7 @@ int run_drop_plan(const Arguments& arguments) {
   }
   Sink sink(options.json);
   if (auto status = sink.open(true); !status.ok()) return failed(drop_plan_text, status);
-  return tell(drop_plan_text, sink, options.plot, forecast);
+  return report(drop_plan_text, sink, options.plot, forecast);
 }
 
 int run_drop_search(const Arguments& arguments) {
@@ -124,7 +77,7 @@ int run_drop_search(const Arguments& arguments) {
   if (!named.ok()) return failed(drop_search_text, named.status());
   Sink sink(options.json);
   if (auto status = sink.open(true); !status.ok()) return failed(drop_search_text, status);
-  return tell(drop_search_text, sink, options.plot, search_result(*what, *std::move(named)));
+  return report(drop_search_text, sink, options.plot, search_result(*what, *std::move(named)));
 }
 
 int run_drop_simulate(const Arguments& arguments) {
@@ -147,7 +100,7 @@ int run_drop_simulate(const Arguments& arguments) {
     progress->update(steps, what, monotonic_now());
   });
   if (progress) progress->clear();
-  return tell(drop_simulate_text, sink, options.plot, result);
+  return report(drop_simulate_text, sink, options.plot, result);
 }
 
 }  // namespace unisono::cli

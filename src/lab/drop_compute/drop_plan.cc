@@ -10,20 +10,20 @@
 namespace unisono::cli {
 
 const CommandLineText drop_plan_text{
-    .name = "unisono drop-compute plan",
-    .usage = "unisono drop-compute plan --workers N [OPTIONS]",
+    .name = "unisono-lab drop-compute plan",
+    .usage = "unisono-lab drop-compute plan --workers N [OPTIONS]",
     .description =
         "Says before anything has run what a compute threshold is worth, and which: by closed forms for micro-batches whose "
         "latencies are\n"
         "independent, with a mean and a standard deviation; or for more workers than a trace was recorded with.\n\n"
         "Speed-ups are those of rule at, for which closed forms exist: at the threshold a worker contributes what is complete. "
         "The rule\n"
-        "that runs by default is after, and gains less: 'unisono drop-compute simulate' and 'search' tell how much.",
+        "that runs by default is after, and gains less: 'unisono-lab drop-compute simulate' and 'search' tell how much.",
     .footer = R"(Examples:
-  unisono drop-compute plan --workers 200 --micro-batches 12 --mean 1s --sd 250ms --comm 500ms
-  unisono drop-compute plan -n 200 -m 12 --mean 1s --sd 250ms --comm 500ms --rule after     what rule after drops there
-  unisono drop-compute plan -n 200 -m 12 --mean 1s --sd 250ms --comm 500ms --threshold 12s  one's own threshold
-  unisono drop-compute plan --from-trace trace.csv --workers 1000 --plot plan.svg           from recorded times
+  unisono-lab drop-compute plan --workers 200 --micro-batches 12 --mean 1s --sd 250ms --comm 500ms
+  unisono-lab drop-compute plan -n 200 -m 12 --mean 1s --sd 250ms --comm 500ms --rule after     what rule after drops there
+  unisono-lab drop-compute plan -n 200 -m 12 --mean 1s --sd 250ms --comm 500ms --threshold 12s  one's own threshold
+  unisono-lab drop-compute plan --from-trace trace.csv --workers 1000 --plot plan.svg           from recorded times
 
 Times have units (ns, us, ms, s, m, h); bare numbers are seconds. --comm is all of a step beside computing: all-reduce, optimizer.
 
@@ -32,7 +32,7 @@ standard normals; z(N), the published approximation of it, stands beside. The be
 come out of a second of a step, E[B] / (tau + comm); it does not depend on N, which scales the gain alone. Where the gain S_eff is not above 1,
 the answer is 'off'. p is the share of micro-batches that is dropped, at most --max-drop.
 
---from-trace reads what 'unisono drop-compute search' reads, takes its times as their law, and workers as independent of each
+--from-trace reads what 'unisono-lab drop-compute search' reads, takes its times as their law, and workers as independent of each
 other. With few records the tail that decides has hardly been seen, and a warning says so.
 
 Exit code: 0; 1 if the trace cannot be read or a file cannot be written; 2 for a wrong command line.)"};
@@ -95,7 +95,7 @@ Status check_sources(const DropPlanOptions& o) {
   }
   if (!o.trace.empty() && o.rule != "at")
     return invalid(
-        fmt::format("--from-trace forecasts rule at; for rule {} of the recorded workers: unisono drop-compute search {}",
+        fmt::format("--from-trace forecasts rule at; for rule {} of the recorded workers: unisono-lab drop-compute search {}",
                     o.rule, o.trace));
   return {};
 }

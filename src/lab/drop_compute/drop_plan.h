@@ -1,4 +1,5 @@
-// What `unisono drop-compute plan` is asked, from words to numbers: a law of latencies, or a trace, and how many workers. Pure.
+// What `unisono-lab drop-compute plan` is asked, from words to numbers: a law of latencies, or a trace, and how many workers.
+// Pure.
 #pragma once
 
 #include <optional>
@@ -25,7 +26,7 @@ struct DropPlan {
   uint64_t workers = 2;
   ComputeModel model;            // unless a trace is read
   std::string trace;             // file; "-": standard input; empty: the model
-  DropRule rule = DropRule::at;  // whose drops are told; speed-ups are those of `at`
+  DropRule rule = DropRule::at;  // the rule for the dropped share; speed-ups are those of `at`
   uint32_t lag = 0;
   double max_drop = 0.10;
   std::optional<double> threshold;  // seconds; none: the best one

@@ -201,7 +201,7 @@ std::string threshold_lines(const DropForecast& forecast) {
     text += fmt::format(
         "# rule {0}{1} at that threshold: p = {2}. How long its steps last has no closed form: the speed-ups below are those "
         "of rule at;\n"
-        "# for rule {0}: unisono drop-compute simulate --rule {0}\n",
+        "# for rule {0}: unisono-lab drop-compute simulate --rule {0}\n",
         rule_name(plan.rule), plan.lag > 0 ? fmt::format(", lag {}", plan.lag) : "", percent_text(forecast.rule_drop));
   }
   return text;

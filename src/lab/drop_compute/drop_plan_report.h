@@ -1,4 +1,4 @@
-// What `unisono drop-compute plan` finds, and how it tells people and programs: tables, JSON lines, pictures. Pure.
+// The results and the output of `unisono-lab drop-compute plan`: tables, JSON lines, pictures. Pure.
 #pragma once
 
 #include <optional>

@@ -58,7 +58,7 @@ TEST(DropPlan, reads_a_trace_instead_of_a_law) {
                            "--mean is what the trace says: leave it out");
   expect_drop_plan_refused(
       read_drop_plan({"--from-trace", "trace.csv", "--workers", "8", "--rule", "after"}),
-      "--from-trace forecasts rule at; for rule after of the recorded workers: unisono drop-compute search trace.csv");
+      "--from-trace forecasts rule at; for rule after of the recorded workers: unisono-lab drop-compute search trace.csv");
 }
 
 TEST(DropPlan, says_what_is_missing) {

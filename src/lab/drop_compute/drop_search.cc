@@ -10,8 +10,8 @@
 
 namespace unisono::cli {
 
-const CommandLineText drop_search_text{.name = "unisono drop-compute search",
-                                       .usage = "unisono drop-compute search TRACE [OPTIONS]",
+const CommandLineText drop_search_text{.name = "unisono-lab drop-compute search",
+                                       .usage = "unisono-lab drop-compute search TRACE [OPTIONS]",
                                        .description =
                                            "Searches recorded times for the compute threshold that would have given most "
                                            "micro-batches per second, for each stop rule, and says\n"
@@ -19,16 +19,16 @@ const CommandLineText drop_search_text{.name = "unisono drop-compute search",
                                            "each is, S_total, over all steps together,\n"
                                            "and p, the share of micro-batches that is dropped.",
                                        .footer = R"(Examples:
-  unisono drop-compute search trace.csv
-  unisono drop-compute search trace.csv --rule after --max-drop 0.05 --slack 0
-  unisono drop-compute search trace.csv --objective total --plot search.svg
-  cat rank*.csv | unisono drop-compute search -                    one file of each rank
+  unisono-lab drop-compute search trace.csv
+  unisono-lab drop-compute search trace.csv --rule after --max-drop 0.05 --slack 0
+  unisono-lab drop-compute search trace.csv --objective total --plot search.svg
+  cat rank*.csv | unisono-lab drop-compute search -                    one file of each rank
 
 Rules: after, a worker stops when a micro-batch has ended after the threshold; before, when the next one would end after it, as long as they take
 on average; at, at the threshold, with what is complete: what is left of the running one is charged to the next step. Each has a line
 of its own, and its speed-up holds under it alone.
 
-A trace is what DropCompute::recorded() and 'unisono drop-compute simulate --trace' write: a head line step,rank,wall_ns,end_1_ns,...,end_M_ns,
+A trace is what DropCompute::recorded() and 'unisono-lab drop-compute simulate --trace' write: a head line step,rank,wall_ns,end_1_ns,...,end_M_ns,
 then a line for each step and rank. wall_ns is the time of the step, end_m_ns the time from its begin to the end of micro-batch m. Nothing may
 have been dropped. Steps of which a rank's line is missing are left out.
 

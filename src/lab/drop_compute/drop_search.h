@@ -1,4 +1,4 @@
-// What `unisono drop-compute search` is asked and what it reads. Pure, but for reading the file.
+// What `unisono-lab drop-compute search` is asked and what it reads. Pure, but for reading the file.
 #pragma once
 
 #include <set>

@@ -1,4 +1,4 @@
-// How `unisono drop-compute search` tells people and programs what it found: a table, JSON lines, pictures. Pure.
+// The output of `unisono-lab drop-compute search`: a table, JSON lines, pictures. Pure.
 #pragma once
 
 #include <string>

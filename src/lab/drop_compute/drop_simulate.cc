@@ -12,8 +12,8 @@
 
 namespace unisono::cli {
 
-const CommandLineText drop_simulate_text{.name = "unisono drop-compute simulate",
-                                         .usage = "unisono drop-compute simulate [OPTIONS]",
+const CommandLineText drop_simulate_text{.name = "unisono-lab drop-compute simulate",
+                                         .usage = "unisono-lab drop-compute simulate [OPTIONS]",
                                          .description =
                                              "Simulates training steps whose micro-batches take times by chance, and compares "
                                              "under the very same delays: no remedy, compute\n"
@@ -21,11 +21,11 @@ const CommandLineText drop_simulate_text{.name = "unisono drop-compute simulate"
                                              "backup workers, an oracle, rebalanced counts, and\n"
                                              "dropping as much at random.",
                                          .footer = R"(Examples:
-  unisono drop-compute simulate --workers 16                                       model L, 12 micro-batches, comm 500 ms
-  unisono drop-compute simulate -n 200 --tau 16s --rule after --plot simulate.svg  one's own threshold beside automatic ones
-  unisono drop-compute simulate --model constant:base=1 -n 8 --slow 7x2            one worker twice as slow
-  unisono drop-compute simulate --model G:mean=20ms,sd=5ms --comm 10ms             bare numbers are seconds
-  unisono drop-compute simulate --trace trace.csv && unisono drop-compute search trace.csv
+  unisono-lab drop-compute simulate --workers 16                                       model L, 12 micro-batches, comm 500 ms
+  unisono-lab drop-compute simulate -n 200 --tau 16s --rule after --plot simulate.svg  one's own threshold beside automatic ones
+  unisono-lab drop-compute simulate --model constant:base=1 -n 8 --slow 7x2            one worker twice as slow
+  unisono-lab drop-compute simulate --model G:mean=20ms,sd=5ms --comm 10ms             bare numbers are seconds
+  unisono-lab drop-compute simulate --trace trace.csv && unisono-lab drop-compute search trace.csv
 
 Models of a micro-batch's latency: L:mu=1, mu (1 + min(exp(4+Z)/(2 e^4.5), 5.5)) with Z standard normal; R:compute=1,factor=1, heavy-tailed, from the authors'
 code; G:mean=1,sd=0.25, normal; exp:base=1,mean=0.3; gamma, bernoulli, lognormal and normal0 with base, mean and sd of the noise; constant:base=1. --slow 3x2 has

@@ -1,4 +1,4 @@
-// What `unisono drop-compute simulate` is asked, from words to settings. Pure.
+// What `unisono-lab drop-compute simulate` is asked, from words to settings. Pure.
 #pragma once
 
 #include <optional>
@@ -41,7 +41,7 @@ struct DropSimulation {
 // invalid: which option is wrong and what it takes.
 Result<DropSimulation> make_drop_simulation(const DropSimulateOptions& options);
 
-// As `unisono drop-compute search` reads it; its first step has this number.
+// As `unisono-lab drop-compute search` reads it; its first step has this number.
 std::string trace_text(const ComputeTrace& trace, uint64_t first_step);
 
 }  // namespace unisono::cli

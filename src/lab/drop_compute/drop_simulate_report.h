@@ -1,4 +1,5 @@
-// How `unisono drop-compute simulate` tells people and programs what each remedy came to: a table, JSON lines, pictures. Pure.
+// The output of `unisono-lab drop-compute simulate`, a row per remedy: a table, JSON lines, pictures.
+// Pure.
 #pragma once
 
 #include <string>

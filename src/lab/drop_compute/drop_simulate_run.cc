@@ -12,7 +12,7 @@ namespace {
 
 using Kind = sim::Remedy::Kind;
 
-// All but dropping at random, whose share is that of another one.
+// All remedies but dropping at random: its share is that of another remedy.
 std::vector<sim::Remedy> remedies_of(const DropSimulation& simulation, const TraceStudy& study) {
   std::vector<sim::Remedy> remedies{{.kind = Kind::none}};
   if (simulation.fixed) {

@@ -1,5 +1,5 @@
-// The remedies that `unisono drop-compute simulate` compares, each simulated under the same delays; on several threads, whose
-// number changes nothing.
+// The remedies that `unisono-lab drop-compute simulate` compares, each simulated under the same delays. Results do not
+// depend on the number of threads.
 #pragma once
 
 #include <functional>

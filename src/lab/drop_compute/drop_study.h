@@ -1,5 +1,5 @@
 // What recorded times say of each stop rule: the threshold that would have been best, what it drops of whom, how long steps
-// would have lasted; and the pictures of that, which `unisono drop-compute search` and `simulate` share. Pure.
+// would have lasted; and the pictures of that, which `unisono-lab drop-compute search` and `simulate` share. Pure.
 #pragma once
 
 #include <cstdint>

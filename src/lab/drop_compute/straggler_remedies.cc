@@ -115,7 +115,7 @@ class Rebalancing {
   // One for each; then, as long as there are any, one for the worker that would be through with it first. No other way of
   // sharing ends earlier for the last one.
   void share_out() {
-    using Candidate = std::pair<double, uint32_t>;  // when it would be through, and who
+    using Candidate = std::pair<double, uint32_t>;  // when the worker would finish, and its number
     std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> next;
     std::fill(planned_.begin(), planned_.end(), 1);
     for (uint32_t i = 0; i < settings_.workers; ++i) next.push({2 * sums_[i], i});

@@ -23,7 +23,7 @@ void append_step(ComputeTrace& trace, std::span<const int64_t> latencies, int64_
 // Called for each step from 1 on. Returns D_i, when the all-reduce can begin, ns from the step's begin, and adds to `dropped`,
 // by worker, how many micro-batches it goes without.
 using RemedyStep = std::function<int64_t(uint64_t step, std::span<const int64_t> latencies, std::span<uint32_t> dropped)>;
-// `outcome` is told of thresholds as they are chosen; it outlives what is returned, as `settings` does.
+// Chosen thresholds are added to `outcome`. `outcome` and `settings` must outlive the returned object.
 RemedyStep make_remedy(const StragglerSettings& settings, const Remedy& remedy, StragglerOutcome& outcome);
 
 }  // namespace unisono::sim

@@ -32,7 +32,7 @@ struct Remedy {
     none,          // all wait for the slowest
     drop_compute,  // by `drop`: a threshold that is given, or chosen
     backup,        // the `backups` latest workers' gradients are left out whole (Chen et al. 2016, arXiv:1604.00981)
-    oracle,  // who knows before which micro-batches end in time (docs/design/methods/drop_compute.md, "The threshold search"):
+    oracle,  // knows in advance which micro-batches end in time (docs/design/methods/drop_compute.md, "The threshold search"):
              // no method, a bound. `drop.seconds` is the threshold
     rebalanced,  // each worker has as many micro-batches as its mean speed in the first drop.calibration_steps steps allows;
                  // their sum is the same

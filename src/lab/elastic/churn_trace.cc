@@ -70,7 +70,7 @@ std::string take_effect(const ChurnEvent& event, std::vector<Place>& places) {
     case ChurnAction::kill: break;
   }
   if (place == Place::away) return "not_there: " + peer;
-  // Who does nothing cannot say goodbye, either; it can be killed.
+  // A stopped peer cannot say goodbye; it can be killed.
   if (place == Place::stopped && event.action != ChurnAction::kill) return "stopped: " + peer;
   place = event.action == ChurnAction::stop ? Place::stopped : Place::away;
   return {};

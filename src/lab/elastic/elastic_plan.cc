@@ -17,27 +17,28 @@
 
 namespace unisono::cli {
 
-const CommandLineText elastic_text{
-    .name = "unisono simulate elastic",
-    .usage = "unisono simulate elastic [OPTIONS]",
-    .description =
-        "Elastic runs in virtual time: peers, as they ship, that average by Moshpit All-Reduce over virtual links, averaging "
-        "step after averaging step, while some are absent, or come\n"
-        "and go. Every round of every group is done again from what its members gave, and compared with what each of them has "
-        "afterwards. Prints how long averaging steps\n"
-        "took, how many were exact, what became of rounds, what was sent, and what was wrong.",
-    .footer = R"(Examples:
-  unisono simulate elastic                                        64 peers, 20 averaging steps, nobody absent
-  unisono simulate elastic --peers 256 --absence 0.01 --plot elastic.svg
-  unisono simulate elastic --churn period=5s,kill=1 --seeds 0-9   ten runs of 10 minutes, an event every 5 s; all that go are killed
-  unisono simulate churn-trace --stop 0.2 | unisono simulate elastic --trace -
-  unisono simulate elastic --peers 16 --elements 1000000 --rate 100M --delay 20ms --times wan
+const CommandLineText elastic_text{.name = "unisono-lab simulate elastic",
+                                   .usage = "unisono-lab simulate elastic [OPTIONS]",
+                                   .description =
+                                       "Runs elastic runs in virtual time: whole peers, with the code that ships, average by "
+                                       "Moshpit All-Reduce over virtual links "
+                                       "while some are absent, or come\n"
+                                       "and go. Every round of every group is computed again from what its members "
+                                       "contributed, and compared with what each of them holds "
+                                       "afterwards. Prints how long averaging steps\n"
+                                       "took, how many were exact, the outcomes of rounds, what was sent, and what was wrong.",
+                                   .footer = R"(Examples:
+  unisono-lab simulate elastic                                        64 peers, 20 averaging steps, no peer absent
+  unisono-lab simulate elastic --peers 256 --absence 0.01 --plot elastic.svg
+  unisono-lab simulate elastic --churn period=5s,kill=1 --seeds 0-9   ten runs of 10 minutes, an event every 5 s; all that go are killed
+  unisono-lab simulate churn-trace --stop 0.2 | unisono-lab simulate elastic --trace -
+  unisono-lab simulate elastic --peers 16 --elements 1000000 --rate 100M --delay 20ms --times wan
 
 --trace: a line for each event, with seconds, number of the peer, and join, leave, kill, stop or continue. --churn draws such a trace for each seed, by
-period=20s,min=N,duration=10m,law=regular|poisson,kill=0.5,stop=0, which mean what they do for 'unisono simulate churn-trace'. With either, a run goes on
+period=20s,min=N,duration=10m,law=regular|poisson,kill=0.5,stop=0, which mean what they do for 'unisono-lab simulate churn-trace'. With either, a run goes on
 to the end of its trace, unless --averaging-steps says how many it makes.
 
-An averaging step is exact if its mean lacks nobody's values. All times but that of --progress are virtual. The same seed and build give the same run.
+An averaging step is exact if its mean has the values of every peer. All times but that of --progress are virtual. The same seed and build give the same run.
 
 Exit code: 0; 1 if a round was wrong, a peer could not join, a run did not come to its end within --limit, or a file cannot be read or written; 2 for a
 wrong command line or trace.)"};
@@ -95,17 +96,17 @@ uint32_t fewest_at_work(const sim::ChurnTrace& trace) {
   return static_cast<uint32_t>(std::max<uint64_t>(1, fewest));
 }
 
-// Who comes and goes, if anybody does; how many there may be at once, and how many the run waits for when it begins.
+// Which peers come and go, if any; how many there may be at once, and how many the run waits for before it begins.
 struct Company {
   uint32_t peers = 0, waited_for = 0;
 };
 Status set_company(const ElasticWords& words, std::string_view trace, ElasticPlan& plan, Company& company) {
   if (!words.trace.empty() && !words.churn.empty()) return invalid("--trace and --churn both say who comes and goes");
   if (!words.trace.empty()) {
-    if (!words.peers.empty()) return invalid("--peers has no say beside --trace, which names them");
+    if (!words.peers.empty()) return invalid("--peers cannot be set beside --trace, which names them");
     auto parsed = sim::ChurnTrace::parse(trace);
     if (!parsed.ok()) return invalid(fmt::format("--trace {}, {}", words.trace, parsed.status().message()));
-    if (parsed->events.empty()) return invalid(fmt::format("--trace {}: nobody comes", words.trace));
+    if (parsed->events.empty()) return invalid(fmt::format("--trace {}: no peer joins", words.trace));
     plan.study.trace = *std::move(parsed);
     std::set<uint32_t> names;
     for (const auto& event : plan.study.trace.events) names.insert(event.peer);
@@ -205,18 +206,20 @@ std::string command_of(const ElasticWords& words) {
 }  // namespace
 
 void add_elastic_options(CLI::App& app, ElasticWords& o) {
-  app.add_option("-n,--peers", o.peers, "that begin, 1 to 4096 [64]")->type_name("N");
-  app.add_option("--averaging-steps", o.steps, "of the run [20; with a trace: until its end]")->type_name("N");
-  app.add_option("-p,--absence", o.absence, "chance that a peer stands still in a round, from any moment of it on [0]")
+  app.add_option("-n,--peers", o.peers, "peers at the beginning, 1 to 4096 [64]")->type_name("N");
+  app.add_option("--averaging-steps", o.steps, "averaging steps of the run [20; with a trace: until its end]")->type_name("N");
+  app.add_option("-p,--absence", o.absence, "chance that a peer stops in a round, at a random moment of it [0]")
       ->type_name("SHARE");
-  app.add_option("--away", o.away, "how long it does [3s]")->type_name("TIME");
-  app.add_option("-t,--trace", o.trace, "who comes and goes, and when; - reads standard input")->type_name("FILE");
+  app.add_option("--away", o.away, "how long it stops [3s]")->type_name("TIME");
+  app.add_option("-t,--trace", o.trace, "file that says which peers come and go, and when; - reads standard input")
+      ->type_name("FILE");
   app.add_option("-c,--churn", o.churn, "draw such a trace for each seed, as by period=20s,min=32,duration=10m,kill=0.5")
       ->type_name("SETTINGS");
   app.add_option("-m,--max-group", o.max_group, "peers of a group, 4 to 128 [32]")->type_name("N");
-  app.add_option("--rounds", o.rounds, "of an averaging step; 0: one along each axis of the grid [0]")->type_name("N");
-  add_choice(app, o.grid,
-             {.names = "--grid", .value = "KIND", .meaning = "who meets whom", .words = grid_words, .fallback = "fitted"});
+  app.add_option("--rounds", o.rounds, "rounds of an averaging step; 0: one along each axis of the grid [0]")->type_name("N");
+  add_choice(
+      app, o.grid,
+      {.names = "--grid", .value = "KIND", .meaning = "which peers form a group", .words = grid_words, .fallback = "fitted"});
   add_choice(app, o.times,
              {.names = "--times",
               .value = "PROFILE",
@@ -226,14 +229,14 @@ void add_elastic_options(CLI::App& app, ElasticWords& o) {
   app.add_option("--min-peers", o.min_peers,
                  "there before the first averaging step [all; with a trace: as many as are at work at any time]")
       ->type_name("N");
-  app.add_option("--max-peers", o.max_peers, "that the run takes [4096]")->type_name("N");
-  app.add_option("-e,--elements", o.elements, "fp32 numbers that each peer has, up to 16777216 [1024]")->type_name("N");
+  app.add_option("--max-peers", o.max_peers, "most peers that the run takes [4096]")->type_name("N");
+  app.add_option("-e,--elements", o.elements, "fp32 numbers of each peer, up to 16777216 [1024]")->type_name("N");
   app.add_option("--compute", o.compute, "a peer's time between two averaging steps [100ms]")->type_name("TIME");
   app.add_option("--compute-jitter", o.compute_jitter, "and as much more by chance [0]")->type_name("TIME");
   app.add_option("--delay", o.delay, "of links, one way [100us]")->type_name("TIME");
   app.add_option("--jitter", o.jitter, "and as much more by chance [0]")->type_name("TIME");
   app.add_option("--rate", o.rate, "of each peer's line, each way, in bits/s, as 100M or 1G [unlimited]")->type_name("RATE");
-  app.add_option("--limit", o.limit, "virtual time for the run, from the end of its trace on if it goes on so long [1h]")
+  app.add_option("--limit", o.limit, "most virtual time for the run, counted from the end of its trace if there is one [1h]")
       ->type_name("TIME");
   app.add_option("-s,--seeds", o.seeds, "one seed or a range [0]")->type_name("N|A-B");
   app.add_option("--plot", o.plot, "draw averaging steps and peers over virtual time there, as SVG")->type_name("FILE");

@@ -1,4 +1,4 @@
-// What `unisono simulate elastic` runs, from words to settings. Pure.
+// What `unisono-lab simulate elastic` runs, from words to settings. Pure.
 #pragma once
 
 #include <cstdint>

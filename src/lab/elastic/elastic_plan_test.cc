@@ -37,7 +37,7 @@ TEST(ElasticPlan, without_options_is_64_peers_that_all_begin_and_stay) {
   EXPECT_EQ(plan.study.cluster.settings.max_group, 32u);
   EXPECT_EQ(plan.study.cluster.links.bytes_per_second, 0);
   EXPECT_EQ(plan.runs(), 1u);
-  EXPECT_EQ(plan.again, "unisono simulate elastic");
+  EXPECT_EQ(plan.again, "unisono-lab simulate elastic");
   EXPECT_TRUE(sim::check(plan.study_of(0)).ok());
 }
 
@@ -78,9 +78,9 @@ TEST(ElasticPlan, the_command_is_told_again_without_what_changes_no_run) {
   EXPECT_EQ(elastic_plan_of({"--peers", "9", "--churn", "period=5s", "--seeds", "3-5", "--plot", "a", "--json", "b", "--jobs",
                              "2", "--progress", "off", "--max-group", "32"})
                 .again,
-            "unisono simulate elastic --peers 9 --churn period=5s");
+            "unisono-lab simulate elastic --peers 9 --churn period=5s");
   EXPECT_EQ(elastic_plan_of({"--trace", "my churn.txt", "--averaging-steps", "3"}, "0 0 join\n").again,
-            "unisono simulate elastic --averaging-steps 3 --trace 'my churn.txt'");
+            "unisono-lab simulate elastic --averaging-steps 3 --trace 'my churn.txt'");
 }
 
 TEST(ElasticPlan, a_trace_names_who_is_there_and_its_end_is_that_of_the_run) {
@@ -124,8 +124,8 @@ TEST(ElasticPlan, a_trace_that_is_wrong_is_refused_by_line_and_peer) {
   expect_elastic_refused({"--trace", "t"}, "--trace t, line 2: out_of_order: the line before is later", "2 0 join\n1 1 join\n");
   expect_elastic_refused({"--trace", "t"}, "--trace t, line 1: bad_peer: \"5000\" is no number below 4096", "0 5000 join\n");
   expect_elastic_refused({"--trace", "t"}, "--trace t, line 2: already_there: peer 0", "0 0 join\n1 0 join\n");
-  expect_elastic_refused({"--trace", "t"}, "--trace t: nobody comes", "# seconds peer what\n\n");
-  expect_elastic_refused({"--trace", "t"}, "--trace t: nobody comes", "");
+  expect_elastic_refused({"--trace", "t"}, "--trace t: no peer joins", "# seconds peer what\n\n");
+  expect_elastic_refused({"--trace", "t"}, "--trace t: no peer joins", "");
 }
 
 TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
@@ -153,7 +153,8 @@ TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
   expect_elastic_refused({"--progress", "loud"}, "--progress 'loud' is none of auto, bar, lines, off");
   expect_elastic_refused({"--trace", "t", "--churn", "period=5s"}, "--trace and --churn both say who comes and goes",
                          "0 0 join\n");
-  expect_elastic_refused({"--trace", "t", "--peers", "5"}, "--peers has no say beside --trace, which names them", "0 0 join\n");
+  expect_elastic_refused({"--trace", "t", "--peers", "5"}, "--peers cannot be set beside --trace, which names them",
+                         "0 0 join\n");
   expect_elastic_refused({"--churn", "pace=5s"},
                          "--churn pace=5s: bad_option: option \"pace\" is none of period, duration, kill, stop, min, law");
   expect_elastic_refused({"--churn", "period=soon"},

@@ -1,4 +1,4 @@
-// How `unisono simulate elastic` tells people and programs what came out: a table, JSON lines, a picture. Pure.
+// The output of `unisono-lab simulate elastic`: a table, JSON lines, a picture. Pure.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ bool is_right(const ElasticResult& result);
 std::string table_of(const ElasticResult& result);
 // A line for the settings, one for each run, one with the verdict. The same plan and build give the same bytes.
 std::string json_of(const ElasticResult& result);
-// Over virtual time: times of averaging steps, how many were exact, who was there, how far apart values were. Of several seeds
-// the first ten.
+// Over virtual time: times of averaging steps, how many were exact, how many peers took part, how far apart values were. Of
+// several seeds the first ten.
 std::vector<Panel> panels_of(const ElasticResult& result);
 
 }  // namespace unisono::cli

@@ -81,10 +81,10 @@ TEST(ElasticReport, what_was_wrong_is_shown_with_the_command_that_shows_it_again
   const auto text = table_of(result);
   EXPECT_TRUE(contains(text, "  NOT WITHIN ITS LIMIT\n")) << text;
   EXPECT_TRUE(contains(text, "#\n# seed 4:\n#   not at its end after ")) << text;
-  EXPECT_TRUE(
-      contains(text,
-               "\n#   peer 3 did not join: ROSTER_FULL\n#   wrong 12 times in rounds, as\n#     averaging step 1: a bit "
-               "differs\n#   again: unisono simulate elastic --peers 4 --averaging-steps 2 --seeds 4\n# 1 of 2 runs WRONG\n"))
+  EXPECT_TRUE(contains(
+      text,
+      "\n#   peer 3 did not join: ROSTER_FULL\n#   wrong 12 times in rounds, as\n#     averaging step 1: a bit "
+      "differs\n#   again: unisono-lab simulate elastic --peers 4 --averaging-steps 2 --seeds 4\n# 1 of 2 runs WRONG\n"))
       << text;
   EXPECT_FALSE(contains(text, "nothing was wrong")) << text;
   EXPECT_EQ(lines_of(result).back(), (nlohmann::json{{"kind", "verdict"}, {"runs", 2}, {"right", 1}}));
@@ -168,9 +168,10 @@ TEST(ElasticReport, a_run_that_never_begins_is_told_too) {
   EXPECT_TRUE(
       contains(text, "\n averaging steps of peers    none\n time of an averaging step    -\n rounds of peers    none\n"))
       << text;
-  EXPECT_TRUE(contains(text,
-                       "\n# seed 0:\n#   not at its end after 60 s\n#   again: unisono simulate elastic --trace t --min-peers "
-                       "2 --limit 1m --seeds 0\n"))
+  EXPECT_TRUE(
+      contains(text,
+               "\n# seed 0:\n#   not at its end after 60 s\n#   again: unisono-lab simulate elastic --trace t --min-peers "
+               "2 --limit 1m --seeds 0\n"))
       << text;
   EXPECT_EQ(lines_of(result)[1]["completed"], false);
   EXPECT_FALSE(svg(panels_of(result)).empty());

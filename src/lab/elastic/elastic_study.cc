@@ -57,7 +57,7 @@ class Study {
 
   ElasticStudyResult run() {
     result_.completed = cluster_.run(options_.limit, [this] {
-      if (++events_ % events_between_progress == 0) tell();
+      if (++events_ % events_between_progress == 0) report_progress();
       return std::exchange(changed_, false) && all_done();
     });
     result_.ended = cluster_.now();
@@ -115,7 +115,7 @@ class Study {
     cluster_.kill(index);
   }
   void leave(uint32_t index) {
-    if (cluster_.now() < begins_[index]) return kill(index);  // it has said nothing yet, so there is nobody to say goodbye to
+    if (cluster_.now() < begins_[index]) return kill(index);  // it has sent nothing yet, so there is no peer to say goodbye to
     if (holds_.contains(index)) leaves_later_.insert(index);
     else cluster_.leave(index);
   }
@@ -156,7 +156,7 @@ class Study {
     usual_ += (report.seconds - usual_) / 64;
     if (report.step + 1 > steps_) {
       steps_ = report.step + 1;
-      tell();
+      report_progress();
     }
     for (size_t round = 0; options_.absence > 0 && round < report.rounds.size(); ++round) {
       if (random_.unit() < options_.absence) stand_still(index);
@@ -172,10 +172,10 @@ class Study {
       cluster_.network().at(cluster_.now() + options_.away, [this, index] { release(index); });
     });
   }
-  void tell() const {
+  void report_progress() const {
     if (progress_) progress_({.steps = steps_, .now = cluster_.now(), .present = static_cast<uint32_t>(slots_.size())});
   }
-  // Nobody waits for who stands still, or could not join.
+  // The run does not wait for peers that are stopped or could not join.
   bool all_done() {
     if (steps_ < to_end_ || cluster_.now() < options_.until) return false;
     return std::ranges::all_of(slots_, [&](const auto& slot) {
@@ -194,7 +194,7 @@ class Study {
   std::vector<Nanos> begins_;           // by process
   std::map<uint32_t, uint32_t> holds_;  // processes that stand still: for how many reasons
   std::set<uint32_t> leaves_later_;     // when they go on
-  uint64_t steps_ = 0;                  // that somebody ended, by number
+  uint64_t steps_ = 0;                  // averaging steps that at least one peer ended, by number
   uint64_t to_end_ = options_.steps;    // by all
   uint64_t events_ = 0;
   double usual_ = 0.02;  // seconds of an averaging step, smoothed

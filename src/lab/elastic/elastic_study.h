@@ -23,7 +23,7 @@ struct ElasticStudyOptions {
   Nanos until = 0;      // it goes on until then, however many averaging steps it has made: to see all of a trace
   double absence = 0;   // chance that a peer stands still in a round: at any moment of it, for `away`
   Nanos away = 3 * second;
-  ChurnTrace trace;             // who comes and goes, and when; empty: all come at the beginning and stay
+  ChurnTrace trace;             // which peers come and go, and when; empty: all join at the beginning and stay
   Nanos limit = 3600 * second;  // of virtual time: a run that has not made its averaging steps until then has failed
 };
 // invalid: names what makes no sense.
@@ -39,8 +39,8 @@ struct StepTally {
 
 struct ElasticStudyResult {
   bool completed = false;  // within the limit
-  std::string problem;     // of somebody who could not join; empty: nobody
-  Nanos formed = 0;        // the first averaging step was begun by somebody
+  std::string problem;     // of a peer that could not join; empty: all joined
+  Nanos formed = 0;        // when the first peer began the first averaging step
   Nanos ended = 0;
   uint64_t joins = 0, kills = 0, leaves = 0, stops = 0;  // stops: of the trace, and absences
   uint64_t events_left = 0;                              // of the trace, that are later than the end
@@ -55,7 +55,7 @@ struct ElasticStudyResult {
 };
 
 struct ElasticStudyProgress {
-  uint64_t steps = 0;    // of the run, that somebody ended
+  uint64_t steps = 0;    // averaging steps that at least one peer ended
   Nanos now = 0;         // virtual
   uint32_t present = 0;  // peers
 };

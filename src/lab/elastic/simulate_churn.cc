@@ -1,7 +1,7 @@
-// `unisono simulate churn-trace`: writes when peers come and go, as benches replay it with real processes.
+// `unisono-lab simulate churn-trace`: writes when peers come and go, as benches replay it with real processes.
 #include "cli/common/command_line.h"
-#include "cli/common/commands.h"
 #include "cli/common/text.h"
+#include "lab/common/commands.h"
 #include "lab/elastic/churn_trace.h"
 
 #include <fmt/format.h>
@@ -11,18 +11,19 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText churn_text{.name = "unisono simulate churn-trace",
-                                 .usage = "unisono simulate churn-trace [OPTIONS]",
-                                 .description =
-                                     "Prints when the peers of an elastic run come and go, as machines do that can be taken "
-                                     "away at any time: a line for each event, with seconds, number of the\n"
-                                     "peer, and join, leave (says goodbye), kill (without a word), stop or continue. All join "
-                                     "at 0; then one comes or goes every period. The same options give the\n"
-                                     "same trace.",
-                                 .footer = R"(Examples:
-  unisono simulate churn-trace > churn.txt                      8 peers, at least 4 at work, an event every 20 s for 10 minutes
-  unisono simulate churn-trace --law poisson --kill 1           independent events; all that go are killed
-  unisono simulate churn-trace --stop 0.5 --kill 0.5 --seed 7   half of them come back as they were
+const CommandLineText churn_text{
+    .name = "unisono-lab simulate churn-trace",
+    .usage = "unisono-lab simulate churn-trace [OPTIONS]",
+    .description =
+        "Prints a trace of peers that come and go, as on machines that can be taken "
+        "away at any time: a line for each event, with seconds, number of the\n"
+        "peer, and join, leave (says goodbye), kill (dies without notice), stop or continue. All join "
+        "at 0; then one comes or goes every period. The same options give the\n"
+        "same trace.",
+    .footer = R"(Examples:
+  unisono-lab simulate churn-trace > churn.txt                      8 peers, at least 4 at work, an event every 20 s for 10 minutes
+  unisono-lab simulate churn-trace --law poisson --kill 1           independent events; all that go are killed
+  unisono-lab simulate churn-trace --stop 0.5 --kill 0.5 --seed 7   half of them stop, and continue later
 
 Exit code: 0; 2 for a wrong command line.)"};
 
@@ -33,18 +34,18 @@ struct ChurnOptions {
 
 void add_churn_options(CLI::App& app, ChurnOptions& o) {
   app.add_option("-n,--peers", o.peers, "peers, numbered from 0 [8]")->type_name("N");
-  app.add_option("--min", o.peers_min, "at work at any time, at least [4]")->type_name("N");
-  app.add_option("--period", o.period, "between two events, on average [20s]")->type_name("TIME");
-  app.add_option("--duration", o.duration, "no event later [10m]")->type_name("TIME");
+  app.add_option("--min", o.peers_min, "peers at work at any time, at least [4]")->type_name("N");
+  app.add_option("--period", o.period, "mean time between two events [20s]")->type_name("TIME");
+  app.add_option("--duration", o.duration, "time of the last event, at most [10m]")->type_name("TIME");
   add_choice(app, o.law,
              {.names = "--law",
               .value = "LAW",
               .meaning = "of the times between events",
               .words = {"regular", "poisson"},
               .fallback = "regular"});
-  app.add_option("--kill", o.kill, "share of those that go without a word [0.5]")->type_name("SHARE");
-  app.add_option("--stop", o.stop, "share of those that do nothing until they come back [0]")->type_name("SHARE");
-  app.add_option("--seed", o.seed, "of what is left to chance [1]")->type_name("N");
+  app.add_option("--kill", o.kill, "share of leaving peers that die without notice [0.5]")->type_name("SHARE");
+  app.add_option("--stop", o.stop, "share of leaving peers that stop, and continue later [0]")->type_name("SHARE");
+  app.add_option("--seed", o.seed, "seed of all random choices [1]")->type_name("N");
 }
 
 Result<sim::ChurnPlan> make_plan(const ChurnOptions& o) {
@@ -83,7 +84,7 @@ int run_simulate_churn(const Arguments& arguments) {
   const auto trace = sim::make_churn(*plan);
   if (!trace.ok()) return usage_error(churn_text.name, trace.status().message());
   const auto text = fmt::format(
-                        "# unisono simulate churn-trace --peers {} --min {} --period {} --duration {} --law {} --kill {} "
+                        "# unisono-lab simulate churn-trace --peers {} --min {} --period {} --duration {} --law {} --kill {} "
                         "--stop {} --seed {}\n",
                         options.peers, options.peers_min, options.period, options.duration, options.law, options.kill,
                         options.stop, options.seed) +

@@ -1,17 +1,17 @@
-// `unisono simulate elastic`: whole elastic runs in virtual time, every round of which is checked.
+// `unisono-lab simulate elastic`: whole elastic runs in virtual time, every round of which is checked.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/text.h"
 #include "cli/common/text_file.h"
 #include "cli/common/threads.h"
+#include "lab/common/commands.h"
 #include "lab/elastic/elastic_report.h"
 
 namespace unisono::cli {
@@ -26,13 +26,13 @@ class ElasticSteps {
         done_(plan.runs()),
         progress_(progress_options("simulate elastic", of_run_ * plan.runs(), plan.progress), monotonic_now()) {}
 
-  void told(size_t run, const sim::ElasticStudyProgress& news) {
+  void on_progress(size_t run, const sim::ElasticStudyProgress& progress) {
     const std::lock_guard lock(mutex_);
-    const auto done = std::min(of_run_, plan_.whole_trace ? steps_of(news.now) : news.steps);
+    const auto done = std::min(of_run_, plan_.whole_trace ? steps_of(progress.now) : progress.steps);
     all_ += done - std::exchange(done_[run], done);
     progress_.update(all_,
-                     fmt::format("seed {}, averaging step {}, {} peers, {}", plan_.seeds.first + run, news.steps, news.present,
-                                 format_duration(news.now)),
+                     fmt::format("seed {}, averaging step {}, {} peers, {}", plan_.seeds.first + run, progress.steps,
+                                 progress.present, format_duration(progress.now)),
                      monotonic_now());
   }
   void clear() { progress_.clear(); }
@@ -56,7 +56,7 @@ Result<ElasticResult> run_seeds(const ElasticPlan& plan) {
   on_threads(std::min<uint64_t>(plan.jobs, runs.size()), [&] {
     for (size_t at; (at = next++) < runs.size();) {
       runs[at] = sim::study_elastic(plan.study_of(plan.seeds.first + at),
-                                    [&](const sim::ElasticStudyProgress& news) { steps.told(at, news); });
+                                    [&](const sim::ElasticStudyProgress& progress) { steps.on_progress(at, progress); });
     }
   });
   steps.clear();

@@ -143,7 +143,7 @@ void add_estimators(const LossPlan& plan, const sim::EstimatesOutcome& outcome, 
     auto variance = claim_of(
         fmt::format("variance of {}", sim::name(estimator)), outcome.of[i].variance(),
         over_owners(plan, [&](const std::vector<double>& losses) {
-          return sim::estimate_variance({.estimator = estimator, .values = values, .losses = losses, .told_loss = model.loss});
+          return sim::estimate_variance({.estimator = estimator, .values = values, .losses = losses, .known_loss = model.loss});
         }));
     variance.tolerance = variance_tolerance;
     variance.settles_after = lasting(plan);
@@ -344,7 +344,7 @@ double expected_fixed_point(const LossPlan& plan, Rank owner) {
   }
   const auto mean = [&](const std::vector<double>& values) {
     return sim::estimate_mean(
-        {.estimator = ranks.estimator, .values = values, .losses = losses, .owner = owner, .told_loss = ranks.model.loss});
+        {.estimator = ranks.estimator, .values = values, .losses = losses, .owner = owner, .known_loss = ranks.model.loss});
   };
   const double empty =
       ranks.on_empty == OnEmpty::own && ranks.estimator != Estimator::count_all ? sim::branch_shares(losses, owner).empty : 0;
@@ -406,7 +406,7 @@ std::vector<double> expected_deviations(const LossPlan& plan) {
                                        return sim::estimate_mean({.estimator = estimator,
                                                                   .values = values,
                                                                   .losses = losses,
-                                                                  .told_loss = plan.settings.ranks.model.loss});
+                                                                  .known_loss = plan.settings.ranks.model.loss});
                                      }) -
                          truth);
   }

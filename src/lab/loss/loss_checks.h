@@ -1,4 +1,4 @@
-// What `unisono simulate loss` measured, line by line beside what the formulae say, with a verdict on each. Pure.
+// What `unisono-lab simulate loss` measured, line by line beside what the formulae say, with a verdict on each. Pure.
 #pragma once
 
 #include <limits>
@@ -25,7 +25,8 @@ inline constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double z_interval = 1.96, z_allowed = 4.5;
 inline constexpr double rounding = 1e-5;
 
-// unsure: too few steps to tell. control: a negative control, which need not hold. none: there is nothing to compare with.
+// unsure: too few steps for a verdict. control: a negative control, which need not hold. none: there is nothing to compare
+// with.
 enum class CheckVerdict : uint8_t { ok = 0, off, unsure, control, none };
 std::string_view name(CheckVerdict verdict);
 

@@ -58,7 +58,7 @@ double weight_of_received(const EstimateCase& one, double received) {
     case Estimator::stratified: return (world - 1) / world / received;
     case Estimator::count: return 1 / (1 + received);
     case Estimator::count_all: return 1 / received;
-    case Estimator::horvitz_thompson: return 1 / (world * (1 - one.told_loss));
+    case Estimator::horvitz_thompson: return 1 / (world * (1 - one.known_loss));
     case Estimator::zero_fill: return 1 / world;
   }
   return 0;

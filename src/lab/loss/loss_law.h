@@ -20,7 +20,7 @@ struct EstimateCase {
   std::span<const double> values{};  // by rank, fixed
   std::span<const double> losses{};  // of the link from each rank; the owner's entry is for count_all
   Rank owner = 0;
-  double told_loss = 0;  // p as horvitz_thompson is told it
+  double known_loss = 0;  // the p that horvitz_thompson assumes
 };
 // The mean of the estimate, given that something arrived from others (count_all: from anybody); losses may differ.
 double estimate_mean(const EstimateCase& one);

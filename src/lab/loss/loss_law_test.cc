@@ -42,7 +42,7 @@ Moments enumerated(const EstimateCase& one) {
                                           .mean = true,
                                           .estimator = one.estimator,
                                           .on_empty = OnEmpty::hold,
-                                          .loss = one.told_loss,
+                                          .loss = one.known_loss,
                                           .output = &result});
     if (kind == RangeKind::empty) continue;
     some += chance;
@@ -60,7 +60,7 @@ TEST(LossLaw, moments_of_every_estimator_are_those_over_all_sets_of_arrivals) {
     for (const auto& loss : losses) {
       for (const Rank owner : {0u, 3u}) {
         SCOPED_TRACE(std::string(name(estimator)) + ", " + std::to_string(loss[1]) + ", owner " + std::to_string(owner));
-        const EstimateCase one{.estimator = estimator, .values = values, .losses = loss, .owner = owner, .told_loss = loss[0]};
+        const EstimateCase one{.estimator = estimator, .values = values, .losses = loss, .owner = owner, .known_loss = loss[0]};
         const auto expected = enumerated(one);
         EXPECT_NEAR(estimate_mean(one), expected.mean, 1e-5);
         if (loss[0] == loss[1]) {

@@ -155,7 +155,7 @@ double expected_deviation(const UdpRunSettings& s, const UdpOutcome& o) {
   double truth = 0;
   for (const double value : values) truth += value / s.peers;
   const double conditional =
-      sim::estimate_mean({.estimator = s.delivery.estimator, .values = values, .losses = losses, .owner = 0, .told_loss = 0});
+      sim::estimate_mean({.estimator = s.delivery.estimator, .values = values, .losses = losses, .owner = 0, .known_loss = 0});
   const double empty = share(o.ranges_empty, o.ranges_full + o.ranges_short + o.ranges_empty);
   const double alone = s.delivery.on_empty == OnEmpty::zero ? 0 : values[0];
   return (1 - empty) * conditional + empty * alone - truth;

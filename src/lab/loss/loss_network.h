@@ -1,4 +1,4 @@
-// What `unisono simulate loss --network` measured, line by line beside what must hold, with a verdict on each. Pure.
+// What `unisono-lab simulate loss --network` measured, line by line beside what must hold, with a verdict on each. Pure.
 #pragma once
 
 #include <vector>

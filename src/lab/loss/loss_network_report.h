@@ -1,4 +1,4 @@
-// How `unisono simulate loss --network` tells people and programs what it measured: a table, JSON lines, pictures. Pure.
+// The output of `unisono-lab simulate loss --network`: a table, JSON lines, pictures. Pure.
 #pragma once
 
 #include <span>

@@ -14,26 +14,26 @@
 
 namespace unisono::cli {
 
-const CommandLineText loss_text{.name = "unisono simulate loss",
-                                .usage = "unisono simulate loss [OPTIONS]",
+const CommandLineText loss_text{.name = "unisono-lab simulate loss",
+                                .usage = "unisono-lab simulate loss [OPTIONS]",
                                 .description =
-                                    "Trains with lossy delivery in virtual ranks: contributions and results get lost as a "
-                                    "model says, and the estimator, the counting of what\n"
-                                    "arrived and the sharded state that ship make of it what they can. Prints what was "
-                                    "measured beside what the formulae say:\n"
+                                    "Trains with lossy delivery in virtual ranks: contributions and results get lost by a "
+                                    "model. The estimator, the counting of arrivals\n"
+                                    "and the sharded state are those that ship. Prints what was "
+                                    "measured beside the values of the formulae:\n"
                                     "is the mean gradient unbiased, how noisy is it, how far do replicas drift, and where does "
                                     "training settle? With --network it runs whole\n"
                                     "ranks over a network of rates, queues and delays, in virtual time: what do losses, "
                                     "incast, dead and slow peers do to lossy all-reduces?",
                                 .footer = R"(Examples:
-  unisono simulate loss                                               8 ranks that lose 10 %
-  unisono simulate loss --peers 64 --loss 0.1 --steps 10000 --seeds 3 --plot loss.svg
-  unisono simulate loss --loss gilbert_elliott:p=0.1,burst=8          bursts
-  unisono simulate loss --loss chain:p=0.1,recovery=0.25 --stale-max 8 --problem drift
-  unisono simulate loss --estimator zero_fill                         what goes wrong without the rules
-  unisono simulate loss --travel differences --problem drift          why values travel: differences drift without end
-  unisono simulate loss --network rate=100M,queue=64K,delay=200us --loss 0.01 --peers 16          many senders, thin ports
-  unisono simulate loss --network kill=3@2s,slow=5x10 --lossy loss_budget=0.2 --plot network.svg  who notices, and when
+  unisono-lab simulate loss                                               8 ranks that lose 10 %
+  unisono-lab simulate loss --peers 64 --loss 0.1 --steps 10000 --seeds 3 --plot loss.svg
+  unisono-lab simulate loss --loss gilbert_elliott:p=0.1,burst=8          bursts
+  unisono-lab simulate loss --loss chain:p=0.1,recovery=0.25 --stale-max 8 --problem drift
+  unisono-lab simulate loss --estimator zero_fill                         a negative control: nothing is done about losses
+  unisono-lab simulate loss --travel differences --problem drift          why values travel: differences drift without end
+  unisono-lab simulate loss --network rate=100M,queue=64K,delay=200us --loss 0.01 --peers 16          many senders, thin ports
+  unisono-lab simulate loss --network kill=3@2s,slow=5x10 --lossy loss_budget=0.2 --plot network.svg  which rank notices, and when
 
 Models of loss: a share, as 0.1 (iid:0.1); gilbert_elliott:p=,burst= with good= and bad=, the loss in either state; chain:p=,recovery=, each range of a stream
 lost for a while; joint:p=,both=, two receivers of one sender; links:p=,0>1=0.3,2>*=0.1, by link. Then granularity=shard, a stream lost as a whole;
@@ -182,7 +182,7 @@ void add_loss_options(CLI::App& app, LossOptions& o) {
   add_choice(app, o.on_empty,
              {.names = "--on-empty",
               .value = "RULE",
-              .meaning = "what becomes of a range of which nothing arrived",
+              .meaning = "for a range of which nothing arrived",
               .words = names_of(on_empty_words),
               .fallback = "hold"});
   app.add_option("--stale-max", o.stale_max, "a copy this many steps old is fetched reliably; 0: never [0]")

@@ -1,4 +1,4 @@
-// What `unisono simulate loss` is asked, from words to settings. Pure.
+// What `unisono-lab simulate loss` is asked, from words to settings. Pure.
 #pragma once
 
 #include <optional>

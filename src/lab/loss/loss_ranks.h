@@ -1,7 +1,7 @@
 // Virtual ranks that train with a sharded optimizer while their links lose: the estimator, the bookkeeping of arrivals and the
 // state of each rank are those that ship; the links, and what the ablations do instead, are here. One thread, no clock.
 //
-// Who owns what: the caller fills in contributions and reads updates; ranks keep their parameters.
+// Ownership: the caller fills in contributions and reads updates; ranks keep their parameters.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How `unisono simulate loss` tells people and programs what it measured: a table, JSON lines, pictures. Pure.
+// The output of `unisono-lab simulate loss`: a table, JSON lines, pictures. Pure.
 #pragma once
 
 #include <span>

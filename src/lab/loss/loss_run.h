@@ -35,7 +35,7 @@ inline constexpr std::array estimators{Estimator::stratified, Estimator::count, 
                                        Estimator::horvitz_thompson, Estimator::zero_fill};
 const char* name(Estimator estimator);
 
-// Fixed, unequal gradients; in every shard the owner's is fixed_gradient(0, N), that of the rank d places after it
+// Fixed, unequal gradients; in every shard the owner's is fixed_gradient(0, N), that of the rank d positions after it
 // fixed_gradient(d, N).
 double fixed_gradient(uint32_t distance, uint32_t world);
 std::vector<double> fixed_gradients(uint32_t world);  // by distance

@@ -43,7 +43,7 @@ TEST(LossRun, stratified_and_count_all_are_unbiased_and_the_others_are_not) {
   const std::vector<double> losses(4, .2);
   for (size_t i = 0; i < estimators.size(); ++i) {
     SCOPED_TRACE(name(estimators[i]));
-    const EstimateCase one{.estimator = estimators[i], .values = values, .losses = losses, .told_loss = .2};
+    const EstimateCase one{.estimator = estimators[i], .values = values, .losses = losses, .known_loss = .2};
     const auto& of = outcome->of[i];
     const double bias = estimate_mean(one) - 2.5, error = of.deviation.standard_error();
     EXPECT_NEAR(of.deviation.mean(), bias, 5 * error);

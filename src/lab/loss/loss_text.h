@@ -1,4 +1,5 @@
-// What the reports of `unisono simulate loss` have in common: a check as a line for people, and as a value for programs. Pure.
+// What the reports of `unisono-lab simulate loss` have in common: a check as a line for people, and as a value for programs.
+// Pure.
 #pragma once
 
 #include <cstdint>

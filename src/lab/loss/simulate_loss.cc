@@ -1,4 +1,4 @@
-// `unisono simulate loss`: training in virtual ranks over links that lose, beside what the formulae of lossy delivery say;
+// `unisono-lab simulate loss`: training in virtual ranks over links that lose, beside what the formulae of lossy delivery say;
 // or lossy all-reduces over a simulated network.
 #include <fmt/format.h>
 
@@ -6,11 +6,11 @@
 #include <atomic>
 #include <mutex>
 
-#include "cli/common/commands.h"
 #include "cli/common/monotonic.h"
 #include "cli/common/progress.h"
 #include "cli/common/result_writer.h"
 #include "cli/common/threads.h"
+#include "lab/common/commands.h"
 #include "lab/loss/loss_network_report.h"
 #include "lab/loss/loss_report.h"
 
@@ -67,11 +67,11 @@ class Runs {
     for (size_t at; (at = next_++) < runs_.size();) {
       auto settings = plan_.settings;
       settings.ranks.seed = plan_.seeds[runs_[at].seed];
-      const auto tell = [&](uint64_t steps) {
+      const auto on_progress = [&](uint64_t steps) {
         const std::lock_guard lock(mutex_);
         progress_.update(steps_ += steps, fmt::format("{}, seed {}", runs_[at].problem, settings.ranks.seed), monotonic_now());
       };
-      const sim::LossWatch watch{.progress = tell};
+      const sim::LossWatch watch{.progress = on_progress};
       auto& result = results_[runs_[at].seed];
       if (runs_[at].problem == "estimates") keep(result.estimates, sim::run_estimates(settings, watch));
       else if (runs_[at].problem == "drift") keep(result.drift, sim::run_drift(settings, watch));

@@ -66,9 +66,9 @@ class UdpRun {
   std::vector<Caller> callers_;
   Nanos began_ = 0;
   uint32_t epoch_ = 0;
-  bool breaks_ = false;     // somebody has given up on a member
+  bool breaks_ = false;     // a rank has declared a member lost
   uint64_t breaks_at_ = 0;  // the operation with which it did
-  uint64_t told_ = 0;       // operations told to progress_
+  uint64_t reported_ = 0;   // operations reported to progress_
   bool over_ = false;       // fewer than two are left
   Status failure_;
 };
@@ -154,15 +154,15 @@ void UdpRun::ended(PeerIndex process) {
                cluster_.network());
   caller.silent = tally_.silent_ranks(*completion);
   const auto number = completion->report.number;
-  // Who is away itself cannot tell the others, and waits for them.
+  // A rank that is itself away cannot notify the others, and waits for them.
   const bool gave_up = completion->status.code() == Code::peer_lost;
   if (gave_up && !breaks_ && !tally_.is_away(process, since_begin())) {
     breaks_ = true;
     breaks_at_ = number;
   }
-  if (const auto done = tally_.era().first_operation + number + 1; done > told_) {
-    if (progress_) progress_(done - told_);
-    told_ = done;
+  if (const auto done = tally_.era().first_operation + number + 1; done > reported_) {
+    if (progress_) progress_(done - reported_);
+    reported_ = done;
   }
   caller.holds = gave_up || (breaks_ && number >= breaks_at_);
   caller.finished = tally_.era().first_operation + number + 1 >= settings_.operations;
@@ -170,7 +170,7 @@ void UdpRun::ended(PeerIndex process) {
   else if (!caller.finished) call_later(process);
 }
 
-// By the ranks that wait to form the group again: of whom most of them heard nothing.
+// The member from which most of the waiting ranks have received nothing.
 std::vector<PeerIndex> UdpRun::lost_members() const {
   const auto& era = tally_.era();
   std::vector<uint32_t> votes(era.world());
@@ -203,13 +203,13 @@ void UdpRun::form_again_if_ready() {
     return;
   }
   for (const auto member : members) callers_[member].finished = false;
-  // Not from inside of a turn, whose group this is.
+  // Not from inside a turn of this group.
   cluster_.at(cluster_.now(), [this, members, next] {
     if (auto status = form(members, next); !status.ok()) failure_ = status;
   });
 }
 
-// Nobody waits for those that are ever away.
+// The run does not wait for ranks that stay away.
 bool UdpRun::is_over() const {
   if (over_ || !failure_.ok()) return true;
   const auto& era = tally_.era();

@@ -1,9 +1,9 @@
 // Lossy all-reduces of whole ranks over a simulated network, one after the other, and what came of them: how they ended, how
-// long they took, what was lost where, whether results were equal and right on average, and who was named when somebody died.
+// long they took, what was lost where, whether results were equal and right on average, and which rank was named when one died.
 //
-// Ranks that no longer hear of one that died form the group again without it, as Group::reform does, but at once: how
+// Ranks that lose contact with one that died form the group again without it, as Group::reform does, but at once: how
 // membership agrees is scenario `reform`'s business. Everything is counted in the run itself; what it should come to is in
-// cli/loss_network_checks.
+// lab/loss/loss_network.
 #pragma once
 
 #include <array>
@@ -68,7 +68,7 @@ struct UdpOutcome {
   std::map<Code, uint64_t> ended;           // calls, with all that were not measured
   uint64_t behind = 0;                      // of them, by ranks that had been away
   uint64_t failed_of_well = 0;              // calls that failed although no peer was away by then
-  uint64_t innocent_named = 0;              // times that somebody well was named by somebody well
+  uint64_t innocent_named = 0;              // times that a healthy rank was named by a healthy rank
   std::string first_innocent;               // that message
   uint64_t differing = 0, strange = 0;      // results that differ from another rank's; elements that no contributions can give
   std::vector<int64_t> durations_us;        // of calls that ended well

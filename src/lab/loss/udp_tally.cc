@@ -118,7 +118,7 @@ void UdpTally::ended(const Ended& call, const SocketNetwork& network) {
   if (completion.status.ok()) note_result(call, operation);
 }
 
-// Who is to blame, by the message that a user gets.
+// The rank that the user's message blames.
 void UdpTally::note_names(const Ended& call) {
   const auto& message = call.completion.status.message();
   for (Rank rank = 0; rank < era_.world(); ++rank) {

@@ -1,4 +1,4 @@
-// What a simulated run over UDP counts: each call that ends is told here once, with its report and its result. Pure.
+// What a simulated run over UDP counts: each call that ends is added once, with its report and its result. Pure.
 #pragma once
 
 #include <optional>
@@ -28,8 +28,8 @@ class UdpTally {
 
   void begin(const UdpEra& era) { era_ = era; }
   const UdpEra& era() const { return era_; }
-  // What this rank contributes: in every shard the owner's values are fixed_gradient(0, N), those of the rank d places after it
-  // fixed_gradient(d, N); and what shows where an element belongs.
+  // What this rank contributes: in every shard the owner's values are fixed_gradient(0, N), those of the rank d positions after
+  // it fixed_gradient(d, N); and what shows where an element belongs.
   void fill(Rank rank, std::vector<float>& values) const;
   // now: since the first operation began. fates: of the network, so far.
   struct Ended {

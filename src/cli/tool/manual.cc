@@ -1,0 +1,131 @@
+#include "cli/tool/manual.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "cli/common/version.h"
+
+namespace unisono::cli {
+namespace {
+
+// A line of roff that shows exactly this text: no letter of it is a request or an escape.
+std::string plain(std::string_view text) {
+  std::string out;
+  if (text.starts_with('.')) out += "\\&";
+  for (const char c : text) {
+    switch (c) {
+      case '\\': out += "\\e"; break;
+      case '-': out += "\\-"; break;
+      case '\'': out += "\\(aq"; break;
+      case '`': out += "\\(ga"; break;
+      case '^': out += "\\(ha"; break;
+      case '~': out += "\\(ti"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+std::string bold(std::string_view text) { return "\\fB" + plain(text) + "\\fR"; }
+std::string italic(std::string_view text) { return "\\fI" + plain(text) + "\\fR"; }
+
+// One line of a table or of examples. What stands behind a gap explains it, and is filled to the reader's width below it.
+std::string table_line(std::string_view line) {
+  const auto gap = line.find("  ");
+  if (gap == std::string_view::npos) return ".PP\n" + plain(line) + "\n";
+  const auto meaning = line.find_first_not_of(' ', gap);
+  return ".TP 4\n" + plain(line.substr(0, gap)) + "\n" + plain(line.substr(std::min(meaning, line.size()))) + "\n";
+}
+
+// Paragraphs of help text. Lines that begin with two spaces stay lines; the others are filled.
+std::string paragraphs(std::string_view text) {
+  std::string out;
+  bool in_table = false, fresh = true;
+  for (size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find('\n', at), text.size());
+    const auto line = text.substr(at, end - at);
+    at = end + 1;
+    const bool of_table = line.starts_with("  ");
+    if (in_table && !of_table) out += ".PD\n.RE\n";
+    fresh = fresh || line.empty() || (in_table && !of_table);
+    if (of_table) {
+      if (!in_table) out += ".RS 2\n.PD 0\n";
+      out += table_line(line.substr(2));
+    } else if (!line.empty()) {
+      out += (fresh ? ".PP\n" : "") + plain(line) + "\n";
+      fresh = false;
+    }
+    in_table = of_table;
+  }
+  return out + (in_table ? ".PD\n.RE\n" : "");
+}
+
+std::string option_entry(const OptionSyntax& option) {
+  std::string names;
+  for (const auto& name : option.names)
+    names += (names.empty() ? "" : ", ") + (option.positional() ? italic(name) : bold(name));
+  if (!option.positional() && option.takes_value()) names += " " + italic(option.value);
+  auto text = option.meaning;
+  if (option.positional() && !option.choices.empty()) text += fmt::format(": {}", fmt::join(option.choices, " "));
+  return ".TP\n" + names + "\n" + plain(text) + "\n";
+}
+
+std::string command_section(std::string_view tool, const CommandSyntax& command) {
+  std::string text = ".SS " + bold(fmt::format("{} {}", tool, command.name)) + "\n";
+  text += ".PP\n.RS 2\n.EX\n" + plain(command.usage) + "\n.EE\n.RE\n" + paragraphs(command.description);
+  for (const auto& option : command.options) text += option_entry(option);
+  return text + paragraphs(command.footer);
+}
+
+std::string entry(std::string_view name, std::string_view meaning) {
+  return ".TP\n" + bold(name) + "\n" + plain(meaning) + "\n";
+}
+
+std::string upper(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return out;
+}
+
+CommandLineText manual_text(const Tool& tool) {
+  return {.name = fmt::format("{} man", tool.name),
+          .usage = fmt::format("{} man", tool.name),
+          .description = "Prints the manual page of this tool, in roff.",
+          .footer = fmt::format("Examples:\n  {} man | man -l -\n\nExit code: 0, or 2 for a wrong command line.", tool.name)};
+}
+
+}  // namespace
+
+std::string manual_page(const Tool& tool, std::span<const CommandSyntax> commands) {
+  const auto& manual = tool.manual;
+  auto text = fmt::format(".TH {} 1 \"\" \"Unisono {}\" \"User Commands\"\n", upper(plain(tool.name)), version_text);
+  text += fmt::format(".nr HY 0\n.ad l\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n", plain(tool.name), plain(tool.title));
+  for (const auto& command : commands) text += ".br\n" + plain(command.usage) + "\n";
+  text += fmt::format(".br\n{0} help [COMMAND]\n.br\n{0} \\-\\-version\n", plain(tool.name));
+  text += ".SH DESCRIPTION\n" + plain(manual.description) + "\n.SH COMMANDS\n";
+  for (const auto& command : commands) text += entry(command.name, command.summary);
+  text += ".SH OPTIONS\n";
+  for (const auto& command : commands) text += command_section(tool.name, command);
+  text += ".SH ENVIRONMENT\n" + plain(manual.environment) + "\n";
+  for (const auto& variable : manual.variables) text += entry(variable.name, variable.meaning);
+  text += ".SH EXIT STATUS\n";
+  for (const auto& status : manual.exit_statuses) text += entry(status.code, status.meaning);
+  text += ".SH EXAMPLES\n" + paragraphs(manual.examples);
+  return text + fmt::format(".SH SEE ALSO\n{}", manual.see_also);
+}
+
+CommandSyntax manual_syntax(const Tool& tool) {
+  const auto text = manual_text(tool);
+  return syntax_of(text, *make_app(text));
+}
+
+int run_manual(const Tool& tool, const Arguments& arguments) {
+  const auto app = make_app(manual_text(tool));
+  if (const auto code = parse_arguments(*app, arguments)) return *code;
+  fmt::print("{}", manual_page(tool, command_syntaxes(tool)));
+  return 0;
+}
+
+}  // namespace unisono::cli
