@@ -470,7 +470,7 @@ TEST(Engine, whom_a_late_rank_waits_for_is_not_believed_from_half_a_list) {
   const FrameHeader header{.kind = FrameKind::failed,
                            .epoch = 7,
                            .group = 1,
-                           .operation = cluster.group(0).next_operation - 1,
+                           .operation = cluster.group(0).numbers.next() - 1,
                            .sender = 1,
                            .payload_bytes = static_cast<uint32_t>(list.size())};
   cluster.engine(0).received(1, header, {.data = list.data(), .bytes = list.size()});

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "codecs/codec.h"
-#include "engine/any_source.h"
+#include "engine/operations/any_source.h"
 #include "lossy/range_geometry.h"
 
 namespace unisono {

@@ -14,7 +14,7 @@
 
 #include "base/random.h"
 #include "codecs/codec.h"
-#include "engine/any_source.h"
+#include "engine/operations/any_source.h"
 #include "engine/lossy/lossy_group.h"
 #include "group/api/calls.h"
 #include "group/lifecycle/group_state.h"
