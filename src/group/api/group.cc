@@ -14,8 +14,8 @@
 
 #include "base/random.h"
 #include "codecs/codec.h"
-#include "engine/operations/any_source.h"
 #include "engine/lossy/lossy_group.h"
+#include "engine/operations/any_source.h"
 #include "group/api/calls.h"
 #include "group/lifecycle/group_state.h"
 #include "group/lifecycle/joining.h"

@@ -135,9 +135,8 @@ void on_reform(Runtime& runtime, PeerIndex from, ByteView bytes) {
         std::ranges::find_if(runtime.links(), [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
     const bool in_order =
         runtime.options().streams_per_link <= 1 && link != runtime.links().end() && link->transport->datagrams() == nullptr;
-    runtime.engine().drain(in_order ? from : self_peer,
-                               {Code::peer_lost, "another member re-forms the group; call reform()"},
-                               now + (in_order ? patience / 2 : patience / 4), now);
+    runtime.engine().drain(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
+                           now + (in_order ? patience / 2 : patience / 4), now);
   }
 }
 
