@@ -157,7 +157,7 @@ class Processes(unittest.TestCase):
         self.assertEqual(result["runs"][0]["ways"]["elastic"]["failed"], ["peer0-0"])
         self.assertIn("**Failed**: seed 1, elastic: peer0-0", done.stdout)
 
-    @unittest.skipUnless((BUILD / SCRIPT.PROGRAM).exists() and (BUILD / "unisono-lab").exists(), "language_model_elastic or unisono-lab was not built")
+    @unittest.skipUnless((BUILD / SCRIPT.PROGRAM).exists() and (BUILD / "unisono-lab").exists(), "train_elastic or unisono-lab was not built")
     def test_a_short_run_of_real_processes_goes_on_while_they_come_and_go(self):
         trace = self.place / "trace"
         trace.write_text("0 0 join\n0 1 join\n0 2 join\n4 2 kill\n7 2 join\n10 0 leave\n")

@@ -178,6 +178,19 @@ class Marks(unittest.TestCase):
         self.assertIn("Not measured: `bench/versus --suite limited`.", page)
         self.assertIn("# All-reduce beside its peers", report.markdown(data))
 
+    def test_a_suite_that_was_not_measured_again_keeps_its_section_and_its_marks(self):
+        section = "## Thin links\n\n2026-01-01, x.\n\n| what | measure | reached | mark |  | ours |\n|---|---|---|---|---|---|\n" \
+                  "| a | b | 1.50 | 1.20 | met | c |\n| a | b | 0.50 | 1.20 | **missed** | c |"
+        section = section.replace("Thin links", suites.BY_NAME["limited"].title)
+        with tempfile.TemporaryDirectory() as folder:
+            page = "# Marks\n\n" + section + "\n"
+            for _ in range(2):  # the page that it wrote itself is read likewise
+                with open(os.path.join(folder, "marks.md"), "w") as file:
+                    file.write(page)
+                page = report.summary_page(folder)
+                self.assertIn("Marks met: 1, missed: 1, open (no result of a peer): 0.", page)
+                self.assertIn(section, page)
+
 
 class Words(unittest.TestCase):
     def test_contenders_keep_their_names(self):

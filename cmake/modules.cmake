@@ -74,7 +74,7 @@ set(UNISONO_THREADED_SUITES_group "Calls*:*GroupHandles*:LinkProbe*:NodeTurn*:Tu
 set(UNISONO_THREADED_SUITES_elastic "ElasticByDht*:ElasticCall*:ElasticDriver*:ElasticHostile*:ElasticLinks*:ElasticMake*:ElasticOptions*:ElasticParting*:ElasticRun*:Intruder*:LinkSeals*:RunKey*:Seed*:State*")
 set(UNISONO_THREADED_SUITES_rendezvous "RendezvousAddress*:*RendezvousSession*:StandaloneRendezvous*")
 set(UNISONO_THREADED_SUITES_training "*InGroup*:DropCompute*:DropControllerMemory*:GradientReducer*:ReductionPipeline*:NoMemory*:ReducerMemory*")
-# Test programs with suites that are called …Long…: not with sanitizers. Label `long`.
+# Test programs with suites that are called …Long…: only in ./test nightly. Label `nightly`.
 set(UNISONO_LONG_TESTS executor lossy compressors elastic engine group rendezvous sim lab transports)
 
 # Not together with others: <linux/tcp.h>, which they need for all that tcp_info has, and <netinet/tcp.h> define the same.
@@ -269,7 +269,7 @@ function(unisono_test_program top)
     unisono_tests(${top}_test PREFIX ${top} FILTER "${single}" TIMEOUT 300)
   endif()
   if(top IN_LIST UNISONO_LONG_TESTS)
-    unisono_tests(${top}_test PREFIX ${top} FILTER "*Long*" TIMEOUT 600 LABEL long)
+    unisono_tests(${top}_test PREFIX ${top} FILTER "*Long*" TIMEOUT 600 LABEL nightly)
   endif()
 endfunction()
 

@@ -1,4 +1,4 @@
-"""Prints, separated by semicolons, what compiling against the installed torch needs: its library folder, its C++ ABI, its include folders."""
+"""Prints the values for compiling against the installed torch, separated by semicolons: library folder, C++ ABI, include folders."""
 
 import pathlib
 

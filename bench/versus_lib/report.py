@@ -169,29 +169,44 @@ def marks_of(data):
     return found
 
 
+VERDICTS = {True: "met", False: "**missed**", None: "open"}
+
+
+def marks_section(data):
+    """One suite's section of marks.md, as lines below its heading."""
+    suite, marks = BY_NAME[data["suite"]], marks_of(data)
+    off = sum(1 for probe in data["probes"] if probe["off"])
+    lines = [f"[Table]({suite.name}.md), [plot]({suite.name}.svg). "
+             f"{machine_text(data['machine'])} {off} of {len(data['probes'])} rounds disturbed.", ""]
+    if not marks:
+        return [*lines, "No mark is set; the table shows the cost."]
+    return lines + markdown_table([["what", "measure", "reached", "mark", "", "ours, limit of the machine"]]
+                                  + [[*mark[:4], VERDICTS[mark[4]], mark[5]] for mark in marks])
+
+
+def earlier_sections(folder):
+    """heading -> lines of the marks.md in the folder; empty if there is none."""
+    path = os.path.join(folder, "marks.md")
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        parts = file.read().split("\n## ")[1:]
+    return {heading: body.strip("\n").split("\n") for heading, _, body in (part.partition("\n") for part in parts)}
+
+
 def summary_page(folder):
-    """marks.md of the results: all marks of the suites that have been run in full, met or missed."""
-    parts, counts = [], {True: 0, False: 0, None: 0}
+    """marks.md: the marks of all suites, met or missed. Raw results are not kept in the tree: a suite without a JSON file in the
+    folder keeps its section of the marks.md that is there."""
+    earlier, parts = earlier_sections(folder), []
     for suite in EVERY:
         path = os.path.join(folder, suite.name + ".json")
-        if not os.path.exists(path):
-            parts += ["", f"## {suite.title}", "", f"Not measured: `bench/versus --suite {suite.name}`."]
-            continue
-        with open(path) as file:
-            data = json.load(file)
-        marks = marks_of(data)
-        for mark in marks:
-            counts[mark[4]] += 1
-        off = sum(1 for probe in data["probes"] if probe["off"])
-        parts += ["", f"## {suite.title}", "",
-                  f"[Table]({suite.name}.md), [plot]({suite.name}.svg). "
-                  f"{machine_text(data['machine'])} {off} of {len(data['probes'])} rounds disturbed."]
-        if marks:
-            words = {True: "met", False: "**missed**", None: "open"}
-            parts += ["", *markdown_table([["what", "measure", "reached", "mark", "", "ours, limit of the machine"]]
-                                          + [[*mark[:4], words[mark[4]], mark[5]] for mark in marks])]
-        else:
-            parts += ["", "No mark is set; the table shows the cost."]
+        lines = earlier.get(suite.title, [f"Not measured: `bench/versus --suite {suite.name}`."])
+        if os.path.exists(path):
+            with open(path) as file:
+                lines = marks_section(json.load(file))
+        parts += ["", f"## {suite.title}", "", *lines]
+    verdicts = [line.split(" | ")[4] for line in parts if line.startswith("| ")]
+    counts = {met: verdicts.count(word) for met, word in VERDICTS.items()}
     head = ["# Measured beside the peers", "",
             f"Marks met: {counts[True]}, missed: {counts[False]}, open (no result of a peer): {counts[None]}. Each section is one "
             "run of `bench/versus --suite NAME`, which writes this page too. Ratios hold for one machine and one run; times of two "

@@ -1,4 +1,4 @@
-"""Whether the results of an elastic run's sweeps are right, from the lines of all its processes, those that were killed too (see bench/moshpit_bench.cc for what tensors are made of)."""
+"""Whether the results of an elastic run's averaging steps are right, from the lines of all its processes, those that were killed too (see bench/moshpit_bench.cc for what tensors are made of)."""
 
 import bisect
 import math
@@ -8,18 +8,18 @@ TOLERANCE = 1e-5  # of means of fp32 over several rounds
 
 def brief(line):
     """A line with as much as is looked at later: long runs have hundreds of thousands."""
-    if line["kind"] == "sweep" and line["exact"] and line["end"] - line["begin"] < 0.5:
+    if line["kind"] == "step" and line["exact"] and line["end"] - line["begin"] < 0.5:
         return {**line, "rounds": [{"outcome": one["outcome"]} for one in line["rounds"]]}
     return line
 
 
 def is_whole(line):
-    """A sweep whose rounds are kept with all their numbers."""
+    """An averaging step whose rounds are kept with all their numbers."""
     return all("group" in one for one in line["rounds"])
 
 
-class Sweep:
-    """All that is known of one sweep."""
+class Step:
+    """All that is known of one averaging step."""
 
     def __init__(self, number):
         self.number, self.lines = number, {}
@@ -32,21 +32,21 @@ class Sweep:
         return max(line["end"] for line in self.lines.values())
 
 
-def sweeps_of(peers):
-    """Ascending. What a process that never came back from a sweep gave may be in any that went on between then and when it was killed, and that it had not finished."""
+def steps_of(peers):
+    """Ascending. What a process that never came back from an averaging step gave may be in any that went on between then and when it was killed, and that it had not finished."""
     found = {}
     for peer in peers:
-        for line in peer.of_kind("sweep"):
-            sweep = found.setdefault(line["sweep"], Sweep(line["sweep"]))
-            sweep.lines[peer] = line
-            sweep.numbers.setdefault(peer.slot, set()).add(line["number"])
+        for line in peer.of_kind("step"):
+            step = found.setdefault(line["step"], Step(line["step"]))
+            step.lines[peer] = line
+            step.numbers.setdefault(peer.slot, set()).add(line["number"])
     numbers = sorted(found)
     spans = [(found[number].begin(), found[number].end()) for number in numbers]
     for peer in peers:
-        moments = [line for line in peer.lines if line["kind"] in ("enter", "sweep")]
+        moments = [line for line in peer.lines if line["kind"] in ("enter", "step")]
         if not moments or moments[-1]["kind"] != "enter":
             continue
-        last = max((line["sweep"] for line in moments if line["kind"] == "sweep"), default=-1)
+        last = max((line["step"] for line in moments if line["kind"] == "step"), default=-1)
         for place in range(bisect.bisect_right(numbers, last), len(numbers)):
             begin, end = spans[place]
             if end >= moments[-1]["time"] and begin < getattr(peer, "killed_at", math.inf):
@@ -54,11 +54,11 @@ def sweeps_of(peers):
     return [found[number] for number in numbers]
 
 
-def mean_by_shares(sweep, kind):
+def mean_by_shares(step, kind):
     """(the mean, what is wrong): None where somebody's number is not known for sure."""
     mean, sure = 0.0, True
     for slot, share in kind["shares"].items():
-        numbers = sweep.numbers.get(int(slot), set())
+        numbers = step.numbers.get(int(slot), set())
         if not numbers:
             return None, f"slot {slot} has a share of {share:g}, and nobody there took part"
         sure = sure and len(numbers) == 1
@@ -66,20 +66,20 @@ def mean_by_shares(sweep, kind):
     return (mean if sure else None), ""
 
 
-def check_kinds(sweep, peer, line):
+def check_kinds(step, peer, line):
     wrong = [line["wrong"]] if line["wrong"] else []
     for kind in line["kinds"]:
-        mean, trouble = mean_by_shares(sweep, kind)
+        mean, trouble = mean_by_shares(step, kind)
         if trouble:
             wrong.append(trouble)
         elif mean is not None and abs(mean - kind["number"]) > TOLERANCE:
             wrong.append(f"the mean by the shares is {mean:.7f}, the result {kind['number']:.7f}")
-    return [f"sweep {sweep.number}, {peer.name}: {words}" for words in wrong]
+    return [f"averaging step {step.number}, {peer.name}: {words}" for words in wrong]
 
 
-def check_exact(sweep):
+def check_exact(step):
     """Equal bits, equal shares, and everybody who says so is in, but for who has just joined: he takes the mean and gives nothing."""
-    exact = {peer: line for peer, line in sweep.lines.items() if line["exact"]}
+    exact = {peer: line for peer, line in step.lines.items() if line["exact"]}
     wrong = []
     if len({line["digest"] for line in exact.values()}) > 1:
         wrong.append("exact results differ in their bits")
@@ -88,28 +88,28 @@ def check_exact(sweep):
         if len(line["kinds"]) != 1 or max(abs(share - 1 / len(shares)) for share in shares.values()) > TOLERANCE:
             wrong.append(f"an exact result has {len(line['kinds'])} kinds of tiles, shares {shares}")
         wrong += [f"{peer.name} says exact and is not in" for peer, own in exact.items()
-                  if str(peer.slot) not in shares and own is not peer.of_kind("sweep")[0]]
-    return [f"sweep {sweep.number}: {words}" for words in wrong]
+                  if str(peer.slot) not in shares and own is not peer.of_kind("step")[0]]
+    return [f"averaging step {step.number}: {words}" for words in wrong]
 
 
 def check(peers):
     """All that is wrong, in words."""
     wrong = []
-    for sweep in sweeps_of(peers):
-        for peer, line in sweep.lines.items():
-            wrong += check_kinds(sweep, peer, line)
-        wrong += check_exact(sweep)
+    for step in steps_of(peers):
+        for peer, line in step.lines.items():
+            wrong += check_kinds(step, peer, line)
+        wrong += check_exact(step)
     return wrong
 
 
 def counts(peers):
     """How much was looked at."""
-    found = {"sweeps": 0, "results": 0, "exact": 0, "kinds": 0, "unknown": 0}
-    for sweep in sweeps_of(peers):
-        found["sweeps"] += 1
-        for line in sweep.lines.values():
+    found = {"steps": 0, "results": 0, "exact": 0, "kinds": 0, "unknown": 0}
+    for step in steps_of(peers):
+        found["steps"] += 1
+        for line in step.lines.values():
             found["results"] += 1
             found["exact"] += line["exact"]
             found["kinds"] += len(line["kinds"])
-            found["unknown"] += sum(mean_by_shares(sweep, kind)[0] is None for kind in line["kinds"])
+            found["unknown"] += sum(mean_by_shares(step, kind)[0] is None for kind in line["kinds"])
     return found

@@ -1,121 +1,67 @@
-// A byte-level transformer language model: pre-norm blocks (RMSNorm, rotary causal attention, SwiGLU), untied embeddings,
-// forward and backward pass written out by hand. Model<float> trains; Model<double> checks the gradients.
+// A small language model: it predicts a byte of text from the bytes before it (Bengio et al., "A Neural Probabilistic Language
+// Model", 2003). Forward and backward pass are written out by hand; Eigen multiplies the matrices.
 //
-// All parameters lie in one array, in the order of the forward pass, and gradients in another of the same layout. The
-// backward pass completes gradients from the end of the array towards its start and says how far it has come, so that
-// what is complete can already travel.
+//   embedding of each of the last `context` bytes  ->  one hidden layer, tanh  ->  softmax over the 256 bytes
+//
+// All parameters lie in one array, and the gradients in another of the same layout. The backward pass completes the gradients
+// from the end of that array to its start, and says so piece by piece: a complete piece can travel while the rest is computed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
-#include "language_model/kernels.h"
-#include "unisono/status.h"
+inline constexpr size_t vocabulary = 256;  // a token is a byte
 
-namespace language_model {
-
-inline constexpr size_t vocabulary_size = 256;  // a token is a byte
-
-struct ModelShape {
-  size_t layers = 4;
-  size_t width = 160;
-  size_t heads = 5;
-  size_t hidden = 432;  // of the SwiGLU
-  size_t context = 64;  // tokens per sequence
-  unisono::Status validate() const;
+struct Shape {
+  size_t context = 16;    // bytes that the model sees
+  size_t embedding = 24;  // values per byte
+  size_t hidden = 256;    // width of the hidden layer
 };
 
-// One named piece of the parameter array.
-struct Region {
-  std::string name;
-  size_t offset = 0;
-  size_t rows = 0;
-  size_t columns = 0;
-  float deviation = 0;  // of the normal distribution of its first values; 0 for gains, which start at 1
-  size_t count() const { return rows * columns; }
-};
-
-struct LayerOffsets {
-  size_t norm_1 = 0;   // width
-  size_t qkv = 0;      // width × 3 width
-  size_t mix = 0;      // width × width, behind the attention
-  size_t norm_2 = 0;   // width
-  size_t gate_up = 0;  // width × 2 hidden
-  size_t down = 0;     // hidden × width
-};
-
-struct ParameterLayout {
-  explicit ParameterLayout(const ModelShape& shape);
-  size_t embedding = 0;  // vocabulary × width
-  std::vector<LayerOffsets> layers;
-  size_t norm = 0;  // width
-  size_t head = 0;  // width × vocabulary
-  size_t count = 0;
-  std::vector<Region> regions;
-};
-
-// sequences × context tokens and, for each, the byte that follows it.
-struct Batch {
-  size_t sequences = 0;
-  std::vector<uint8_t> inputs;
-  std::vector<uint8_t> targets;
-};
-
-template <typename T>
 class Model {
  public:
-  // Called with the offset from which on every gradient is final.
-  using Ready = std::function<void(size_t)>;
+  // Random parameters: the same seed gives the same ones.
+  Model(const Shape& shape, uint64_t seed);
 
-  // shape must have passed validate(). A batch may have up to sequences_max sequences.
-  Model(const ModelShape& shape, size_t sequences_max, const Kernels<T>& chosen = kernels<T>());
-  Model(const Model&) = delete;
-  Model& operator=(const Model&) = delete;
+  // Where each example's target stands in the text: the model sees the `context` bytes before it. Every position must be at
+  // least `context`.
+  using Positions = std::span<const size_t>;
+  // Called when the gradients [first, first + count) are final.
+  using Ready = std::function<void(size_t first, size_t count)>;
 
-  const ModelShape& shape() const { return shape_; }
-  const ParameterLayout& layout() const { return layout_; }
+  // The mean loss of the examples in nats per byte.
+  float loss(std::string_view text, Positions positions);
+  // The same, and the gradient of that loss.
+  float loss_and_gradients(std::string_view text, Positions positions, std::span<float> gradients, const Ready& ready);
+  // The probabilities of the byte that follows the text, whose length must be at least `context`.
+  std::vector<float> next_byte(std::string_view text);
 
-  // The mean loss of the batch in nats per token, without gradients.
-  double loss(std::span<const T> parameters, const Batch& batch);
-  // As loss(), and keeps what backward() needs, which is to be called with the same arguments next.
-  double forward(std::span<const T> parameters, const Batch& batch);
-  // Writes the gradient of the mean loss.
-  void backward(std::span<const T> parameters, const Batch& batch, std::span<T> gradients, const Ready& ready);
-  // For writing text: the probabilities of the byte after position `last` of the first sequence, after loss().
-  void next_probabilities(size_t last, std::span<double> probabilities) const;
+  std::span<float> parameters() { return parameters_; }
+  const Shape& shape() const { return shape_; }
 
  private:
-  // What the backward pass needs of one layer.
-  struct Activations {
-    Buffer<T> in, normed_1, inverse_rms_1, qkv, probabilities, mixed, middle, normed_2, inverse_rms_2, gate_up, gated;
-  };
-  double run_forward(std::span<const T> parameters, const Batch& batch, T gradient_scale);
-  void forward_layer(const T* parameters, const LayerOffsets& at, Activations& saved, T* out);
-  void backward_layer(const T* parameters, const LayerOffsets& at, Activations& saved, T* gradients, const Ready& ready);
-  void attention(Activations& saved);
-  void attention_backward(Activations& saved);
-  Matrix<T> head_block(Buffer<T>& qkv, size_t part, size_t sequence, size_t head, size_t rows);
+  float forward(std::string_view text, Positions positions);
 
-  ModelShape shape_;
-  ParameterLayout layout_;
-  const Kernels<T>& kernels_;
-  size_t tokens_ = 0;  // of the batch in work
-  size_t sequences_ = 0;
-  Buffer<T> cosine_, sine_;
-  std::vector<Activations> layers_;
-  Buffer<T> final_in_, final_normed_, final_inverse_rms_, logits_;
-  // Gradients on their way back: of the residual stream, and scratch of every width needed.
-  Buffer<T> stream_gradient_, width_gradient_, qkv_gradient_, gated_gradient_, gate_up_gradient_, score_gradient_;
+  Shape shape_;
+  size_t inputs_;                        // context * embedding
+  size_t hidden_weights_, hidden_bias_;  // offsets into the parameters; the embedding stands first
+  size_t output_weights_, output_bias_;
+  std::vector<float> parameters_;
+  // What the forward pass keeps for the backward pass. A row for each example.
+  std::vector<float> input_, hidden_, probabilities_;
 };
 
-extern template class Model<float>;
-extern template class Model<double>;
+// Adam (Kingma and Ba, 2015). Every rank applies the same averaged gradients to the same parameters, so they stay the same.
+class Adam {
+ public:
+  explicit Adam(size_t count) : mean_(count), square_(count) {}
+  void step(std::span<float> parameters, std::span<const float> gradients, float learning_rate);
 
-// Gains 1, matrices normally distributed as the layout says; the same seed gives the same values.
-void initialise(const ParameterLayout& layout, uint64_t seed, std::span<float> parameters);
-
-}  // namespace language_model
+ private:
+  std::vector<float> mean_, square_;
+  float mean_decay_ = 1, square_decay_ = 1;  // powers of the two decays: means start at zero, and are corrected for that
+};

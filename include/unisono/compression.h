@@ -1,8 +1,10 @@
-// How gradients are made smaller on their way: which method, how much is kept, and what becomes of the rest.
+// How gradients are made smaller on their way: which method, how much is sent, and what becomes of the rest.
 //
 //   auto compression = unisono::Compression::parse("arc:ratio=0.2,rank=4,feedback=ef14,start=1000");
+//   auto low_rank = unisono::Compression::parse("power_sgd:rank=4");
 //
-// Sources: ARC-Top-K (arXiv:2510.26709); EF21 (arXiv:2106.05203) and EF21-SGDM (arXiv:2305.15155) for feedback.
+// Sources: ARC-Top-K (arXiv:2510.26709); PowerSGD (arXiv:1905.13727); EF21 (arXiv:2106.05203) and EF21-SGDM (arXiv:2305.15155)
+// for feedback.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +21,11 @@ namespace unisono {
 
 struct Compression {
   // dense: everything is averaged. arc_top_k: the rows of each tensor whose average is longest, by a sketch that all ranks
-  // share. random_k: rows by lot.
-  enum class Method : uint8_t { dense = 0, arc_top_k = 1, random_k = 2 };
-  // What becomes of the rows that are not sent. ef14: they are added to this rank's next gradient; for any optimizer. ef21,
+  // share. random_k: random rows, the same on all ranks. power_sgd: the average as the product of two factors of `rank`
+  // columns.
+  enum class Method : uint8_t { dense = 0, arc_top_k = 1, random_k = 2, power_sgd = 3 };
+  // What becomes of what is not sent. ef14: it is added to this rank's next gradient; for any optimizer. With rows it is the
+  // other rows; with power_sgd it is what this rank's gradient differs from the result, and ef21 and ef21m are refused. ef21,
   // ef21m: what is sent is how this rank's gradient (ef21m: its running mean) differs from what the others hold of it; for SGD.
   enum class Feedback : uint8_t { none = 0, ef14 = 1, ef21 = 2, ef21m = 3 };
   // A step in which some rank has a gradient that is not finite is skipped by all. poison: that bucket's gradients become NaN
@@ -35,14 +39,15 @@ struct Compression {
 
   Method method = Method::arc_top_k;
   double ratio = 0.2;       // kept share of a tensor's rows, (0, 1], in millionths
-  uint32_t rank = 4;        // numbers in the sketch of a row
+  uint32_t rank = 4;        // numbers in the sketch of a row; of power_sgd: columns of the factors
   bool round_down = false;  // the number of kept rows, at least 1; else it is rounded up
   uint64_t seed = 0;        // of what is random, with the step and the tensor
   Feedback feedback = Feedback::ef14;
   float eta = 0.1f;                 // of ef21m: a gradient's weight in the running mean, (0, 1]
   uint64_t start_step = 1000;       // the first step that is compressed; those before are averaged whole
   std::vector<RatioFrom> schedule;  // the ratio from these steps on, ascending; before the first one `ratio`
-  double max_payload = 0.9;         // a tensor whose rows and sketch are more than this share of it is averaged whole, (0, 1]
+  double max_payload = 0.9;         // a tensor whose rows and sketch, or factors, are more than this share of it is averaged
+                                    // whole, (0, 1]
   uint64_t min_elements = 1024;     // likewise one that has fewer
   bool auto_off = true;  // whole where compression does not pay: by what links and memory are measured to do, and in the run by
                          // the step's time
@@ -57,11 +62,12 @@ struct Compression {
       false;  // Adam or one of its kin will use the averages: for a warning. Need not be equal on all ranks, as all else
   friend bool operator==(const Compression&, const Compression&) = default;
 
-  // "dense", "arc" or "random-k", then ":" and options, separated by commas: ratio, rank, round (up, down), seed, feedback
-  // (none, ef14, ef21, ef21m), eta, start, schedule (0.5@2000/0.2@3000: ratios and the steps they begin at), max_payload,
-  // min_elements, auto_off (on, off), values and sketch (a codec without options of its own), values_schedule (auto, ring,
-  // two_step, …), refresh, absorb (on, off), nonfinite (skip, poison), adaptive (on, off). invalid (bad_option): names the part
-  // that is wrong and what is allowed.
+  // "dense", "arc", "random-k" or "power_sgd", then ":" and options, separated by commas: ratio, rank, round (up, down), seed,
+  // feedback (none, ef14, ef21, ef21m), eta, start, schedule (0.5@2000/0.2@3000: ratios and the steps they begin at),
+  // max_payload, min_elements, auto_off (on, off), values and sketch (a codec without options of its own), values_schedule
+  // (auto, ring, two_step, …), refresh, absorb (on, off), nonfinite (skip, poison), adaptive (on, off). power_sgd takes rank,
+  // seed, feedback, start, max_payload, min_elements, auto_off, values_schedule, nonfinite and adaptive. invalid (bad_option):
+  // names the part that is wrong and what is allowed.
   UNISONO_EXPORT static Result<Compression> parse(std::string_view text);
   // What parse() reads; what has its default is left out. (Options of codecs are, too.)
   UNISONO_EXPORT std::string to_string() const;

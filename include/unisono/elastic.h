@@ -1,22 +1,23 @@
-// Averaging that survives peers coming and going, without a master: Moshpit All-Reduce over an elastic run.
+// Averaging among peers that come and go, without a master: Moshpit All-Reduce over an elastic run.
 //
-//   auto run = unisono::Elastic::join({.run_id = "demo", .seeds = {"10.0.0.1:4040"}, .tensor_elements = {model.size()}});   //
-//   one peer: .found = true if (run->state().loaded) model = run->state().values;    // what the others had when this process
-//   came for (;;) {
+//   // One peer begins the run: .found = true. All others name a seed.
+//   auto run = unisono::Elastic::join({.run_id = "demo", .seeds = {"10.0.0.1:4040"}, .tensor_elements = {model.size()}});
+//   if (run->state().loaded) model = run->state().values;  // the other peers' state
+//   for (;;) {
 //     for (int step = 0; step < 8; ++step) train(model);
-//     auto report = run->average(model, samples);              // the weighted mean over all peers that took part
-//     if (!report.ok()) break;                                 // shutting down; anything else that goes wrong is in the report
+//     auto report = run->average(model, samples);  // the weighted mean over all peers that took part
+//     if (!report.ok()) break;                     // shutting down; the report tells of all other faults
 //   }
-//   if (!run->leave().ok()) …                                 // or do not say goodbye: the others notice
+//   auto left = run->leave();  // optional: without it the other peers notice the silence
 //
-// Peers meet in small groups, one after the other along each axis of a grid, so that a peer that vanishes spoils a part of one
-// group's round and nothing else. Without absences an averaging step is exact for every number of peers, and equal to the bit
-// on all of them. With absences nothing is lost or counted twice: later averaging steps even it out. No peer is special; any
-// live one is enough to join by.
+// Peers average in small groups, one round along each axis of a grid. A peer that vanishes disturbs one group's round and
+// nothing else. Without absences an averaging step is exact for every number of peers, with equal bits on all of them. With
+// absences no value is lost or counted twice, and later averaging steps even the difference out. No peer is special: a process
+// can join through any live peer.
 //
-// Crash faults only: a peer that lies can do harm. A run key keeps unauthenticated peers out.
+// Only crash faults are tolerated: a peer that lies can do harm. A run key keeps unauthenticated peers out.
 //
-// Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239; the grid that fits any number of peers, conserved mass,
+// Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239. The grid that fits any number of peers, conserved mass,
 // coordinators and verdicts are Unisono's. See docs/guides/elastic.md.
 #pragma once
 
@@ -43,73 +44,76 @@ struct ElasticCall;
 
 struct ElasticOptions {
   enum class Profile : uint8_t { lan = 0, wan = 1 };
-  // peer: takes part. client: cannot be reached from outside; opens all connections itself, adds up nothing for others.
-  // reducer: has no values of its own, adds up for others.
+  // peer: takes part fully. client: cannot be reached from outside; it opens all its connections itself and adds up no chunks
+  // for others. reducer: has no values of its own and adds up chunks for others.
   enum class Role : uint8_t { peer = 0, client = 1, reducer = 2 };
-  // fitted: exact for every number of peers. For comparison, and exact only for max_group^d peers or one group of all:
-  // published, the fixed grid of the authors' simulation; chunk_keys, the published rule by which a peer's next group follows
-  // from its place in the last one. A group of fewer than max_group waits for gather_timeout there.
+  // fitted: exact for every number of peers. The other two exist for comparison; they are exact only for max_group^d peers or
+  // for one group of all. published: the fixed grid of the authors' simulation. chunk_keys: the published rule, by which a
+  // peer's next group follows from its position in the last one; there a group of fewer than max_group peers waits for
+  // gather_timeout.
   enum class Grid : uint8_t { fitted = 0, published = 1, chunk_keys = 2 };
-  // agreed: a group's members apply a chunk all or none, by a majority's verdict. per_result: on receipt, three message delays
-  // earlier; a peer that dies meanwhile may leave a chunk applied by some only.
+  // agreed: the members of a group apply a chunk all or none, by a majority's verdict. per_result: each member applies a result
+  // on receipt, three message delays earlier; if the chunk's owner dies meanwhile, only some members may have applied it.
   enum class Commit : uint8_t { agreed = 0, per_result = 1 };
 
-  std::string run_id;  // runs are told apart by it; not empty
-  bool found =
-      false;  // begin the run, at once; where seeds turn out to be in one of the same name, the two unite. Never done unasked
-  // Where peers of the run can be found; any one is enough. "host:port", "tcp://10.0.0.1:4040", "[::1]:4040"; a name that has
-  // several addresses stands for all of them; "file:PATH": one per line, read again at each attempt. "dht:host:port": a node of
-  // an OpenDHT network, in which processes of the run find each other (unsupported where the library was built without it).
+  std::string run_id;  // identifies the run; must not be empty
+  // Begins the run at once. If the seeds turn out to be in a run of the same name, the two unite. A process never begins a run
+  // unasked.
+  bool found = false;
+  // Addresses of peers of the run; one that answers is enough. "host:port", "tcp://10.0.0.1:4040" or "[::1]:4040"; a name with
+  // several addresses stands for all of them. "file:PATH": one seed per line, read again at each attempt. "dht:host:port": a
+  // node of an OpenDHT network, where processes of the run find each other (unsupported where the library was built without
+  // OpenDHT).
   std::vector<std::string> seeds{};
-  std::vector<uint64_t> tensor_elements{};  // of what average() is given, in order; equal on all peers (fp32)
-  std::string name{};                       // for people; empty: host and process number
-  std::string interface {};                 // name or address to listen at; empty: all
+  std::vector<uint64_t> tensor_elements{};  // fp32 elements of each tensor given to average(), in order; equal on all peers
+  std::string name{};                       // shown to people; empty: host name and process number
+  std::string interface {};                 // interface name or address to listen on; empty: all
   uint16_t port = 0;                        // 0: the kernel chooses
   Role role = Role::peer;
-  std::string run_key{};           // a secret that all peers know: who does not show it is refused. Empty: none
-  Profile profile = Profile::lan;  // lan: silence is noticed within seconds. wan: within tens of seconds
-  uint32_t max_group = 32;         // 4 … 128
-  uint32_t rounds = 0;             // of an averaging step; 0: one along each axis
-  uint32_t min_peers = 1;          // the first averaging step waits for so many
-  uint32_t min_chunks = 0;         // who would own fewer owns none
+  std::string run_key{};           // a secret that all peers share; peers that do not know it are refused. Empty: none
+  Profile profile = Profile::lan;  // lan: a silent peer is noticed within seconds. wan: within tens of seconds
+  uint32_t max_group = 32;         // largest group; 4 … 128
+  uint32_t rounds = 0;             // rounds per averaging step; 0: one along each axis
+  uint32_t min_peers = 1;          // the first averaging step waits until this many peers are there
+  uint32_t min_chunks = 0;         // a member whose share would be smaller than this owns no chunks
   uint32_t max_peers = 4096;
   Grid grid = Grid::fitted;
   Commit commit = Commit::agreed;
-  StepCodec contribute{}, result{};  // plain unless said otherwise; an averaging step encodes results once per axis, so results
-                                     // want at least 8 bits
+  StepCodec contribute{}, result{};  // plain by default. Results are encoded once per axis, so give them at least 8 bits
   Milliseconds join_timeout{60'000};
-  Milliseconds gather_timeout{0};  // 0: the profile's. How long a group waits for members that do not come
-  Milliseconds stall_timeout{0};   // 0: the profile's. How long one that says nothing is waited for inside a round
+  Milliseconds gather_timeout{0};  // How long a group waits for members that do not come. 0: the profile's
+  Milliseconds stall_timeout{0};   // How long a round waits for a member that says nothing. 0: the profile's
 };
 
-// One round of one averaging step, at this peer.
+// One round of an averaging step, as this peer saw it.
 struct RoundSummary {
   uint32_t round = 0;
   std::string outcome{};  // "averaged", "alone", "no coordinator", "closed", "full", "undecided", "void"
-  uint32_t group = 0;     // members
-  uint32_t contributors_min = 0, contributors_max = 0;  // over chunks
+  uint32_t group = 0;     // number of members
+  uint32_t contributors_min = 0, contributors_max = 0;  // per chunk
   double contributors_mean = 0;
-  uint64_t committed = 0, kept_local = 0, voided = 0, undecided = 0,
-           lost = 0;  // chunks: applied; applied, but without this peer's values; nobody's step; no verdict; committed but not
-                      // to be had
-  std::vector<std::string> absent{};                                   // "worker 3 (said nothing for 2.0 s)"
-  double gather_s = 0, contribute_s = 0, result_s = 0, verdict_s = 0;  // seconds waited in each phase
-  uint64_t sent_bytes = 0, received_bytes = 0,
-           model_bytes = 0;  // model_bytes: what a round of so many members must send at least
-  double variance = 0;       // within the group, before averaging, mean over elements: an estimate of the spread
+  // Counts of chunks. committed: applied. kept_local: applied, but without this peer's values. voided: no member takes a step.
+  // undecided: no verdict. lost: committed, but no result could be fetched.
+  uint64_t committed = 0, kept_local = 0, voided = 0, undecided = 0, lost = 0;
+  std::vector<std::string> absent{};                                   // for example "worker 3 (said nothing for 2.0 s)"
+  double gather_s = 0, contribute_s = 0, result_s = 0, verdict_s = 0;  // seconds spent waiting in each phase
+  // model_bytes: the least that a round with this many members must send.
+  uint64_t sent_bytes = 0, received_bytes = 0, model_bytes = 0;
+  double variance = 0;  // variance within the group before averaging, mean over the elements: an estimate of the spread
   double total_weight = 0;
 };
 
-// One averaging step, at this peer. Whatever went wrong, the tensors hold either what they held, or averages, chunk by chunk.
+// One averaging step, as this peer saw it. Whatever went wrong, each chunk of the tensors holds either its old values or an
+// average.
 struct AveragingReport {
   uint64_t step = 0;
   bool exact = false;   // the result lacks no peer's values
-  uint64_t layout = 0;  // version
+  uint64_t layout = 0;  // its version
   std::vector<uint32_t> dims;
-  uint32_t peers = 0;  // alive, as far as known
+  uint32_t peers = 0;  // alive, as far as this peer knows
   std::vector<RoundSummary> rounds;
   double seconds = 0;
-  std::string note;  // what was not as usual; empty: nothing
+  std::string note;  // unusual events; empty: none
   UNISONO_EXPORT std::string to_string() const;
 };
 
@@ -118,7 +122,7 @@ struct ElasticPeer {
   std::string status;  // "joining", "alive", "suspect", "left", "dead"
   std::string address;
   std::string role;
-  double bytes_per_second = 0;  // measured; 0: not yet
+  double bytes_per_second = 0;  // measured; 0: not measured yet
   int64_t finished_step = -1;
   bool self = false;
 };
@@ -128,39 +132,40 @@ struct ElasticStatus {
   std::vector<ElasticPeer> peers;
   uint64_t layout = 0;
   std::vector<uint32_t> dims;
-  uint64_t averaging_steps = 0, exact_averaging_steps = 0;  // finished here
+  uint64_t averaging_steps = 0, exact_averaging_steps = 0;  // averaging steps that this process has finished
   uint64_t sent_bytes = 0, received_bytes = 0;
-  uint64_t refused = 0;  // connections and messages of unauthenticated peers, and what was damaged
+  uint64_t refused = 0;  // refused connections and messages: of unauthenticated peers, or damaged
   std::string last_refusal;
   uint32_t links = 0;
-  uint32_t serving = 0;                // joiners that load from this peer now
-  std::vector<std::string> endpoints;  // of this process
+  uint32_t serving = 0;                // joiners that load the state from this peer now
+  std::vector<std::string> endpoints;  // addresses where this process listens
 };
 
-// What a process found when it joined.
+// The state that a process received when it joined.
 struct ElasticState {
-  bool loaded = false;          // false: it founded the run, or nobody had anything to give
-  int64_t step = -1;            // the donors' last one
-  std::vector<float> values{};  // of all tensors, in order
+  bool loaded = false;          // false: this process founded the run, or no peer had a state to give
+  int64_t step = -1;            // the donors' last averaging step
+  std::vector<float> values{};  // all tensors, one after the other
   std::vector<std::pair<std::string, std::vector<std::byte>>> blobs{};
-  bool mixed = false;  // donors differed: one of them was taken
+  bool mixed = false;  // donors had different states; the values come from more than one of them
   uint32_t donors = 0;
   double seconds = 0;
   uint64_t bytes = 0;
   std::string note{};  // why nothing was loaded
 };
 
-// An averaging step that goes on while this process computes. The last copy to go does not end the averaging step.
+// An averaging step that runs while the caller computes. Destroying the last copy of this handle does not end the averaging
+// step.
 class UNISONO_EXPORT ElasticWork {
  public:
   ElasticWork() = default;
   bool done() const;
-  // Waits, then brings the result into the tensors that were given to average_async: added as (mean - what was contributed), so
-  // that local steps taken meanwhile are kept; an element that nobody changed meanwhile, or that was given with weight 0,
-  // becomes the mean itself, to the bit. Once; 0: for as long as it takes (every averaging step ends by its own time-outs).
-  // late: not done yet, call again.
+  // Waits for the end, then brings the result into the tensors that were given to average_async. Each element gets (mean -
+  // contributed value) added, so local steps taken meanwhile are kept. An element that did not change meanwhile, or had weight
+  // 0, becomes the mean itself, bit for bit. Call it once. timeout 0: no limit (the averaging step ends by its own timeouts).
+  // Error late: not done yet; call again.
   Result<AveragingReport> wait(Milliseconds timeout = Milliseconds{0});
-  // Takes part no longer; what rounds had brought so far is in the result all the same.
+  // Ends this peer's part in the averaging step early. wait() still brings in the averages of finished rounds.
   void cancel();
 
  private:
@@ -171,42 +176,42 @@ class UNISONO_EXPORT ElasticWork {
 
 class UNISONO_EXPORT Elastic {
  public:
-  // Blocks until this process knows the run's peers (join_timeout) and has the state that they give (reducers and founders:
-  // nothing; it goes on while a donor gives any sign within 30 s). Errors: invalid (options; RUN_ID_MISMATCH, SCHEMA_MISMATCH:
-  // a seed answered for another run or other tensors), unavailable (NO_SEED: none answered, each is named; ROSTER_FULL; a port
-  // that is taken).
+  // Blocks until this process knows the run's peers (at most join_timeout) and has loaded their state. Loading goes on as long
+  // as some donor gives a sign of life within 30 s; reducers and founders load nothing. Errors. invalid: bad options, or
+  // RUN_ID_MISMATCH or SCHEMA_MISMATCH: a seed answered for another run or for other tensors. unavailable: NO_SEED (no seed
+  // answered; the message names each), ROSTER_FULL, or the port is taken.
   static Result<Elastic> join(const ElasticOptions& options);
   Elastic(Elastic&&) noexcept;
   Elastic& operator=(Elastic&&) noexcept;
-  ~Elastic();  // leaves, if leave() was not called
+  ~Elastic();  // calls leave() if the caller has not
 
   const ElasticState& state() const;
-  // True once min_peers are there and have a layout.
+  // True once min_peers are there and have a layout. Waits for at most `timeout`.
   bool ready(Milliseconds timeout);
 
-  // One averaging step over the tensors (sizes as in tensor_elements), in place. weight: how much this peer's values count,
-  // such as samples behind them; 0: takes the mean and gives nothing. invalid: wrong sizes, a weight that is neither 0 nor from
-  // 1e-96 to 1e96, or another averaging step is running. unavailable (SHUTTING_DOWN): leave() was called.
+  // One averaging step over the tensors (sizes as in tensor_elements), in place. weight: how much this peer's values count, for
+  // example the number of samples behind them; 0: this peer takes the mean and gives nothing. Errors. invalid: wrong sizes, a
+  // weight that is neither 0 nor from 1e-96 to 1e96, or another averaging step is running. unavailable (SHUTTING_DOWN): leave()
+  // was called.
   Result<AveragingReport> average(std::span<const std::span<float>> tensors, double weight = 1);
   Result<AveragingReport> average(std::span<float> tensor, double weight = 1);
-  // The same while this process computes on: a copy is averaged.
+  // The same, over a copy of the tensors, while the caller computes on.
   Result<ElasticWork> average_async(std::vector<std::span<float>> tensors, double weight = 1);
 
-  // What joiners are given together with the values of the next averaging step (or of offer_values): optimizer state, step
-  // numbers, … Replaces what was set before. At most 1 GiB in all and 64 blobs.
+  // Named bytes that joiners receive together with the values of the next averaging step (or of offer_values): optimizer state,
+  // step numbers and the like. Replaces the earlier ones. At most 1 GiB in all and 64 blobs.
   Status set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs);
-  // For a process that joined as `joining` and has no values yet gave: until the first averaging step, joiners are given these
-  // values.
+  // Gives joiners these values until the first averaging step. A founder calls it, since it has nothing else to give yet.
   Status offer_values(std::span<const std::span<float>> tensors);
 
   ElasticStatus status() const;
-  // An ordinary group of the peers that the newest layout names, in its order, for exact collectives between averaging steps:
-  // it has all that a group has, and re-forms like one when somebody is lost. All of them call it after the same averaging
-  // step. options: of the group; rank, world size, rendezvous and job are filled in. unavailable: there is no layout, or it
-  // does not name this process (yet: try again after the next averaging step); late: somebody did not come, who is named.
+  // An ordinary group of the peers that the newest layout names, in its order, for exact collectives between averaging steps.
+  // Like every group it re-forms when a peer is lost. All of these peers must call it after the same averaging step. options:
+  // those of the group; rank, world size, rendezvous and job are filled in. Errors. unavailable: there is no layout, or it does
+  // not name this process yet (try again after the next averaging step). late: some peers did not come; the message names them.
   Result<Group> group(Milliseconds timeout = Milliseconds{10'000}, const Options& options = {});
-  // Says goodbye: finishes what others wait for, as far as it fits into the profile's grace (5 or 15 s), and ends. Safe to call
-  // twice.
+  // Says goodbye and ends. It first finishes the work that other peers wait for, within the profile's grace (5 or 15 s). Safe
+  // to call twice.
   Status leave();
 
  private:

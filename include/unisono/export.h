@@ -1,6 +1,6 @@
-/* Marks what the shared library exports; everything without the mark is hidden in it (C99 and C++).
+/* Marks the names that the shared library exports; it hides all others (C99 and C++).
  *
- * Which names get which version is said in cmake/unisono.map. In the static library the mark changes nothing. */
+ * cmake/unisono.map gives the names their versions. In the static library the mark changes nothing. */
 #ifndef UNISONO_EXPORT_H
 #define UNISONO_EXPORT_H
 

@@ -1,4 +1,4 @@
-// How a process joins a group, and how one call may differ from the group's defaults.
+// Options for joining a group (Options), and options of a single call (CallOptions).
 #pragma once
 
 #include <chrono>
@@ -19,36 +19,39 @@ using Milliseconds = std::chrono::milliseconds;
 
 // Empty strings and negative numbers mean "from the environment, else the default": see docs/guides/operations.md.
 struct Options {
-  int32_t rank = -1;         // RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK
-  int32_t world_size = -1;   // WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE
-  std::string rendezvous{};  // "tcp://host:port", "tcp://[host,address]:port" or "file:///path"; UNISONO_RENDEZVOUS,
-                             // MASTER_ADDR + MASTER_PORT
-  std::shared_ptr<KeyValueStore> store{};  // instead of `rendezvous`: where rank 0 leaves its address for the others
-  std::string job{};                       // two jobs at one address are told apart by it; UNISONO_JOB, SLURM_JOB_ID, …
-  std::string interface {};           // network interface name or address to listen on; UNISONO_INTERFACE; else by reachability
-  std::string transport{};            // "auto", "shm", "tcp" or "udp"; UNISONO_TRANSPORT
-  bool join_running = false;          // wait to be taken in at the next re-forming of a running group
-  Milliseconds join_timeout{60'000};  // for everyone to come together
+  int32_t rank = -1;        // RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK
+  int32_t world_size = -1;  // WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE
+  // "tcp://host:port", "tcp://[host,address]:port" or "file:///path". UNISONO_RENDEZVOUS; MASTER_ADDR and MASTER_PORT.
+  std::string rendezvous{};
+  // Replaces `rendezvous`: rank 0 stores its address here, and the other ranks read it.
+  std::shared_ptr<KeyValueStore> store{};
+  std::string job{};                  // distinguishes jobs that use one address. UNISONO_JOB, SLURM_JOB_ID, …
+  std::string interface {};           // network interface or address to listen on. UNISONO_INTERFACE; else by reachability
+  std::string transport{};            // "auto", "shm", "tcp" or "udp". UNISONO_TRANSPORT
+  bool join_running = false;          // wait until a running group re-forms, and join it then
+  Milliseconds join_timeout{60'000};  // time for all ranks to meet
   Milliseconds timeout{300'000};      // default deadline of an operation
-  Milliseconds reform_timeout{200};   // how long a silent peer is waited for when the group is re-formed
-  uint32_t min_world = 1;             // fewer survivors of a re-forming end the group (unavailable); equal on all ranks
-  bool require_majority = false;      // likewise fewer than half the old members, or just half without rank 0
-  uint32_t rate_limit_mbps =
-      0;  // udp: of all that this process sends; UNISONO_RATE_LIMIT_MBPS; 0 = as the network is found to carry
-  // udp: a CRC-32C instead of SipHash-2-4 in each datagram: faster, and anyone who can send to a port may forge. Taken where
-  // both ends of a link, and for lossy operations all ranks, ask for it; UNISONO_DATAGRAM_CHECKSUM.
+  Milliseconds reform_timeout{200};   // during re-forming, a peer that stays silent for this long is removed
+  uint32_t min_world = 1;             // re-forming with fewer survivors ends the group (unavailable). Equal on all ranks
+  // Re-forming also ends the group when fewer than half the old members survive, or exactly half without rank 0.
+  bool require_majority = false;
+  // udp: limit on everything that this process sends, in Mbit/s. 0: the measured capacity. UNISONO_RATE_LIMIT_MBPS.
+  uint32_t rate_limit_mbps = 0;
+  // udp: protects datagrams by CRC-32C instead of SipHash-2-4. It is faster, but anyone who can send to a port may forge
+  // datagrams. A link uses it if both ends ask for it; lossy operations use it if all ranks ask. UNISONO_DATAGRAM_CHECKSUM.
   bool datagram_checksum = false;
-  uint32_t streams_per_link = 0;  // TCP connections per pair of hosts; 0 = automatic
-  std::string
-      tuning{};  // file that `unisono tune` wrote: rank 0's counts, for streams_per_link each process's own; UNISONO_TUNING
-  std::string codec{};  // of calls that name none: as Codec::parse reads it; UNISONO_CODEC; "" = plain. Equal on all ranks
-  uint32_t compute_threads =
-      0;  // that encode and decode large tensors, the calling one included; UNISONO_COMPUTE_THREADS; 0 = automatic
-  bool payload_checksum = false;  // CRC-32C over payloads too (headers always have one)
+  uint32_t streams_per_link = 0;  // TCP connections per pair of hosts; 0: automatic
+  // File that `unisono tune` wrote. Rank 0's file counts; for streams_per_link each process uses its own. UNISONO_TUNING.
+  std::string tuning{};
+  // Codec of calls that name none, as Codec::parse() reads it; "": plain. Equal on all ranks. UNISONO_CODEC.
+  std::string codec{};
+  // Threads that encode and decode large tensors, including the calling one; 0: automatic. UNISONO_COMPUTE_THREADS.
+  uint32_t compute_threads = 0;
+  bool payload_checksum = false;  // CRC-32C over payloads too; headers always have one
 };
 
-// The order of additions. in_rank_order gives the same bits whatever the schedule, message size, timing, slices or
-// transport; any lets the library pick schedules that add partial sums (same bits on every rank, still).
+// The order of additions. in_rank_order gives the same bits for every schedule, message size, timing, slice size and transport.
+// any lets the library choose schedules that add partial sums; all ranks still get the same bits.
 enum class Order : uint8_t { automatic = 0, in_rank_order = 1, any = 2 };
 
 enum class ScheduleKind : uint8_t {
@@ -67,35 +70,35 @@ struct CallOptions {
   Order order = Order::automatic;
   ScheduleKind schedule = ScheduleKind::automatic;
   Milliseconds timeout{0};   // 0 = the group's default; at most 30 days
-  uint64_t id = 0;           // not 0: operations are matched by this number instead of by the order of calls; below 2^56
+  uint64_t id = 0;           // not 0: ranks match operations by this number instead of by call order; below 2^56
   uint64_t slice_bytes = 0;  // 0 = automatic
-  // Not 0: a number that all ranks must give alike, such as a hash of what they mean by this call: where one differs the call
-  // ends with invalid on all of them. (What is compared is a hash of 40 bits.) all_reduce, reduce_scatter, all_gather,
-  // broadcast, reduce.
+  // Not 0: a number that must be equal on all ranks, such as a hash of the call's purpose. If one rank's number differs, the
+  // call ends with invalid on all ranks. Ranks compare a 40-bit hash of it. For all_reduce, reduce_scatter, all_gather,
+  // broadcast and reduce.
   uint64_t agreement = 0;
   std::optional<Codec> codec{};  // none = the group's
-  // Null, or as many elements as the input: what encoding at this rank loses goes there: its input minus what the others had of
-  // it, and where this rank adds up, also the sum minus what they had of that (times the world size for avg). So the sum over
-  // ranks of input equals that of result and encode_error: what error feedback adds to the next input. All zero where nothing
-  // is encoded. f32 tensors; all_reduce and reduce_scatter.
+  // Null, or a buffer of as many elements as the input, which receives this rank's encoding error. The error is the input minus
+  // the values that the other ranks decoded. Where this rank adds contributions, the error of the encoded sum is added to it
+  // (times the world size for avg). So the sum of all inputs equals the result plus the sum of all encode_error, which error
+  // feedback adds to the next input. Elements that were not encoded get zero. For f32 tensors; all_reduce and reduce_scatter.
   float* encode_error = nullptr;
-  // What is in encode_error is added to the input first, in the same pass: error feedback (EF14: Seide et al., 2014), with one
-  // encode_error for all steps, zeros before the first. Without measure_error. After an error of the call it is of no more use
-  // than the result.
+  // Error feedback (EF14: Seide et al., 2014): adds encode_error to the input first, in the same pass. Use one encode_error
+  // buffer for all steps, zeros before the first. Excludes measure_error. After a failed call the buffer is unspecified, like
+  // the result.
   bool error_feedback = false;
-  // Report::measured_error. Costs an exact sum beside the call's own, and memory for the input in fp32. Blocking all_reduce
-  // (sum, avg) of f32, f16 and bf16 tensors, without id; all ranks alike.
+  // Fills Report::measured_error. It costs a second, exact sum, and memory for the input in fp32. For blocking all_reduce (sum,
+  // avg) of f32, f16 and bf16 tensors, without id; equal on all ranks.
   bool measure_error = false;
-  // lossy: what does not arrive in time is replaced in expectation (docs/guides/packet_loss.md). all_reduce, reduce_shards and
-  // gather_shards of f32, f16 and bf16, sum and avg, over links of the transport "udp"; without id, encode_error, measure_error
-  // and agreement. automatic: the same where that pays, else reliable; all_reduce only. All ranks alike.
+  // lossy: an estimate replaces data that does not arrive in time (docs/guides/packet_loss.md). For all_reduce, reduce_shards
+  // and gather_shards of f32, f16 and bf16, sum and avg, over links of the transport "udp"; without id, encode_error,
+  // measure_error and agreement. automatic: lossy where that pays, else reliable; all_reduce only. Equal on all ranks.
   Delivery delivery = Delivery::reliable;
   DeliveryOptions lossy{};
-  // reduce_shards and gather_shards: shards have multiples of so many elements; 0: of the codec's block. Equal for both where
-  // their codecs are not.
+  // reduce_shards and gather_shards: shard sizes are multiples of this many elements; 0: of the codec's block. Give both calls
+  // the same value if their codecs differ.
   uint32_t shard_unit = 0;
-  // gather_shards, lossy: null, or by rank which of its ranges must come, ascending: they are asked for until they do, or their
-  // rank is silent.
+  // Lossy gather_shards: null, or for each rank the ranges of its shard that must arrive, in ascending order. The call requests
+  // them again until they arrive or their rank falls silent.
   const std::vector<std::vector<uint32_t>>* needed_ranges = nullptr;
 };
 

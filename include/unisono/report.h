@@ -1,4 +1,4 @@
-// What happened in one operation: who contributed, what it cost, who was waited for.
+// Report of one operation: contributors, traffic, time and the ranks that were late.
 #pragma once
 
 #include <cstdint>
@@ -13,42 +13,42 @@
 namespace unisono {
 
 struct Report {
-  std::string_view operation = "none";  // "all_reduce"; static text, as the schedule's name
-  uint64_t number = 0;  // of the operation in its group: by order of calls, CallOptions::id, or of messages with this tag
-  std::string_view schedule = "none";  // "two_step", "ring", … or "none" where nothing moved
-  uint32_t world_size = 0;             // members of the group
-  uint32_t contributors = 0;           // ranks whose data is in the result; world_size unless the result is partial
-  uint64_t sent_bytes = 0;             // on the wire or in shared memory, headers included
-  uint64_t received_bytes = 0;         // likewise
+  std::string_view operation = "none";  // static text, like the schedule's name; for example all_reduce
+  uint64_t number = 0;                  // in its group: by call order, CallOptions::id, or message count of this tag
+  std::string_view schedule = "none";   // "two_step", "ring", … or "none" if nothing moved
+  uint32_t world_size = 0;              // members of the group
+  uint32_t contributors = 0;            // ranks whose data is in the result; world_size unless the result is partial
+  uint64_t sent_bytes = 0;              // on the wire or in shared memory, headers included
+  uint64_t received_bytes = 0;          // likewise
   uint64_t sent_messages = 0;
   uint64_t received_messages = 0;
   int64_t total_us = 0;  // start to finish
-  int64_t wait_us = 0;   // start to the first message of the last rank to send one: time lost to late ranks
-  int64_t compute_us =
-      0;  // sums, conversions, encoding, and copies in and out of shared memory; what is too short to be timed is not in it
+  int64_t wait_us = 0;   // from the start to the last rank's first message: time lost to late ranks
+  // Sums, conversions, encoding, and copies to and from shared memory. Excludes parts that are too short to be timed.
+  int64_t compute_us = 0;
   int64_t transfer_us = 0;        // the rest
-  int32_t last_rank = -1;         // the rank whose first message came last; -1 if none was awaited
-  Codec codec{};                  // that was used
-  std::string_view codec_note{};  // why it is not the one that was asked for; static text, empty if it is
-  uint32_t passes = 0;            // encodings that an element went through, one after the other
-  uint64_t sent_payload = 0;      // of sent_bytes: elements and their scales, without any headers
-  uint64_t sent_elements = 0;     // that those were
-  uint64_t saturated = 0;  // elements that were too large for the scales' type, or results for the tensor's, at this rank
-  uint64_t nonfinite_groups = 0;  // groups of elements that became NaN, because a NaN or an infinity was in them, at this rank
-  int64_t encode_us = 0;          // of compute_us: encoding what this rank gives
-  int64_t sum_us = 0;             // likewise: decoding and adding contributions that came encoded, and encoding their sum
-  int64_t decode_us = 0;          // likewise: decoding results
-  double measured_error =
-      -1;  // CallOptions::measure_error: energy of (result - exact sum) over energy of the exact sum; -1: not measured
+  int32_t last_rank = -1;         // the rank whose first message came last; -1: this rank waited for none
+  Codec codec{};                  // the codec used
+  std::string_view codec_note{};  // why it differs from the requested codec; static text, empty if it does not
+  uint32_t passes = 0;            // encodings per element, one after the other
+  uint64_t sent_payload = 0;      // share of sent_bytes: elements and their scales, without headers
+  uint64_t sent_elements = 0;     // elements in sent_payload
+  uint64_t saturated = 0;         // at this rank: elements beyond the scale type's range, or results beyond the tensor type's
+  uint64_t nonfinite_groups = 0;  // at this rank: groups of elements that became NaN, as one was NaN or infinite
+  int64_t encode_us = 0;          // share of compute_us: encoding this rank's contribution
+  int64_t sum_us = 0;             // share of compute_us: decoding and adding encoded contributions, and encoding their sum
+  int64_t decode_us = 0;          // share of compute_us: decoding results
+  // CallOptions::measure_error: energy of (result - exact sum) over energy of the exact sum; -1: not measured.
+  double measured_error = -1;
 
-  std::shared_ptr<const DeliveryReport> delivery{};  // of a call that was asked to be lossy or automatic, else null
+  std::shared_ptr<const DeliveryReport> delivery{};  // of a call that asked for lossy or automatic delivery, else null
 
-  // On the wire, each time that one was sent.
+  // Payload bits per element sent; an element that was sent twice counts twice.
   double bits_per_element() const {
     return sent_elements == 0 ? 0 : 8.0 * static_cast<double>(sent_payload) / static_cast<double>(sent_elements);
   }
 
-  // measured_error in decibels: infinite where nothing was lost; NaN: not measured.
+  // measured_error in decibels. Infinite: no error. NaN: not measured.
   UNISONO_EXPORT double snr_db() const;
 
   // One line for logs.

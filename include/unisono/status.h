@@ -1,8 +1,7 @@
-// What an operation returns: a Status (code and message) or a Result<T> (a value or a Status).
+// The outcome of an operation: a Status (code and message), or a Result<T> (a value or a Status).
 //
-// Codes say what the caller should do, the message names the peer, the operation and the numbers.
-// The library throws nothing, prints nothing and exits nothing. Result<T> has the shape of std::expected
-// so that it can become that.
+// The code says what the caller should do. The message names the peer, the operation and the numbers. The library throws
+// nothing, prints nothing and never exits the process. Result<T> has the shape of std::expected, which can replace it later.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ enum class Code : uint8_t {
   unavailable = 2,  // try later: nobody answers, an address is taken, a resource is gone
   peer_lost = 3,    // regroup: a peer is dead, unreachable, or this rank was removed
   late = 4,         // the deadline passed; output is unspecified unless the report says otherwise
-  corrupt = 5,      // bytes were damaged or not ours
+  corrupt = 5,      // bytes were damaged, or belong to something else
   unsupported = 6,  // a correct request that this build or host cannot serve
   internal = 7,     // a bug in Unisono
 };
@@ -57,7 +56,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value, or the Status that says why there is none. value() on an error ends the process: check first.
+// A value, or the Status that explains its absence. value() on an error aborts the process: check ok() first.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,10 +1,9 @@
-// Where processes that start together leave short values for each other, as frameworks and schedulers have it: torch's
-// TCPStore, etcd, Redis, a shared folder.
+// A key-value store through which the processes of a job meet: torch's TCPStore, etcd, Redis, a shared folder.
 //
 //   struct Store : unisono::KeyValueStore { … };
 //   auto group = unisono::Group::join({.rank = rank, .world_size = 8, .store = std::make_shared<Store>()});
 //
-// One value is left there: rank 0 serves the rendezvous at a free port, and tells the others its addresses.
+// The library stores one value: rank 0 serves the rendezvous at a free port and publishes its addresses here.
 #pragma once
 
 #include <chrono>
@@ -19,7 +18,7 @@ class UNISONO_EXPORT KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
   virtual Status set(const std::string& key, const std::string& value) = 0;
-  // Waits until somebody has set it; late: nobody has, for so long.
+  // Waits until the key is set. late: it was not set within `timeout`.
   virtual Result<std::string> get(const std::string& key, std::chrono::milliseconds timeout) = 0;
 };
 

@@ -1,4 +1,4 @@
-// A tensor as Unisono sees it: contiguous elements of one type. No ownership, no shape, no alignment demands.
+// A tensor as Unisono sees it: contiguous elements of one type. It owns no memory, and has no shape and no alignment.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace unisono {
 
-// 16-bit floating-point values as bits; arithmetic on them is done in fp32 and rounded once.
+// 16-bit floating-point values, stored as bits. Arithmetic is done in fp32 and rounded once.
 struct bfloat16 {
   uint16_t bits = 0;
 };
@@ -33,8 +33,8 @@ enum class DType : uint8_t {
 };
 inline constexpr int dtype_count = 12;
 
-// The numbers are part of the wire format. avg is the sum divided by the world size; integers divide towards
-// zero after a wrapping sum. Bit operations take integers only. min and max: a NaN in gives a NaN out.
+// The numbers are part of the wire format. avg is the sum divided by the world size; integers wrap in the sum and then divide
+// towards zero. Bit operations take integers only. min and max return NaN if any input is NaN.
 enum class ReduceOp : uint8_t { sum = 0, avg = 1, min = 2, max = 3, prod = 4, band = 5, bor = 6, bxor = 7 };
 inline constexpr int reduce_op_count = 8;
 

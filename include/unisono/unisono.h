@@ -1,5 +1,5 @@
-// Unisono: all-reduce and friends for clusters that straggle, drop packets, have thin links and changing members.
-// Include this one header.
+// Unisono: all-reduce and other collectives for clusters with stragglers, packet loss, thin links and changing members.
+// Include only this header.
 #pragma once
 
 #include "unisono/compression.h"   // IWYU pragma: export

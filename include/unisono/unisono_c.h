@@ -1,8 +1,8 @@
-/* Unisono for C99 and for other languages, over the same core as unisono.h.
+/* The C99 API of Unisono, also for other languages. It has the same core as the C++ API, unisono.h.
  *
- * Functions that can fail return a code (0 = ok; the meanings are those of unisono::Code) and, on failure, keep a message that
- * unisono_last_error() gives to the same thread until its next call. Handles are freed by the function named beside their
- * maker. Buffers must stay valid until the operation is done. Thread-safe like the C++ API. */
+ * Functions that can fail return a code: 0 = ok; the meanings are those of unisono::Code. After a failure,
+ * unisono_last_error() returns the message to the same thread, until its next call. The comment of each function that makes a
+ * handle names the function that frees it. Buffers must stay valid until the operation is done. Thread-safe, like unisono.h. */
 #ifndef UNISONO_C_H
 #define UNISONO_C_H
 
@@ -57,7 +57,8 @@ typedef enum unisono_op {
 typedef struct unisono_group unisono_group;
 typedef struct unisono_work unisono_work;
 
-/* Zero-initialised: everything from the environment. Strings may be null. rank and world_size count only if world_size > 0. */
+/* Fields as in unisono::Options. Zero-initialised: everything comes from the environment. Strings may be null. rank and
+ * world_size are used only if world_size > 0. */
 typedef struct unisono_options {
   int32_t rank;
   int32_t world_size;
@@ -96,7 +97,7 @@ typedef struct unisono_report {
   int32_t last_rank;
 } unisono_report;
 
-/* What encoding did in one operation: as unisono::Report. encoded: 0 where all elements travelled as they are. */
+/* Encoding in one operation; fields as in unisono::Report. encoded: 0 if no element was encoded. */
 typedef struct unisono_codec_use {
   int32_t encoded;
   uint32_t passes;
@@ -104,12 +105,12 @@ typedef struct unisono_codec_use {
   uint64_t sent_elements;
   uint64_t saturated;
   uint64_t nonfinite_groups;
-  int64_t encode_us; /* parts of compute_us; 0 where they were too short to be timed */
+  int64_t encode_us; /* shares of compute_us; 0 if too short to be timed */
   int64_t sum_us;
   int64_t decode_us;
 } unisono_codec_use;
 
-/* What a group has done so far: since it was joined, split off or re-formed last. */
+/* Counters of a group. They start when the group is joined, split or re-formed. */
 typedef struct unisono_counters {
   uint64_t begun; /* operations */
   uint64_t ended;
@@ -117,7 +118,7 @@ typedef struct unisono_counters {
   uint64_t failed; /* late ones included */
 } unisono_counters;
 
-/* To and from one rank, as unisono::LinkCounters. */
+/* Traffic with one rank; fields as in unisono::LinkCounters. */
 typedef struct unisono_link_counters {
   uint64_t sent_bytes;
   uint64_t sent_messages;
@@ -142,20 +143,19 @@ UNISONO_EXPORT int unisono_split(unisono_group* group, const uint32_t* ranks, si
 /* Afterwards rank, world size and epoch of the group have changed. */
 UNISONO_EXPORT int unisono_reform(unisono_group* group);
 
-/* Of all later all_reduce, reduce_scatter, all_gather and all_to_all calls with this handle: "plain", "int8",
- * "quantize:bits=4,group=64", as unisono::Codec::parse reads it. Equal on all ranks. Before: what the group was joined with. */
+/* Sets the codec of later all_reduce, reduce_scatter, all_gather and all_to_all calls with this handle: "plain", "int8",
+ * "quantize:bits=4,group=64", as unisono::Codec::parse reads it. Equal on all ranks. The default is the group's codec. */
 UNISONO_EXPORT int unisono_set_codec(unisono_group* group, const char* codec);
 
-/* All zero if the group keeps no record; unisono_get_link_counters is UNISONO_UNAVAILABLE then, and UNISONO_INVALID for no rank
- * of it. */
+/* All zero if the group keeps no record; then unisono_get_link_counters returns UNISONO_UNAVAILABLE. It returns UNISONO_INVALID
+ * for a rank outside the group. */
 UNISONO_EXPORT void unisono_get_counters(const unisono_group* group, unisono_counters* counters);
 UNISONO_EXPORT int unisono_get_link_counters(const unisono_group* group, uint32_t rank, unisono_link_counters* counters);
-/* Writes the group's record to a file, for `unisono explain` and `unisono trace`. */
+/* Writes the group's record to a file for `unisono explain` and `unisono trace`. */
 UNISONO_EXPORT int unisono_dump_record(const unisono_group* group, const char* path);
 
-/* Asynchronous calls. `call` may be null. On success *work is set; it is freed by unisono_work_free, which waits if the
- * operation still runs. Input may equal output where the C++ API allows it. counts: one entry per rank, or null for equal
- * blocks. */
+/* Asynchronous calls. `call` may be null. Success sets *work. Free it with unisono_work_free, which waits for an operation that
+ * still runs. Input may equal output where the C++ API allows it. counts: one entry per rank, or null for equal blocks. */
 UNISONO_EXPORT int unisono_all_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype,
                                       unisono_op op, const unisono_call* call, unisono_work** work);
 UNISONO_EXPORT int unisono_reduce_scatter(unisono_group* group, const void* input, void* output, size_t count,
@@ -182,7 +182,7 @@ UNISONO_EXPORT int unisono_recv(unisono_group* group, void* data, size_t count, 
 
 /* report may be null. */
 UNISONO_EXPORT int unisono_wait(unisono_work* work, unisono_report* report);
-/* As unisono_wait, but UNISONO_LATE if it is not done after timeout_ms; it goes on. */
+/* As unisono_wait, but returns UNISONO_LATE if the operation is not done after timeout_ms; the operation continues. */
 UNISONO_EXPORT int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report);
 /* Complete after the operation is done. */
 UNISONO_EXPORT void unisono_get_codec_use(const unisono_work* work, unisono_codec_use* use);

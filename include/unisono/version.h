@@ -1,5 +1,4 @@
-/* The version of the library: the only place that says it. CMakeLists.txt reads the project's version from here. C99 and C++.
- */
+/* The version of the library, defined only here; CMakeLists.txt reads it from this file (C99 and C++). */
 #ifndef UNISONO_VERSION_H
 #define UNISONO_VERSION_H
 

@@ -1,4 +1,4 @@
-// unisono._core: the C++ API over NumPy arrays. The module, and its errors.
+// The module unisono._core (the C++ API over NumPy arrays), and its errors.
 #include "core.h"
 
 #include <array>
@@ -10,7 +10,7 @@ namespace unisono_python {
 
 namespace {
 
-// By Code: unisono.Error and its subclasses. Never freed: errors may come while the interpreter ends.
+// By Code: unisono.Error and its subclasses. Never freed, because errors may be raised while the interpreter ends.
 std::array<PyObject*, 8>& error_classes() {
   static std::array<PyObject*, 8> classes{};
   return classes;
@@ -22,7 +22,7 @@ void import_errors() {
   for (size_t i = 0; i < std::size(names); ++i) error_classes()[i] = py::object(errors.attr(names[i])).release().ptr();
 }
 
-// Those that are there. Never freed, as what ends at exit may come late.
+// The existing objects of this kind. Never freed, because some of them end late, at exit.
 std::vector<EndsEarly*>& early_ones() {
   static auto& ones = *new std::vector<EndsEarly*>;
   return ones;
@@ -31,7 +31,8 @@ std::vector<EndsEarly*>& early_ones() {
 }  // namespace
 
 bool is_main_thread() {
-  // Not made once under a guard: Python's own code may let another thread come here, which would wait for that with the GIL.
+  // No guarded static: Python code may switch to another thread here, which would then wait for the guard while it holds the
+  // GIL.
   static std::atomic<unsigned long> main{0};
   if (main == 0) main = py::cast<unsigned long>(py::module_::import("threading").attr("main_thread")().attr("ident"));
   return PyThread_get_thread_ident() == main;

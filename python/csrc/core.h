@@ -1,8 +1,8 @@
-// unisono._core, the C++ API over NumPy arrays: what its parts share.
+// Shared declarations of unisono._core, the C++ API over NumPy arrays.
 //
-// The GIL is not held while the library is called where that may block or compute. Memory that an operation works on is
-// exported by its Python object (Buffer) until the operation is done, also if nobody waits for it: then its Flight is kept by
-// keep_until_done(). What is thrown here is a Python error.
+// The GIL is released around library calls that may block or compute. A Python object exports its memory (Buffer) until the
+// operation that uses it is done. If nobody waits for the operation, keep_until_done() keeps its Flight. Functions throw Python
+// errors.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -29,7 +29,7 @@ using namespace unisono;
 // --- errors
 // ------------------------------------------------------------------------------------------------------------------------------------------
 
-// Throws the subclass of unisono.Error that belongs to the code.
+// Throws the subclass of unisono.Error for this code.
 [[noreturn]] void raise(const Status& status);
 inline void check(const Status& status) {
   if (!status.ok()) raise(status);
@@ -39,7 +39,7 @@ T check(Result<T>&& result) {
   if (!result.ok()) raise(result.status());
   return std::move(result).value();
 }
-// Calls the function without the GIL, and throws what it returns if that is an error.
+// Calls the function without the GIL, and throws the returned Status if it is an error.
 template <typename F>
 auto without_gil(F function) {
   auto result = [&] {
@@ -48,10 +48,11 @@ auto without_gil(F function) {
   }();
   return check(std::move(result));
 }
-// Where Python handles signals.
+// The thread in which Python handles signals.
 bool is_main_thread();
-// Calls the function in a thread of its own while this one, the main thread, looks for signals; elsewhere right here. After
-// KeyboardInterrupt the thread goes on with what it has: copies only. For calls that cannot be waited for in slices.
+// From the main thread: runs the function in another thread, and checks for signals meanwhile. From other threads: runs it
+// directly. After KeyboardInterrupt the other thread continues, so it must own copies of its data. For calls that cannot be
+// waited for in slices.
 void run_interruptibly(std::function<void()> function);
 template <typename F>
 auto interruptibly(F function) {
@@ -69,8 +70,8 @@ enum class Access { read, write };
 class Buffer {
  public:
   Buffer() = default;
-  // what: "all_reduce: input". dtype: how uint16 elements are meant ("bf16"), else none. TypeError: no buffer, or no such
-  // elements. ValueError: not C-contiguous, or read-only.
+  // what: "all_reduce: input". dtype: the meaning of uint16 elements ("bf16"), else none. TypeError: not a buffer, or
+  // unsupported elements. ValueError: not C-contiguous, or read-only.
   Buffer(py::handle object, const std::string& what, Access access, std::optional<DType> dtype = {});
   Tensor tensor() const { return {view_->buf, count_, dtype_}; }
   ConstTensor const_tensor() const { return tensor(); }
@@ -89,21 +90,21 @@ class Buffer {
   DType dtype_ = DType::f32;
 };
 
-// As Buffer, of fp32 elements only.
+// A Buffer of fp32 elements.
 Buffer float_buffer(py::handle object, const std::string& what, Access access);
-// One array, or several: an array is no sequence here.
+// One array or several; an array does not count as a sequence here.
 std::vector<Buffer> float_buffers(py::handle arrays, const std::string& what, Access access);
-// A new array of the type that `like` has.
+// A new array of the same type as `like`.
 py::object empty_like(py::handle like, DType dtype, const std::vector<py::ssize_t>& shape);
-// A view of memory that `base` owns.
+// A view of memory owned by `base`.
 py::object float_view(const float* data, size_t count, py::handle base, Access access);
-// An array that a function is lent for one call.
+// An array that a function may use during one call.
 class LentArray {
  public:
   LentArray(const float* data, size_t count, Access access) : array_(float_view(data, count, py::none(), access)) {}
   LentArray(std::span<const float> values, Access access) : LentArray(values.data(), values.size(), access) {}
   const py::object& array() const { return array_; }
-  // RuntimeError: the array, or a part of it, was kept, and its memory will not last.
+  // RuntimeError: the function kept the array or a part of it, but its memory will not last.
   void end(const char* what) const;
 
  private:
@@ -115,9 +116,9 @@ std::span<const std::byte> span_of(const py::bytes& bytes);
 // --- times and texts
 // ----------------------------------------------------------------------------------------------------------------------------------
 
-// Seconds as whole milliseconds, rounded up. ValueError: negative or not finite.
+// Converts seconds to whole milliseconds, rounded up. ValueError: negative or not finite.
 Milliseconds milliseconds(double seconds, const char* what);
-// The place of the word. ValueError: names those that exist.
+// Index of the word in `words`. ValueError: lists the valid words.
 size_t word_place(py::handle word, const char* what, std::span<const char* const> words);
 // "<unisono.DropStep: step=1 planned=12 …>": all attributes.
 std::string fields_text(const py::object& self);
@@ -125,7 +126,7 @@ std::string fields_text(const py::object& self);
 // --- calls
 // -------------------------------------------------------------------------------------------------------------------------------------------
 
-// Of a collective: the keywords, and what they point at.
+// The keyword arguments of a collective, and the objects that they refer to.
 struct CallWords {
   CallOptions options;
   std::optional<DType> dtype;
@@ -135,7 +136,7 @@ struct CallWords {
 CallWords call_words(const py::kwargs& words, const char* collective);
 Options join_options(const py::kwargs& words);
 
-// Deletes without the GIL: what may have to wait for its threads.
+// Deletes without the GIL, for objects whose destructor may wait for threads.
 struct DeleteReleased {
   template <typename T>
   void operator()(T* object) const {
@@ -145,31 +146,32 @@ struct DeleteReleased {
 };
 using GroupClass = py::class_<Group, std::unique_ptr<Group, DeleteReleased>>;
 
-// An operation, and all that has to live as long as it runs.
+// An operation, and everything that must live as long as it runs.
 struct Flight {
   ~Flight() {
-    const py::gil_scoped_release released;  // it may be the last that holds the group, which then takes leave of the others
+    const py::gil_scoped_release
+        released;  // may hold the last handle of the group, whose destructor says goodbye to the other ranks
     work = Work();
   }
   Work work;
   std::vector<Buffer> buffers;
   CallWords words;
-  py::object output = py::none();  // that the call has allocated
+  py::object output = py::none();  // allocated by the call
 };
-// Of one operation: what all_gather and its like have allocated goes with it.
+// The report of one operation, with the output that all_gather and similar calls allocate.
 struct OutputReport : Report {
   py::object output = py::none();
 };
-// Waits, a slice of time after the other, and looks for signals in between. Throws Late ("still running") after `seconds`.
+// Waits in slices of time, and checks for signals between them. Throws Late ("still running") after `seconds`.
 Report wait_for(Work& work, std::optional<double> seconds);
-// Lets go of what is kept and done by now.
+// Frees kept flights that are done, and makes a new one.
 std::unique_ptr<Flight> new_flight();
-// Unless it is done already. It is let go by the first new_flight() after that.
+// Keeps the flight unless it is done. The first new_flight() after its end frees it.
 void keep_until_done(std::unique_ptr<Flight> flight);
-// A unisono.Work.
+// Makes a unisono.Work.
 py::object work_object(std::unique_ptr<Flight> flight);
 
-// An object that one thread may use at a time. The same thread may ask it questions while it calls back.
+// An object that one thread may use at a time. During a call, callbacks in the same thread may use its read-only functions.
 class Exclusive {
  public:
   class Use {
@@ -181,7 +183,7 @@ class Exclusive {
    private:
     Exclusive& owner_;
   };
-  // Under the GIL. RuntimeError: another thread is in a call (or this one, where the call is not a question).
+  // Call under the GIL. RuntimeError: another thread is in a call, or this thread is and the call is not read-only.
   [[nodiscard]] Use call(const char* what) { return enter(what, false); }
   [[nodiscard]] Use question(const char* what) { return enter(what, true); }
 
@@ -191,11 +193,11 @@ class Exclusive {
   int depth_ = 0;
 };
 
-// What called back from the library's code: errors are kept, to be thrown when the library's call has returned. Used under the
+// Catches errors of callbacks that library code calls. They are thrown when the library's call has returned. Used under the
 // GIL.
 class Caught {
  public:
-  // Calls the function; what it throws is kept, if nothing is kept yet, and told as a Status.
+  // Calls the function. Keeps its first error, and returns it as a Status.
   Status run(const std::function<void()>& function);
   bool any() const { return error_ != nullptr; }
   void rethrow();
@@ -204,8 +206,8 @@ class Caught {
   std::exception_ptr error_;
 };
 
-// Member of an object that has to end before the interpreter does, as a thread of its may call back, or others wait for a
-// goodbye. Under the GIL.
+// Member of an object that must end before the interpreter: its threads may call back, or other ranks wait for its goodbye.
+// Used under the GIL.
 class EndsEarly {
  public:
   explicit EndsEarly(std::function<void()> end);

@@ -1,4 +1,4 @@
-// Arrays as memory that operations work on, and memory as arrays.
+// Arrays as memory of operations, and memory as arrays.
 #include <pybind11/numpy.h>
 
 #include <cmath>
@@ -12,17 +12,17 @@ namespace {
 
 std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
-// The name of an array's element type: "float32", "bfloat16"; empty: it is no array.
+// Name of an array's element type: "float32", "bfloat16"; empty if it is not an array.
 std::string dtype_name(py::handle object) {
   if (!py::hasattr(object, "dtype") || !py::hasattr(object.attr("dtype"), "name")) return {};
   return py::str(object.attr("dtype").attr("name"));
 }
 
-// By the letter of the buffer protocol and the size. None: no element type of the library.
+// By the buffer protocol's format letter and size. None: the library has no such element type.
 std::optional<DType> dtype_of_format(const char* format, py::ssize_t itemsize) {
   if (format == nullptr) return itemsize == 1 ? std::optional(DType::u8) : std::nullopt;
   if (*format == '@' || *format == '=' || *format == '<') ++format;
-  if (*format == '\0' || format[1] != '\0') return {};  // also '>': the other byte order
+  if (*format == '\0' || format[1] != '\0') return {};  // also '>', the other byte order
   const auto of_size = [&](DType one, DType two, DType four, DType eight) -> std::optional<DType> {
     switch (itemsize) {
       case 1: return one;
@@ -63,7 +63,7 @@ void Buffer::Release::operator()(Py_buffer* view) const {
 }
 
 Buffer::Buffer(py::handle object, const std::string& what, Access access, std::optional<DType> dtype) {
-  // NumPy exports no bfloat16 (of the package ml_dtypes): its bits are exported instead.
+  // NumPy does not export bfloat16 (of the package ml_dtypes), so this exports its bits.
   const bool is_bfloat16 = dtype_name(object) == "bfloat16";
   const auto exporter = is_bfloat16 ? py::object(object.attr("view")("uint16")) : py::reinterpret_borrow<py::object>(object);
   if (!PyObject_CheckBuffer(exporter.ptr()))

@@ -1,4 +1,4 @@
-// The collectives of a Group. Blocking calls are asynchronous ones that are waited for, so that Ctrl-C ends the waiting.
+// The collectives of a Group. A blocking call is an asynchronous one plus waiting, so that Ctrl-C ends the waiting.
 #include <functional>
 #include <numeric>
 #include <type_traits>
@@ -13,11 +13,11 @@ using Shape = std::vector<py::ssize_t>;
 using Sizes = std::optional<std::vector<size_t>>;
 using Start = std::function<Work(Group&, const CallOptions&)>;
 
-// A call while it is put together: the memory, then the operation that works on it.
+// A call being prepared: its memory, then its operation.
 class Call {
  public:
   Call(const char* collective, const py::kwargs& words) : collective_(collective), flight_(new_flight()) {
-    flight_->buffers.reserve(2);  // what add() returns stays where it is
+    flight_->buffers.reserve(2);  // add() returns references, which must stay valid
     flight_->words = call_words(words, collective);
     auto& call = flight_->words;
     call.options.encode_error = call.encode_error ? call.encode_error.floats().data() : nullptr;
@@ -27,7 +27,7 @@ class Call {
     return flight_->buffers.emplace_back(array, std::string(collective_) + ": " + name, access, flight_->words.dtype),
            flight_->buffers.back();
   }
-  // What was given, or a new array.
+  // Returns the given output, or a new array.
   const Buffer& output(py::handle given, py::handle like, DType dtype, const Shape& shape) {
     if (!given.is_none()) return add(given, "output", Access::write);
     flight_->output = empty_like(like, dtype, shape);
@@ -52,11 +52,11 @@ class Call {
     try {
       return {wait_for(flight_->work, {}), std::move(flight_->output)};
     } catch (...) {
-      keep_until_done(std::move(flight_));  // after KeyboardInterrupt it goes on
+      keep_until_done(std::move(flight_));  // after KeyboardInterrupt the operation continues
       throw;
     }
   }
-  // Of what the library offers as a blocking call only; Ctrl-C ends it by its deadline.
+  // For calls that the library offers only as blocking ones; after Ctrl-C they end by their deadline.
   std::function<Result<Report>(Group&, const CallOptions&)> blocking;
 
  private:
@@ -75,14 +75,14 @@ py::ssize_t total(const std::vector<size_t>& counts) {
   return static_cast<py::ssize_t>(std::accumulate(counts.begin(), counts.end(), size_t{0}));
 }
 
-// Of all ranks' blocks: (world, *block), or as many elements as counts say.
+// Shape of all ranks' blocks: (world, *block), or flat with the sum of counts.
 Shape blocks_shape(const Group& group, const Buffer& block, const Sizes& counts) {
   if (counts) return {total(*counts)};
   auto shape = block.shape();
   shape.insert(shape.begin(), group.world_size());
   return shape;
 }
-// Of one block: without the first dimension, where that counts ranks; else flat.
+// Shape of one block: without the first dimension if that counts ranks; else flat.
 Shape block_shape(const Group& group, const Buffer& blocks, const Sizes& counts) {
   if (counts) return {group.rank() < counts->size() ? static_cast<py::ssize_t>((*counts)[group.rank()]) : 0};
   const auto shape = blocks.shape();
@@ -90,7 +90,7 @@ Shape block_shape(const Group& group, const Buffer& blocks, const Sizes& counts)
   return {static_cast<py::ssize_t>(blocks.count() / group.world_size())};
 }
 
-// Binds a collective twice: as it is, and with _async. prepare: (Group&, Call&, arguments…) -> Start.
+// Binds a collective twice: under its name, and with _async. prepare: (Group&, Call&, arguments…) -> Start.
 template <typename... Args, typename... Extra>
 void add_collective(GroupClass& group, const char* name,
                     std::type_identity_t<std::function<Start(Group&, Call&, Args...)>> prepare, const char* doc,

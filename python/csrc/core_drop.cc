@@ -1,4 +1,4 @@
-// DropCompute: its options, reports, and steps, whose functions may be Python's.
+// DropCompute: options, reports and steps, with Python functions as callbacks.
 #include "core_options.h"
 
 namespace unisono_python {
@@ -12,7 +12,7 @@ constexpr const char* tails[] = {"defer", "discard"};
 constexpr const char* objectives[] = {"step_mean", "total"};
 constexpr const char* searches[] = {"exact", "grid"};
 
-// What run() was given. The library keeps `compute` beyond the call, and lets go of it in any thread.
+// The functions given to run(). The library keeps `compute` beyond the call, and may free it in any thread.
 struct Functions {
   py::object compute, reduce, apply;
   Caught caught;
@@ -68,7 +68,7 @@ class PythonDropCompute {
   PythonDropCompute(const PythonDropCompute&) = delete;
   ~PythonDropCompute() { end(); }
 
-  // A call that may change something, or wait; and one that only looks.
+  // Wraps calls that may change something or wait, and calls that only read.
   template <typename F>
   auto call(const char* what, F function) {
     const auto use = busy_.call(what);
@@ -102,14 +102,14 @@ class PythonDropCompute {
     if (!drop_) throw std::runtime_error("DropCompute has ended");
     return *drop_;
   }
-  // Also of the micro-batch of an earlier step that the rule `at` left running.
+  // Also for a micro-batch of an earlier step that the rule `at` left running.
   void rethrow(const std::shared_ptr<Functions>& functions) {
     const auto earlier = std::exchange(functions_, functions);
     if (earlier != nullptr) earlier->caught.rethrow();
     functions->caught.rethrow();
   }
   void end() {
-    const py::gil_scoped_release released;  // a micro-batch may have to end
+    const py::gil_scoped_release released;  // may wait for the end of a micro-batch
     drop_.reset();
   }
   std::optional<DropCompute> drop_;

@@ -1,4 +1,4 @@
-// Elastic: runs whose peers come and go. Averaging steps are waited for in slices, so that Ctrl-C ends the waiting.
+// Python's Elastic: runs whose peers come and go. Waiting is cut into slices, so that Ctrl-C can end it.
 #include "core_elastic.h"
 #include "core_options.h"
 
@@ -48,7 +48,7 @@ const std::unordered_map<std::string_view, Setter>& setters() {
   return all;
 }
 
-// Waits until `poll`, which is called without the GIL and is given a time to wait, says that it is over, or the time is.
+// Calls `poll` without the GIL, each time with a time to wait. Returns true when poll does, false at the timeout.
 bool poll_interruptibly(std::optional<double> seconds, const std::function<bool(Milliseconds)>& poll) {
   const auto until = seconds ? Clock::now() + milliseconds(*seconds, "timeout") : Clock::time_point::max();
   for (;;) {
@@ -64,7 +64,7 @@ bool poll_interruptibly(std::optional<double> seconds, const std::function<bool(
   }
 }
 
-// An averaging step, with the arrays that its result is brought into by wait().
+// An averaging step, together with the arrays into which wait() brings the result.
 class PythonAveragingStep {
  public:
   PythonAveragingStep(ElasticWork work, std::vector<Buffer> buffers) : work_(std::move(work)), buffers_(std::move(buffers)) {}
@@ -99,7 +99,7 @@ AveragingReport average(PythonElastic& self, py::handle tensors, double weight) 
   try {
     return step.wait({});
   } catch (const py::error_already_set&) {
-    step.cancel();  // after KeyboardInterrupt: others need not wait for what nobody takes
+    step.cancel();  // after KeyboardInterrupt the result is dropped, so other peers need not wait for this one
     throw;
   }
 }
@@ -120,7 +120,8 @@ ElasticOptions options_of(const py::kwargs& words) {
 }
 
 void add_averaging_reports(py::module_& m) {
-  py::class_<RoundSummary> round(m, "RoundSummary", "One round of one averaging step, at this peer. Times are in seconds.");
+  py::class_<RoundSummary> round(m, "RoundSummary",
+                                 "One round of an averaging step, as this peer saw it. Times are in seconds.");
   round.def_readonly("round", &RoundSummary::round);
   round.def_readonly("outcome", &RoundSummary::outcome);
   round.def_readonly("group", &RoundSummary::group);
@@ -145,8 +146,8 @@ void add_averaging_reports(py::module_& m) {
   add_fields_text(round);
   py::class_<AveragingReport, std::shared_ptr<AveragingReport>> step(
       m, "AveragingReport",
-      "One averaging step, at this peer. Whatever went wrong, the arrays hold either what they held, or averages, chunk by "
-      "chunk.");
+      "One averaging step, as this peer saw it. Whatever went wrong, each chunk of the arrays holds its old values or an "
+      "average.");
   step.def_readonly("step", &AveragingReport::step);
   step.def_readonly("exact", &AveragingReport::exact);
   step.def_readonly("layout", &AveragingReport::layout);
@@ -160,7 +161,7 @@ void add_averaging_reports(py::module_& m) {
 }
 
 void add_status(py::module_& m) {
-  py::class_<ElasticPeer> peer(m, "ElasticPeer", "A peer, as far as it is known here.");
+  py::class_<ElasticPeer> peer(m, "ElasticPeer", "What this process knows of a peer.");
   peer.def_readonly("name", &ElasticPeer::name);
   peer.def_readonly("status", &ElasticPeer::status);
   peer.def_readonly("address", &ElasticPeer::address);
@@ -169,7 +170,7 @@ void add_status(py::module_& m) {
   peer.def_readonly("finished_step", &ElasticPeer::finished_step);
   peer.def_property_readonly("is_self", [](const ElasticPeer& self) { return self.self; });
   add_fields_text(peer);
-  py::class_<ElasticStatus> status(m, "ElasticStatus", "Of this process in its run.");
+  py::class_<ElasticStatus> status(m, "ElasticStatus", "The status of this process in its run.");
   status.def_readonly("phase", &ElasticStatus::phase);
   status.def_readonly("peers", &ElasticStatus::peers);
   status.def_readonly("layout", &ElasticStatus::layout);
@@ -187,19 +188,19 @@ void add_status(py::module_& m) {
 }
 
 void add_state(py::module_& m) {
-  py::class_<StateView> state(m, "ElasticState", "What a process found when it joined.");
+  py::class_<StateView> state(m, "ElasticState", "The state that a process received when it joined.");
   state.def_property_readonly(
       "loaded", [](const StateView& self) { return self.state().loaded; },
-      "False: it founded the run, or nobody had anything to give.");
+      "False: this process founded the run, or no peer had a state to give.");
   state.def_property_readonly(
-      "step", [](const StateView& self) { return self.state().step; }, "The donors' last one; -1: none.");
+      "step", [](const StateView& self) { return self.state().step; }, "The donors' last averaging step; -1: none.");
   state.def_property_readonly(
       "values",
       [](const py::object& self) {
         const auto& values = py::cast<const StateView&>(self).state().values;
         return float_view(values.data(), values.size(), self, Access::read);
       },
-      "Of all tensors, in order: a read-only float32 array.");
+      "All tensors one after the other: a read-only float32 array.");
   state.def_property_readonly(
       "blobs",
       [](const StateView& self) {
@@ -207,9 +208,10 @@ void add_state(py::module_& m) {
         for (const auto& [name, bytes] : self.state().blobs) blobs[py::str(name)] = bytes_of(bytes);
         return blobs;
       },
-      "What donors had set by set_state().");
+      "What the donors set by set_state().");
   state.def_property_readonly(
-      "mixed", [](const StateView& self) { return self.state().mixed; }, "Donors differed: one of them was taken.");
+      "mixed", [](const StateView& self) { return self.state().mixed; },
+      "Donors had different states; the values come from more than one of them.");
   state.def_property_readonly("donors", [](const StateView& self) { return self.state().donors; });
   state.def_property_readonly("seconds", [](const StateView& self) { return self.state().seconds; });
   state.def_property_readonly("bytes", [](const StateView& self) { return self.state().bytes; });
@@ -242,15 +244,15 @@ void add_elastic(py::module_& m) {
   add_status(m);
   add_state(m);
   py::class_<PythonAveragingStep>(
-      m, "ElasticWork", "An averaging step that goes on while this process computes. The last reference to go does not end it.")
+      m, "ElasticWork", "An averaging step that runs while the caller computes. Dropping the last reference does not end it.")
       .def("done", &PythonAveragingStep::done)
       .def("wait", &PythonAveragingStep::wait, py::arg("timeout") = py::none(),
-           "Waits, then brings the result into the arrays that were given: local changes made meanwhile are kept. "
-           "Once.\n\ntimeout: seconds; None: as long as it takes. Late: not done yet, call again.")
+           "Waits for the end, then brings the result into the given arrays, once; local changes made meanwhile are "
+           "kept.\n\ntimeout: seconds; None: no limit. Raises Late: not done yet; call again.")
       .def("cancel", &PythonAveragingStep::cancel,
-           "Takes part no longer; what rounds had brought so far is in the result all the same.");
+           "Ends this peer's part early. wait() still brings in what finished rounds averaged.");
   py::class_<PythonElastic, std::shared_ptr<PythonElastic>> run(
-      m, "Elastic", "Averaging that survives peers coming and going, without a master (docs/guides/elastic.md).");
+      m, "Elastic", "Averaging among peers that come and go, without a master (docs/guides/elastic.md).");
   run.def_static(
       "join",
       [](const py::kwargs& words) {
@@ -260,35 +262,33 @@ void add_elastic(py::module_& m) {
         });
         return std::make_shared<PythonElastic>(std::move(joined));
       },
-      "Blocks until this process knows the run's peers and has the state that they give.\n\nOptions: see "
-      "unisono.ElasticOptions. Errors: Invalid (also: a seed answered for another run or other tensors), Unavailable (no seed "
-      "answered).");
+      "Blocks until this process knows the run's peers and has loaded their state.\n\nOptions: see unisono.ElasticOptions. "
+      "Raises Invalid (also if a seed answered for another run or other tensors) and Unavailable (no seed answered).");
   run.def(
       "state", [](const std::shared_ptr<PythonElastic>& self) { return StateView{self->shared()}; },
-      "What this process found when it joined.");
+      "The state that this process received when it joined.");
   run.def(
       "ready",
       [](PythonElastic& self, double timeout) {
         return poll_interruptibly(timeout, [&](Milliseconds left) { return self.run().ready(left); });
       },
-      py::arg("timeout"), "Waits until min_peers are there and have a layout; False: they are not, after so many seconds.");
+      py::arg("timeout"), "Waits until min_peers are there and have a layout. False: they were not within `timeout` seconds.");
   run.def("average", average, py::arg("tensors"), py::arg("weight") = 1.0,
           "One averaging step over the float32 arrays (one, or a sequence; sizes as in tensor_elements), in place: the "
-          "weighted mean over all peers that took part.\n\n"
-          "weight: how much this peer's values count; 0: takes the mean and gives nothing. After KeyboardInterrupt the arrays "
-          "are as they were.");
+          "weighted mean over all peers that took part.\n\nweight: how much this peer's values count; 0: this peer takes the "
+          "mean and gives nothing. After KeyboardInterrupt the arrays are unchanged.");
   run.def("average_async", begin_step, py::arg("tensors"), py::arg("weight") = 1.0,
-          "The same while this process computes on: a copy is averaged, and ElasticWork.wait() brings the result in.");
+          "The same, over a copy, while the caller computes on. ElasticWork.wait() brings the result in.");
   run.def(
       "set_state", [](PythonElastic& self, const py::dict& blobs) { check(self.run().set_state(blobs_of(blobs))); },
-      py::arg("blobs"), "What joiners are given together with the values: name -> bytes. Replaces what was set before.");
+      py::arg("blobs"), "Named bytes that joiners receive together with the values: name -> bytes. Replaces the earlier ones.");
   run.def(
       "offer_values",
       [](PythonElastic& self, py::handle tensors) {
         const auto buffers = float_buffers(tensors, "offer_values: tensors", Access::read);
         check(self.run().offer_values(spans_of(buffers)));
       },
-      py::arg("tensors"), "Until the first averaging step joiners are given these values.");
+      py::arg("tensors"), "Gives joiners these values until the first averaging step.");
   run.def("status", [](PythonElastic& self) {
     const py::gil_scoped_release released;
     return self.run().status();
@@ -300,12 +300,12 @@ void add_elastic(py::module_& m) {
         return without_gil([&] { return self.run().group(milliseconds(form_timeout, "form_timeout"), options); });
       },
       py::arg("form_timeout") = 10.0,
-      "An ordinary Group of the peers that the newest layout names. form_timeout: seconds for all to come. All of them call it "
-      "after the same averaging step. Options: as of join(). Unavailable: there is no layout, or it does not name this "
-      "process; Late: somebody did not come.");
+      "An ordinary Group of the peers that the newest layout names. All of them must call it after the same averaging step, "
+      "within form_timeout seconds. Options: as of Group.join(). Raises Unavailable (no layout, or it does not name this "
+      "process) and Late (some peers did not come).");
   run.def(
       "leave", [](PythonElastic& self) { self.leave(); },
-      "Says goodbye: finishes what others wait for, and ends. Safe to call twice; called at exit, too.");
+      "Says goodbye and ends; first finishes what other peers wait for. Safe to call twice; also called at exit.");
   run.def("__enter__", [](const std::shared_ptr<PythonElastic>& self) { return self; });
   run.def("__exit__", [](PythonElastic& self, const py::args&) { self.leave(); });
 }

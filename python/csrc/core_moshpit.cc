@@ -1,4 +1,4 @@
-// MoshpitSgd: local steps, averaged by an elastic run every now and then.
+// Python's MoshpitSgd: local steps, averaged by an elastic run every few steps.
 #include "core_elastic.h"
 #include "core_options.h"
 
@@ -34,7 +34,7 @@ class PythonMoshpitSgd {
     caught_.rethrow();
     return check(std::move(result));
   }
-  // In slices of 100 ms, with a look for signals in between.
+  // Waits in slices of 100 ms and checks for signals in between.
   MoshpitStep drain(py::handle parameters, std::optional<double> seconds) {
     const auto until = seconds ? std::chrono::steady_clock::now() + milliseconds(*seconds, "timeout")
                                : std::chrono::steady_clock::time_point::max();
@@ -64,14 +64,14 @@ class PythonMoshpitSgd {
   }
 
  private:
-  // Called in step(), by the same thread.
+  // Called by step(), in the same thread.
   Blobs blobs() {
     const py::gil_scoped_acquire gil;
     Blobs blobs;
     (void)caught_.run([&] { blobs = blobs_of(py::cast<py::dict>(give_())); });
     return blobs;
   }
-  std::shared_ptr<PythonElastic> run_;  // outlives sgd_
+  std::shared_ptr<PythonElastic> run_;  // must outlive sgd_
   std::optional<MoshpitSgd> sgd_;
   py::object give_;
   Caught caught_;
@@ -92,7 +92,7 @@ void add_moshpit_options(py::module_& m) {
   options.def_readwrite("outer_momentum", &MoshpitSgdOptions::outer_momentum);
   options.def_readwrite("overlap", &MoshpitSgdOptions::overlap);
   options.def(
-      "check", [](const MoshpitSgdOptions& self) { check(self.check()); }, "Invalid: names the field.");
+      "check", [](const MoshpitSgdOptions& self) { check(self.check()); }, "Raises Invalid, naming the field.");
 }
 
 void add_moshpit_reports(py::module_& m) {
@@ -100,10 +100,11 @@ void add_moshpit_reports(py::module_& m) {
   step.def_readonly("began", &MoshpitStep::began);
   step.def_property_readonly(
       "averaging", [](const MoshpitStep& self) { return std::const_pointer_cast<AveragingReport>(self.averaging); },
-      "That was brought into the parameters, or came to nothing; None: none ended.");
+      "The averaging step that ended: brought into the parameters, or failed. None: none ended.");
   step.def_readonly("waited_s", &MoshpitStep::waited_s);
   add_fields_text(step);
-  py::class_<MoshpitSgdReport> report(m, "MoshpitSgdReport", "Since this process made its MoshpitSgd. Times are in seconds.");
+  py::class_<MoshpitSgdReport> report(m, "MoshpitSgdReport",
+                                      "Counters since this process made its MoshpitSgd. Times are in seconds.");
   report.def_readonly("steps", &MoshpitSgdReport::steps);
   report.def_readonly("samples", &MoshpitSgdReport::samples);
   report.def_readonly("averaging_steps", &MoshpitSgdReport::averaging_steps);
@@ -128,12 +129,12 @@ void add_moshpit_sgd(py::module_& m) {
   add_moshpit_options(m);
   add_moshpit_reports(m);
   py::class_<Sgd> sgd(m, "MoshpitSgd",
-                      "Training in an elastic run: every peer takes steps of its own, and every few steps an averaging step "
-                      "averages what they have come to (docs/guides/elastic.md).");
+                      "Training in an elastic run: each peer takes local steps, and every few steps an averaging step averages "
+                      "their parameters (docs/guides/elastic.md).");
   sgd.def(py::init<std::shared_ptr<PythonElastic>, py::handle, py::handle>(), py::arg("run"), py::arg("parameters"),
           py::arg("options") = MoshpitSgdOptions(),
-          "parameters: a float32 array, or a sequence of them, as the run's tensor_elements say. Where the run had values, "
-          "they are written there.\n\nInvalid: options make no sense; the run's tensors have other sizes.");
+          "parameters: a float32 array, or a sequence of them, as the run's tensor_elements say. If the run had values, they "
+          "are written into parameters.\n\nRaises Invalid: contradictory options, or sizes other than the run's.");
   sgd.def(
       "after_step",
       [](Sgd& self, py::handle parameters, uint64_t samples) {
@@ -141,11 +142,11 @@ void add_moshpit_sgd(py::module_& m) {
                          [samples](MoshpitSgd& s, Sgd::Tensors tensors) { return s.after_step(tensors, samples); });
       },
       py::arg("parameters"), py::arg("samples"),
-      "After each step of the own optimizer: begins an averaging step, or brings one in. With overlap it never waits; else it "
-      "cannot be interrupted while it does.\n\nsamples: that the step was made of.");
+      "Call after each step of the local optimizer. Begins an averaging step, or brings one in. With overlap it does not wait; "
+      "without, the wait cannot be interrupted.\n\nsamples: how many the step used.");
   sgd.def("drain", &Sgd::drain, py::arg("parameters"), py::arg("timeout") = py::none(),
-          "Waits for the averaging step that goes on, if one does, and brings it in: before values are saved or evaluated. "
-          "Late: it goes on still.");
+          "Waits for the averaging step that is under way, if any, and brings it in. Call it before values are saved or "
+          "evaluated. Raises Late: it is still under way.");
   sgd.def(
       "finish",
       [](Sgd& self, py::handle parameters) {
@@ -153,24 +154,24 @@ void add_moshpit_sgd(py::module_& m) {
                          [](MoshpitSgd& s, Sgd::Tensors tensors) { return s.finish(tensors); });
       },
       py::arg("parameters"),
-      "The same, then one more averaging step, so that the last steps count, too (up to two more while others bring news in "
-      "it).");
+      "Like drain(), then one more averaging step, so that the last local steps count too, and up to two more while other "
+      "peers still contribute changes.");
   sgd.def(
       "abandon", [](Sgd& self) { self.question("MoshpitSgd.abandon").abandon(); },
-      "Takes part no longer in the averaging step that goes on.");
+      "Leaves the averaging step that is under way.");
   sgd.def("give_state", &Sgd::give_state, py::arg("give"),
-          "give() -> dict of name -> bytes: for joiners, besides the values. Called right before each averaging step; what it "
-          "raises is raised by after_step().");
+          "give() -> dict of name -> bytes: state for joiners besides the values. Called right before each averaging step; "
+          "after_step() raises what it raises.");
   sgd.def_property_readonly(
       "steps", [](Sgd& self) { return self.question("MoshpitSgd.steps").steps(); },
-      "Since the run began, as this peer counts them.");
+      "Steps since the run began, as this peer counts them.");
   sgd.def("report", [](Sgd& self) { return self.question("MoshpitSgd.report").report(); });
   sgd.def(
       "save", [](Sgd& self) { return bytes_of(self.question("MoshpitSgd.save").save()); },
-      "The outer optimizer and the counters, to go on with after a restart of all peers, beside saved parameters. After "
+      "The outer optimizer and the counters, to be saved beside the parameters for a restart of all peers. Call it after "
       "drain().");
   sgd.def("load", &Sgd::load, py::arg("state"),
-          "Corrupt: cut or changed. Invalid: of other sizes or another outer optimizer. Nothing has changed then.");
+          "Raises Corrupt (cut or changed) or Invalid (other sizes or another outer optimizer); nothing changes then.");
 }
 
 }  // namespace unisono_python

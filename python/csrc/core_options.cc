@@ -1,4 +1,4 @@
-// Options of the library as classes, keywords as options.
+// The library's options as classes, and keyword arguments as options.
 #include "core_options.h"
 
 #include <chrono>
@@ -160,7 +160,7 @@ void add_delivery_options(py::module_& m) {
 }  // namespace
 
 Milliseconds milliseconds(double seconds, const char* what) {
-  constexpr double most = 1e9;  // the library refuses what is too long for it
+  constexpr double most = 1e9;  // the library refuses times that are too long
   if (!(seconds >= 0) || seconds > most)
     throw py::value_error(std::string(what) + ": " + std::to_string(seconds) + " s; wanted: seconds from 0 on");
   return Milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000 - 1e-6)));

@@ -1,11 +1,12 @@
-// Classes of options and of reports: made of a text, of single fields, or only read; compared and printed.
+// Classes for options and reports. Options are made from a text and from single fields, compared and printed; reports are
+// read-only.
 #pragma once
 
 #include "core.h"
 
 namespace unisono_python {
 
-// What parse() reads, or an object of the class.
+// Accepts a text for parse(), or an object of the class.
 template <typename T>
 T option_of(py::handle value, const char* what) {
   if (py::isinstance<T>(value)) return value.cast<T>();
@@ -15,10 +16,10 @@ T option_of(py::handle value, const char* what) {
 template <>
 StepCodec option_of<StepCodec>(py::handle value, const char* what);
 
-// Sets attributes of the object; TypeError for one that it does not have.
+// Sets attributes of the object. TypeError: it has no such attribute.
 void set_fields(py::handle object, const py::kwargs& fields);
 
-// A class of options: made of a text and of single fields, compared, printed as what parse() reads.
+// A class of options: made from a text and from single fields, compared, and printed in the form that parse() reads.
 template <typename T>
 void add_options(py::class_<T>& bound, const std::string& name) {
   bound.def(py::init([](py::handle text, const py::kwargs& fields) {

@@ -1,4 +1,4 @@
-// What operations, links and groups tell: attributes that are only read.
+// Reports of operations, links and groups as read-only attributes.
 #include <iterator>
 
 #include "core_options.h"

@@ -1,4 +1,4 @@
-// ShardedStep and its optimizers: the library's, and those that are written in Python.
+// ShardedStep, the library's optimizers, and optimizers written in Python.
 #include "core_options.h"
 
 namespace unisono_python {
@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* deliveries[] = {"reliable", "lossy", "automatic"};
 
-// What a ShardOptimizer's update() is given; the arrays are lent for the call.
+// Argument of a ShardOptimizer's update(); the arrays are valid during the call only.
 struct UpdateTask {
   uint64_t begin = 0, step = 1;
   float scale = 1;
@@ -15,7 +15,7 @@ struct UpdateTask {
   py::object values, gradient, states;
 };
 
-// An optimizer written in Python: an object with rate, state_count and update(task). The state is kept here.
+// An optimizer written in Python: an object with rate, state_count and update(task). This class keeps its state.
 class PythonOptimizer final : public ShardOptimizer {
  public:
   PythonOptimizer(py::object object, std::shared_ptr<Caught> caught) : object_(std::move(object)), caught_(std::move(caught)) {
@@ -106,7 +106,7 @@ class PythonShardedStep {
     const auto buffer = float_buffer(values, "owners_values: values", Access::write);
     call_status("ShardedStep.owners_values", [&](ShardedStep& step) { return step.owners_values(buffer.floats()); });
   }
-  // What an optimizer written in Python has raised comes before what the library says.
+  // An error raised by a Python optimizer takes precedence over the library's error.
   template <typename F>
   auto call(const char* what, F function) -> std::decay_t<decltype(*function(std::declval<ShardedStep&>()))> {
     const auto use = busy_.call(what);
@@ -173,7 +173,7 @@ void add_optimizers(py::module_& m) {
       .def_property(
           "values", [](const UpdateTask& self) { return self.values; },
           [](const UpdateTask& self, const py::object& values) {
-            // `task.values -= …` assigns what it has changed in place.
+            // `task.values -= …` also assigns the array that it changed in place.
             if (!values.is(self.values))
               throw py::type_error("ShardUpdate.values is to be changed in place: task.values[:] = …");
           },

@@ -7,13 +7,13 @@ namespace unisono_python {
 
 namespace {
 
-constexpr const char* methods[] = {"dense", "arc_top_k", "random_k"};
+constexpr const char* methods[] = {"dense", "arc_top_k", "random_k", "power_sgd"};
 constexpr const char* feedbacks[] = {"none", "ef14", "ef21", "ef21m"};
 constexpr const char* on_nonfinite[] = {"skip", "poison"};
 constexpr const char* schedules[] = {"automatic",    "ring",     "two_step", "halving_doubling",
                                      "hierarchical", "one_shot", "direct",   "tree"};
 
-// (name, shape) pairs or a mapping; instead of a shape also what has one, as an array.
+// (name, shape) pairs or a mapping. An object with a shape, such as an array, may replace the shape.
 std::vector<Parameter> parameters_of(py::handle given) {
   const auto pairs =
       py::hasattr(given, "items") ? py::object(given.attr("items")()) : py::reinterpret_borrow<py::object>(given);
@@ -167,6 +167,7 @@ void add_plan(py::module_& m) {
   planned.def_readonly("columns", &PlannedParameter::columns);
   planned.def_readonly("compressed", &PlannedParameter::compressed);
   planned.def_readonly("kept_rows", &PlannedParameter::kept_rows);
+  planned.def_readonly("factor_columns", &PlannedParameter::factor_columns);
   planned.def_readonly("payload", &PlannedParameter::payload);
   planned.def_property_readonly("reason", [](const PlannedParameter& self) { return std::string(self.reason); });
   add_fields_text(planned);

@@ -1,4 +1,4 @@
-// Operations in flight: waiting that can be interrupted, and memory that is kept while somebody may still write to it.
+// Operations in flight: interruptible waiting, and memory that lives as long as the library may write to it.
 #include <algorithm>
 #include <chrono>
 
@@ -11,7 +11,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto slice = std::chrono::milliseconds(100);
 
-// Never freed: what still runs when the interpreter ends keeps its memory until the process ends.
+// Never freed: an operation that still runs when the interpreter ends keeps its memory until the process ends.
 std::vector<std::unique_ptr<Flight>>& kept() {
   static auto& flights = *new std::vector<std::unique_ptr<Flight>>;
   return flights;
@@ -23,7 +23,7 @@ bool is_done(const Work& work) {
 }
 
 void let_go_of_done() {
-  auto running = std::exchange(kept(), {});  // others may come while the GIL is given up
+  auto running = std::exchange(kept(), {});  // others may be added while the GIL is released
   for (auto& flight : running) {
     if (!is_done(flight->work)) kept().push_back(std::move(flight));
   }
@@ -34,7 +34,7 @@ void let_go_of_memory(Flight& flight) {
   flight.words.encode_error = Buffer();
 }
 
-// As unisono::Work, with its memory.
+// unisono::Work together with its memory.
 class PythonWork {
  public:
   explicit PythonWork(std::unique_ptr<Flight> flight) : flight_(std::move(flight)) {}
@@ -83,7 +83,7 @@ Report wait_for(Work& work, std::optional<double> seconds) {
       const py::gil_scoped_release released;
       auto waited = work.wait_for(left);
       const bool is_over = work.done();
-      // What the library has given up on comes back at once; wait() says why.
+      // An aborted operation returns at once; wait() gives the reason.
       if (is_over || (left == slice && Clock::now() - begun < slice / 2)) return std::pair(work.wait(), true);
       return std::pair(std::move(waited), false);
     }();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t id_limit = uint64_t{1} << 56;
 
-// torch's store, as the library asks for values.
+// Adapts torch's store to KeyValueStore.
 class TorchStore final : public KeyValueStore {
  public:
   TorchStore(c10::intrusive_ptr<c10d::Store> store, std::string prefix)
@@ -83,7 +83,7 @@ c10::intrusive_ptr<UnisonoBackend> UnisonoBackend::join(const c10::intrusive_ptr
   join.world_size = size;
   join.timeout = options->timeout;
   if (std::getenv("UNISONO_JOIN_TIMEOUT_MS") == nullptr) join.join_timeout = options->timeout;
-  // Whoever initialises again with the same store meets those who do so for the same time.
+  // Processes that initialise again with the same store meet others in the same attempt.
   const auto time = store->add("unisono/rank/" + std::to_string(rank), 1);
   join.job = "torch-" + std::to_string(time);
   join.store = std::make_shared<TorchStore>(store, "");
@@ -162,14 +162,14 @@ CallOptions UnisonoBackend::call_options(std::chrono::milliseconds timeout, OpTy
   all.timeout = Milliseconds(timeout.count() > 0 ? timeout.count() : timeout_ms_.load());
   if (takes_codec(type)) all.codec = settings.codec;
   if (context.settings || has_schedule(type, settings.schedule))
-    all.schedule = settings.schedule;  // what a call asks for by itself has to be there
+    all.schedule = settings.schedule;  // a call's own choice requires an explicit schedule
   all.order = settings.order;
   if (context.place != 0) all.id = mixed(context.place, context.calls++) % (id_limit - 1) + 1;
   return all;
 }
 
 WorkSetup UnisonoBackend::setup_of(Call&& call) {
-  // What callbacks start has no place in the order of calls.
+  // Calls made by callbacks are matched by the callback, not by call order.
   const auto& context = call_context();
   WorkSetup setup{.rank = rank_, .type = call.type, .title = call.title, .pool = pool_};
   setup.sequence = context.place == 0 ? sequence_++ : sequence_.load();
@@ -243,7 +243,7 @@ void UnisonoBackend::abort() {
   }
   if (group)
     group->abort("the process group was aborted at rank " +
-                 std::to_string(rank_));  // which may run what waits for its operations
+                 std::to_string(rank_));  // which may hold callbacks that wait for its operations
 }
 
 void UnisonoBackend::shutdown() {
@@ -281,7 +281,7 @@ c10::intrusive_ptr<c10d::Backend> UnisonoBackend::split(const c10::intrusive_ptr
   return c10::make_intrusive<UnisonoBackend>(std::move(*group), options_for(options, *options_));
 }
 
-// The others are there, by what their callers say; those that are left out take no part.
+// The callers guarantee that the other ranks are here; excluded ranks do not take part.
 c10::intrusive_ptr<c10d::Backend> UnisonoBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
                                                          const c10::intrusive_ptr<Options>& options) {
   const std::set<int64_t> left_out(ranks_to_exclude.begin(), ranks_to_exclude.end());

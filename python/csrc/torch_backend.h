@@ -1,8 +1,8 @@
 // The backend `unisono` of torch.distributed: every collective of c10d::Backend for dense tensors, over one unisono::Group.
 //
-// Calls with asyncOp = false run on the caller's thread to their end. Others return at once; who waits drives. Calls are
-// matched between ranks by their order, but for those that were made inside a callback of a future (CallContext): these by the
-// place of the callback.
+// Calls with asyncOp = false run on the caller's thread until they end. Other calls return at once, and a waiting thread drives
+// them. Ranks match calls by call order. Calls made inside a future's callback (CallContext) are matched by the identity of the
+// callback.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -24,7 +24,7 @@ namespace unisono::torch_backend {
 
 inline constexpr const char* backend_name = "unisono";
 
-// What one call may have otherwise than the group's defaults; texts as Unisono's own options read them.
+// Settings of one call that differ from the group's defaults; texts as Unisono's own options read them.
 struct CallSettings {
   std::optional<Codec> codec{};
   ScheduleKind schedule = ScheduleKind::automatic;
@@ -37,21 +37,22 @@ struct BackendOptions : c10d::Backend::Options {
   explicit BackendOptions(std::chrono::milliseconds time = kBackendDefaultTimeout) : Options(backend_name, time) {}
   BackendOptions(const BackendOptions&) = default;
 
-  unisono::Options join{};  // transport, interface, codec, ...; rank, world size and meeting place come from torch
+  unisono::Options join{};  // transport, interface, codec, ...; torch provides rank, world size and the store
   CallSettings calls{};
 };
 
-// Of the thread that calls: what its calls have otherwise, and where they stand.
+// Per thread: settings of its calls, and how they are matched.
 struct CallContext {
   std::optional<CallSettings> settings{};
-  uint64_t place = 0;  // not 0: calls are matched by this and their number in it, as ranks may come to it in another order
+  uint64_t place =
+      0;  // not 0: calls are matched by this number and their count in it, as ranks may reach the callback in different orders
   uint64_t calls = 0;
 };
 CallContext& call_context();
 
 class UnisonoBackend final : public c10d::Backend {
  public:
-  // Comes together with the others through `store`.
+  // Meets the other ranks through `store`.
   static c10::intrusive_ptr<UnisonoBackend> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                  const c10::intrusive_ptr<BackendOptions>& options);
   UnisonoBackend(Group group, c10::intrusive_ptr<BackendOptions> options);
@@ -104,18 +105,18 @@ class UnisonoBackend final : public c10d::Backend {
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
 
-  // The sum, or average, of an fp32 tensor in place with a codec and error feedback: `error`, of the same size, is added first,
-  // and has afterwards what encoding lost at this rank (CallOptions::error_feedback).
+  // In-place sum or average of an fp32 tensor with a codec and error feedback. `error` has the same size. It is added first,
+  // and afterwards holds this rank's encoding error (CallOptions::error_feedback).
   WorkPointer all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average);
-  // The same of a reduce-scatter; `error` has the size of `input`.
+  // The same for a reduce-scatter; `error` has the size of `input`.
   WorkPointer reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec,
                                            bool average);
 
-  // The group behind it, for what torch's interface has no words for.
+  // The underlying group, for functions that torch's interface lacks.
   Group group() const;
-  // It has been shut down.
+  // True after shutdown.
   bool over() const;
-  // Of the last operation that ended.
+  // Report of the last operation that ended.
   Report last_report() const;
   std::chrono::milliseconds timeout() const { return std::chrono::milliseconds(timeout_ms_.load()); }
 
@@ -123,12 +124,12 @@ class UnisonoBackend final : public c10d::Backend {
   struct Call;
   struct Shared;
 
-  // type: of the call, which may have no use for a codec or for the group's schedule.
+  // type: kind of the call; some kinds take no codec, or do not use the group's schedule.
   CallOptions call_options(std::chrono::milliseconds timeout, c10d::OpType type);
   template <typename Start, typename Run>
   WorkPointer run(Call&& call, Start&& start, Run&& run);
   using Part = std::function<unisono::Work(Group&, const CallOptions&)>;
-  // Nothing begins before everything about all parts is known to be right: an error leaves nothing behind.
+  // Checks all parts before any of them begins, so an error has no side effects.
   WorkPointer run_all(Call&& call, const std::vector<Part>& parts);
   WorkPointer issue(WorkSetup setup, std::vector<unisono::Work> parts);
   WorkSetup setup_of(Call&& call);

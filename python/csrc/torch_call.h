@@ -1,4 +1,4 @@
-// What the files of UnisonoBackend have in common: one call on its way, and what calls in flight and the backend both hold.
+// Shared by the files of UnisonoBackend: a call being prepared, and the state that the backend shares with calls in flight.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -19,8 +19,7 @@ using WorkPointer = UnisonoBackend::WorkPointer;
 }
 uint64_t mixed(uint64_t a, uint64_t b);
 
-// The options of a sum, or average, that adds to the input what earlier ones left in `error`, and leaves there what it loses
-// itself.
+// Options of a sum or average with error feedback: `error` is added to the input, and then receives the new encoding error.
 inline CallOptions with_feedback(CallOptions o, const at::Tensor& error, const Codec& codec, bool average) {
   o.op = average ? unisono::ReduceOp::avg : unisono::ReduceOp::sum;
   o.codec = codec;
@@ -38,7 +37,7 @@ struct UnisonoBackend::Call {
   std::vector<std::function<void()>> copies{};
 };
 
-// What operations in flight and the backend have in common.
+// State shared by the backend and its operations in flight.
 struct UnisonoBackend::Shared final : Listener {
   mutable std::mutex mutex;
   std::optional<Group> group;  // none: shut down
@@ -61,7 +60,7 @@ WorkPointer UnisonoBackend::run(Call&& call, Start&& start, Run&& run) {
   bool coalescing = false;
   auto group = checked_group(&coalescing);
   const auto options = call_options(call.timeout, call.type);
-  // Profilers watch a Work that is there while its operation goes on.
+  // Profilers watch a Work that exists while its operation runs.
   const bool later = call.async || coalescing || at::hasCallbacks();
   auto setup = setup_of(std::move(call));
   if (later) return issue(std::move(setup), {start(group, options)});

@@ -1,4 +1,4 @@
-// Collectives with blocks of each rank: gather, scatter, reduce-scatter, all-to-all; and sums of sparse tensors.
+// Collectives with a block per rank: gather, scatter, reduce-scatter, all-to-all; and sums of sparse tensors.
 #include "torch_call.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace unisono::torch_backend {
 
 namespace {
 
-// What a reduce-scatter reads and writes. A factor is multiplied into a copy: the input stays the caller's.
+// Input and output of a reduce-scatter. A factor is multiplied into a copy, so the caller's input does not change.
 std::pair<Reduction, Reduction> scattered(at::Tensor& flat, const at::Tensor& dense, const c10d::ReduceOp& op) {
   const bool scaled = static_cast<c10d::ReduceOp::RedOpType>(op) == c10d::ReduceOp::PREMUL_SUM;
   if (scaled) flat = flat.clone();
@@ -218,8 +218,8 @@ WorkPointer UnisonoBackend::alltoall(Tensors& outputs, Tensors& inputs, const c1
       [&](Group& g, const CallOptions& o) { return g.all_to_all(moved(from), moved_into(to), sent, received, o); });
 }
 
-// Every rank has its own places: all ranks' places and values are gathered, and added in rank order. On the caller's thread, as
-// sizes have to be known first.
+// Ranks have different indices: all ranks' indices and values are gathered, and added in rank order. Runs on the caller's
+// thread, because sizes must be known first.
 WorkPointer UnisonoBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
   TORCH_CHECK_VALUE(tensors.size() == 1 && tensors.front().layout() == at::kSparse && tensors.front().device().is_cpu(),
                     "unisono: allreduce_sparse takes one sparse COO tensor on the CPU");

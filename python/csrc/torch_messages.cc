@@ -9,7 +9,7 @@ namespace unisono::torch_backend {
 
 namespace {
 
-constexpr uint32_t arrival_tag = 32766, departure_tag = 32767;  // of monitored barriers; users have those below
+constexpr uint32_t arrival_tag = 32766, departure_tag = 32767;  // of monitored barriers; users have the tags below
 
 uint32_t checked_tag(int tag) {
   TORCH_CHECK_VALUE(tag >= 0 && static_cast<uint32_t>(tag) < arrival_tag, "unisono: tag ", tag, "; 0 to ", arrival_tag - 1,
@@ -35,7 +35,7 @@ WorkPointer UnisonoBackend::recv(Tensors& tensors, int from, int tag) {
   Call call{.type = OpType::RECV,
             .title = "unisono:recv",
             .inputs = tensors,
-            .outputs = tensors};  // profilers show what is received into
+            .outputs = tensors};  // profilers show the received tensors
   const auto dense = dense_output(tensor, false, call.copies);
   call.kept = {dense};
   const auto number = checked_tag(tag);
@@ -65,7 +65,7 @@ WorkPointer UnisonoBackend::barrier(const c10d::BarrierOptions& options) {
       [](Group& g, const CallOptions& o) { return g.barrier(o); });
 }
 
-// "1, 2"; and who they are: "rank 1: host a, pid 41; rank 2: host b, pid 7"
+// "1, 2"; and their locations: "rank 1: host a, pid 41; rank 2: host b, pid 7"
 std::pair<std::string, std::string> UnisonoBackend::names_of(const std::vector<uint32_t>& ranks) const {
   std::string numbers, processes;
   const auto members = checked_group().members();
@@ -78,7 +78,7 @@ std::pair<std::string, std::string> UnisonoBackend::names_of(const std::vector<u
   return {numbers, processes};
 }
 
-// All tell rank 0 that they are there, and are told who was not.
+// Every rank reports to rank 0, which then notifies all of the missing ranks.
 void UnisonoBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
   auto group = checked_group();
   auto with = call_options(options.timeout, OpType::UNKNOWN);
@@ -89,7 +89,7 @@ void UnisonoBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool 
   if (rank_ > 0) {
     const uint8_t here = 1;
     auto status = group.send(std::span(&here, 1), 0, arrival_tag, with).status();
-    with.timeout *= 2;  // rank 0 waits for others as long, and then tells
+    with.timeout *= 2;  // rank 0 may wait this long before it notifies the others
     if (status.ok()) status = group.recv(bytes, 0, departure_tag, with).status();
     if (!status.ok())
       fail(status, "monitored_barrier: rank " + std::to_string(rank_) + " reached it, but has no answer from rank 0");
@@ -98,7 +98,7 @@ void UnisonoBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool 
     std::vector<unisono::Work> works;
     for (int rank = 1; rank < size_; ++rank) {
       works.push_back(group.recv_async(std::span(arrived->data() + rank, 1), rank, arrival_tag, with));
-      works.back().notify([arrived] {});  // who comes after somebody was missed still writes there
+      works.back().notify([arrived] {});  // a late rank still writes there
     }
     for (int rank = 1; rank < size_; ++rank) {
       missing[rank] = works[rank - 1].wait().ok() ? 0 : 1;

@@ -1,4 +1,5 @@
-// unisono._torch: what Python sees of the backend. The only file that includes Python's and pybind11's headers with torch's.
+// The module unisono._torch: the backend's Python interface. The only file that includes Python's and pybind11's headers
+// together with torch's.
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/pybind.h>
@@ -53,7 +54,7 @@ void set_delivery(CallSettings& settings, const std::string& text) {
   if (colon != std::string::npos) settings.lossy = parsed(DeliveryOptions::parse(text.substr(colon + 1)));
 }
 
-// What was not given is as the environment says; its error names the variable.
+// Settings not given are read from the environment; an error names the variable.
 template <typename Read>
 void read(const std::string& given, const char* variable, Read&& to) {
   const char* text = given.empty() ? std::getenv(variable) : nullptr;
@@ -65,7 +66,7 @@ void read(const std::string& given, const char* variable, Read&& to) {
   }
 }
 
-// Of a group: what neither these nor the environment name is the default.
+// Settings of a group: arguments first, then the environment, then defaults.
 CallSettings group_settings_of(const std::string& codec, const std::string& schedule, const std::string& order,
                                const std::string& delivery) {
   CallSettings settings;
@@ -129,7 +130,7 @@ void translate(std::exception_ptr error) {
   }
 }
 
-// Completed together with the operation; what hangs on it knows which operation it was (unisono/torch/_future.py).
+// Makes a future that completes with the operation and knows which operation it was (unisono/torch/_future.py).
 template <typename AnyWork>
 py::object future_of(const c10::intrusive_ptr<AnyWork>& work) {
   static py::object* const make = new py::object(py::module_::import("unisono.torch._future").attr("Future"));
@@ -152,7 +153,7 @@ void define_work(py::module_& m, const char* name) {
 void add_functions(py::module_& m) {
   m.def("_join", &StagedBackend::join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
         py::call_guard<py::gil_scoped_release>());
-  // What a callback returned, or what went wrong, becomes that of its caller's future: exceptions as such, not as values.
+  // A callback's result or error becomes that of its caller's future; exceptions stay exceptions.
   m.def("_pass_on", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& from,
                        const std::shared_ptr<torch::jit::PythonFutureWrapper>& to) {
     const py::gil_scoped_release release;
@@ -161,7 +162,7 @@ void add_functions(py::module_& m) {
       else to->markCompleted(future.value());
     });
   });
-  // Completes a future with a Python exception as it is: torch.futures.Future.set_exception keeps its text only.
+  // Completes a future with a Python exception object; torch.futures.Future.set_exception would keep only its text.
   m.def("_fail_future", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& future, const py::object& exception) {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
     python_error error;
@@ -175,7 +176,7 @@ void add_functions(py::module_& m) {
           call_context().settings = settings_of(codec, schedule, order, delivery);
         });
   m.def("_clear_call_settings", [] { call_context().settings.reset(); });
-  // Returns what was there before, for _leave_place.
+  // Returns the previous value, for _leave_place.
   m.def("_enter_place", [](uint64_t place) {
     auto& context = call_context();
     const std::pair<uint64_t, uint64_t> before{context.place, context.calls};
@@ -219,7 +220,7 @@ PYBIND11_MODULE(_torch, m) {
              options->join.compute_threads = compute_threads;
              options->join.rate_limit_mbps = rate_limit_mbps;
              options->join.payload_checksum = payload_checksum;
-             options->join.codec = "plain";  // the environment's is among these
+             options->join.codec = "plain";  // overrides the environment's codec
              options->calls = group_settings_of(codec, schedule, order, delivery);
              return options;
            }),
@@ -236,7 +237,7 @@ PYBIND11_MODULE(_torch, m) {
   define_work<StagedWork>(m, "StagedWork");
 
   py::class_<StagedBackend, c10::intrusive_ptr<StagedBackend>, c10d::Backend>(m, "Backend")
-      // In a forked child, which has none of its threads: it stays as it is.
+      // For a forked child, which has none of the backend's threads: leaves the object as it is.
       .def("_abandon", [](c10::intrusive_ptr<StagedBackend> backend) { (void)backend.release(); })
       .def_property_readonly("_over", &StagedBackend::over)
       .def("last_report", [](StagedBackend& backend) { return dict_of(backend.last_report()); })
@@ -245,7 +246,7 @@ PYBIND11_MODULE(_torch, m) {
              auto group = std::make_unique<Group>(backend.group());
              return py::capsule(group.release(), "unisono.Group", [](PyObject* capsule) {
                auto* group = static_cast<Group*>(PyCapsule_GetPointer(capsule, "unisono.Group"));
-               without_gil([group] { delete group; });  // the last one takes leave of the others
+               without_gil([group] { delete group; });  // the last handle says goodbye to the other ranks
              });
            })
       .def(

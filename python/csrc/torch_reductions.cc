@@ -1,4 +1,4 @@
-// Collectives that add, and those that every rank gets all of.
+// Collectives that add, and collectives whose result goes to every rank.
 #include "torch_call.h"
 
 #include <algorithm>
@@ -128,7 +128,7 @@ WorkPointer UnisonoBackend::allgather(TensorLists& outputs, Tensors& inputs, con
   const auto counts = counts_of(outputs.front());
   call.kept = {flat, dense};
   if (counts.empty()) {
-    // What hooks get: one tensor, by rank.
+    // The form that hooks expect: one tensor, by rank.
     auto sizes = input.sizes().vec();
     sizes.insert(sizes.begin(), size_);
     call.outputs = {flat.view(sizes)};

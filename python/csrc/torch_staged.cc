@@ -1,4 +1,4 @@
-// How a call with tensors of a device goes, and what concerns the group.
+// Runs calls with tensors of a device, and functions of the group.
 #include "torch_staged.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -31,8 +31,8 @@ void StagedBackend::shutdown() {
 
 // Calls -------------------------------------------------------------------------------------------------------------
 
-// Where it stands among calls, and among those of a callback: there by a place of its own, as what it takes of numbers is known
-// only when it is made.
+// Determines the call's position among calls, or within a callback. In a callback it gets a number of its own, because the
+// numbers it uses inside are known only when it is made.
 void StagedBackend::place(StagedSetup& setup, CallContext& carried) {
   if (lane_->idle()) sequence_ = inner_->getSequenceNumberForGroup();
   auto& context = call_context();
@@ -97,7 +97,7 @@ uint64_t StagedBackend::getSequenceNumberForGroup() {
 WorkPointer StagedBackend::barrier(const c10d::BarrierOptions& options) {
   const auto kind = at::accelerator::getAccelerator(false);
   if (options.device_ids.empty() || !kind || *kind == at::kCPU) return host().barrier(options);
-  // A tensor stands for what was enqueued before.
+  // This tensor represents the work enqueued so far.
   const Staging::Tensors mark{at::zeros(
       {1}, at::TensorOptions().dtype(at::kByte).device(*kind, static_cast<c10::DeviceIndex>(options.device_ids.front())))};
   const auto staging = std::make_shared<Staging>("barrier", std::vector{&mark});
@@ -128,7 +128,7 @@ WorkPointer StagedBackend::endCoalescing() {
   return works.empty() ? whole : joint(works, whole);
 }
 
-// One work for all of them; `whole` is that of what they are inside, and of calls with CPU tensors in between.
+// One work for all of them. `whole` is the work of the enclosing batch, including calls with CPU tensors in between.
 WorkPointer StagedBackend::joint(const std::vector<c10::intrusive_ptr<StagedWork>>& works, const WorkPointer& whole) {
   StagedSetup setup{.rank = rank_, .type = OpType::COALESCED, .title = "unisono:coalesced"};
   for (const auto& work : works) {

@@ -1,9 +1,9 @@
-// What torch.distributed gets as the backend `unisono`: a UnisonoBackend for CPU tensors, and the same one, by way of pinned
-// memory, for tensors of an accelerator (torch_staging.h).
+// The backend that torch.distributed gets as `unisono`: a UnisonoBackend for CPU tensors, and the same one through pinned
+// memory for tensors of an accelerator (torch_staging.h).
 //
-// torch registers one object for all kinds of devices, so calls are told apart by their tensors. All go to one group in the
-// order in which they were made: a call with CPU tensors first waits until those that were made before with tensors of a device
-// have begun.
+// torch registers one object for all kinds of devices, so calls are distinguished by their tensors. All calls go to one group,
+// in the order in which they were made: a call with CPU tensors first waits until all earlier calls with device tensors have
+// begun.
 #pragma once
 
 #include <memory>
@@ -68,7 +68,7 @@ class StagedBackend final : public c10d::Backend {
   WorkPointer send(Tensors& tensors, int to, int tag) override;
   WorkPointer recv(Tensors& tensors, int from, int tag) override;
   WorkPointer recvAnysource(Tensors& tensors, int tag) override;
-  // With device_ids: what was enqueued on the current stream of that device is done first.
+  // With device_ids: waits for the work enqueued on that device's current stream first.
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override {
     host().monitoredBarrier(options, wait_for_all);
@@ -88,15 +88,15 @@ class StagedBackend final : public c10d::Backend {
     return *inner_;
   }
   using Start = std::function<WorkPointer(UnisonoBackend&)>;
-  // Has the call made, with the copies, once they are there.
+  // Makes the call, with the copies, once they are complete.
   WorkPointer begin(StagedSetup setup, const std::shared_ptr<Staging>& staging, Start start);
   void place(StagedSetup& setup, CallContext& carried);
   WorkPointer joint(const std::vector<c10::intrusive_ptr<StagedWork>>& works, const WorkPointer& whole);
 
   const c10::intrusive_ptr<UnisonoBackend> inner_;
   const std::shared_ptr<Lane> lane_ = std::make_shared<Lane>();
-  std::mutex order_;       // of calls: their numbers are those that they will have inside
-  uint64_t sequence_ = 0;  // while the lane is busy: the next one
+  std::mutex order_;       // of calls: their numbers must match the order inside
+  uint64_t sequence_ = 0;  // while the lane is busy: the next number
   bool coalescing_ = false;
   std::vector<c10::intrusive_ptr<StagedWork>> coalesced_;
 };

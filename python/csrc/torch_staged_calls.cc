@@ -1,4 +1,4 @@
-// Which tensors each call reads and writes, so that only these are copied.
+// The tensors that each call reads and writes, so that only these are copied.
 #include "torch_call.h"
 #include "torch_staged.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 bool on_host(const StagedBackend::Tensors& tensors) { return tensors.empty() || torch_backend::on_host(tensors.front()); }
 
-// The options of a call that somebody else makes: asynchronous, with a factor that the host can read.
+// Options of a call made by the lane: asynchronous, with a factor in host memory.
 template <typename Options>
 Options later(Options options) {
   options.asyncOp = true;

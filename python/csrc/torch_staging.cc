@@ -20,7 +20,7 @@ namespace unisono::torch_backend {
 
 namespace {
 
-// A device that has failed tells so to whoever uses it next; nothing of it is under way any more.
+// A failed device raises its error for the next user; none of its work is in flight any more.
 bool passed(const c10::Event& event, bool wait) {
   try {
     if (wait) event.synchronize();
@@ -83,7 +83,7 @@ void Lane::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     const auto something = [this] { return closed_ || !tasks_.empty() || !kept_.empty(); };
-    // Events tell nobody that they have passed; copies back take milliseconds.
+    // Events do not notify; copies back take milliseconds.
     if (kept.empty()) given_one_.wait(lock, something);
     else given_one_.wait_for(lock, std::chrono::milliseconds(1), something);
     std::move(kept_.begin(), kept_.end(), std::back_inserter(kept));
@@ -137,7 +137,7 @@ at::Device device_of(const char* what, const std::vector<const Staging::Tensors*
   return first->device();
 }
 
-// Memory from which devices of this kind copy without blocking the host.
+// Whether devices of this kind can copy from pinned memory without blocking the host.
 bool has_pinned_memory(at::DeviceType type) {
   if (at::accelerator::getAccelerator(false) != type) return false;
   try {
@@ -147,7 +147,7 @@ bool has_pinned_memory(at::DeviceType type) {
   }
 }
 
-// Copies as the engine's own writes: no autograd, no versions, whatever mode this thread or the caller's is in.
+// Copies without autograd and version counters, in whatever mode this thread or the caller's is, like the engine's own writes.
 struct PlainMemory {
   c10::InferenceMode no_inference{false};
   at::AutoDispatchBelowADInplaceOrView below;
@@ -171,7 +171,7 @@ Staging::Staging(const char* what, const std::vector<const Tensors*>& all)
   called.block(stream_);
 }
 
-// In a row where they are of one type: then the operation needs no copy of its own.
+// Contiguous if they have one type: then the operation needs no copy of its own.
 Staging::Tensors Staging::memory_for(const Tensors& tensors) const {
   const auto options = [this](const at::Tensor& like) {
     return at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU).pinned_memory(pinned_);
@@ -239,7 +239,7 @@ std::shared_ptr<c10::Event> Staging::copy_back() {
   const c10::impl::VirtualGuardImpl guard(device_.type());
   for (auto& [tensor, host] : back_) {
     tensor.copy_(host, pinned_);
-    // Should nobody wait for it, the allocator must not give it to others before it is written.
+    // If nobody waits for it, the allocator must not reuse the memory before it is written.
     guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
   }
   auto ready = std::make_shared<c10::Event>(device_.type());
@@ -363,7 +363,7 @@ void StagedWork::fulfil() {
     try {
       const c10::StreamGuard on(stream_);
       auto outputs = value();
-      future->markCompleted(std::move(outputs));  // those who take it wait for the stream that is current here
+      future->markCompleted(std::move(outputs));  // receivers of the outputs wait for the stream that is current here
     } catch (...) {
       future->setErrorIfNeeded(std::current_exception());
     }

@@ -1,8 +1,9 @@
-// Calls with tensors of an accelerator: they are copied to pinned memory of the host on a stream of their own, the call is made
-// with the copies, and what it gives is copied back on that stream.
+// Calls with tensors of an accelerator. Tensors are copied to pinned host memory on a separate stream, the call uses the
+// copies, and results are copied back on that stream.
 //
-// The caller is not blocked: its current stream is waited for by that stream, which the lane's thread waits for before it makes
-// the call. Nothing here names a kind of device: streams and events are those of torch's device guards.
+// The caller does not block. The separate stream waits for the caller's current stream, and the lane's thread waits for the
+// separate stream before it makes the call. No code here depends on the kind of device; streams and events are those of torch's
+// device guards.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -22,19 +23,19 @@
 
 namespace unisono::torch_backend {
 
-// Does what it is given in that order, on one thread, which starts with the first task.
+// Runs tasks in order on one thread, which starts with the first task.
 class Lane {
  public:
   ~Lane();
   void push(std::function<void()> task);
   bool idle() const { return given_.load(std::memory_order_acquire) == finished_.load(std::memory_order_acquire); }
-  // Waits until all is done that was given before.
+  // Waits until all earlier tasks are done.
   void drain();
-  // Runs it here, or on another thread where this is the lane's: what may wait for a later task of the lane.
+  // Runs a task here; or on another thread if this is the lane's. For tasks that may wait for a later task of the lane.
   void run_off(std::function<void()> task);
-  // Keeps it alive until the event has passed.
+  // Keeps `what` alive until the event has passed.
   void keep(std::shared_ptr<c10::Event> until, std::shared_ptr<void> what);
-  // Waits until all is done and nothing is kept; takes no more tasks.
+  // Waits until all tasks are done and nothing is kept; then accepts no more tasks.
   void close();
   bool closed() const;
 
@@ -55,23 +56,22 @@ class Lane {
   const std::shared_ptr<CallbackPool> pool_ = std::make_shared<CallbackPool>();
 };
 
-// The tensors of one call on the host. Made on the caller's thread, whose current stream it follows.
+// Host copies of one call's tensors. Made on the caller's thread, and ordered after its current stream.
 class Staging {
  public:
   using Tensors = std::vector<at::Tensor>;
   // TypeError: they are not dense tensors on one device.
   Staging(const char* what, const std::vector<const Tensors*>& all);
 
-  // Copies with the values that are there when the caller's stream comes to this point; memory for what is to be copied back;
-  // both.
+  // in: copies with the values at this point of the caller's stream. out: memory for results to copy back. The third: both.
   Tensors in(const Tensors& tensors);
   Tensors out(const Tensors& tensors);
   Tensors in_and_out(const Tensors& tensors);
-  // After the last of them.
+  // Call after the last of them.
   void given();
-  // Blocks until the copies are there.
+  // Blocks until the copies are complete.
   void wait();
-  // Brings back what came; the event passes when it is there.
+  // Copies results back; the event passes when they are complete.
   std::shared_ptr<c10::Event> copy_back();
 
   at::Device device() const { return device_; }
@@ -83,24 +83,25 @@ class Staging {
   const at::Device device_;
   const c10::Stream stream_;
   bool pinned_ = false;
-  Tensors read_;  // kept until their copies are there
+  Tensors read_;  // kept until their copies are complete
   std::vector<std::pair<at::Tensor, at::Tensor>> back_;
   std::unique_ptr<c10::Event> copied_;
 };
 
-// Dense or not, on the CPU: no staging.
+// Dense or sparse tensors on the CPU need no staging.
 bool on_host(const at::Tensor& tensor);
 
 struct StagedSetup {
   int rank = 0;
   c10d::OpType type = c10d::OpType::UNKNOWN;
   const char* title = nullptr;
-  std::vector<at::Tensor> inputs{}, outputs{};  // of the device
-  bool by_rank = false;                         // the future has one tensor, with the outputs as its rows
+  std::vector<at::Tensor> inputs{}, outputs{};  // on the device
+  bool by_rank = false;                         // the future has one tensor, whose rows are the outputs
   uint64_t sequence = 0, identity = 0;
 };
 
-// What torch waits for. wait() blocks until the operation has ended, then makes the current stream wait for the copies back.
+// The Work that torch waits on. wait() blocks until the operation has ended, then makes the current stream wait for the copies
+// back.
 class StagedWork final : public c10d::Work {
  public:
   StagedWork(StagedSetup setup, c10::Stream stream);
@@ -118,15 +119,15 @@ class StagedWork final : public c10d::Work {
   float getDuration() const override;
   uint64_t getSequencenumber() const override { return setup_.sequence; }
 
-  // As TorchWork has them.
+  // As in TorchWork.
   uint64_t identity() const { return setup_.identity; }
   std::vector<at::Device> devices() const { return {stream_.device()}; }
   void adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future);
   Report report() const;
 
-  // Once. `ready` passes when the outputs are there; none: nothing was copied back.
+  // Call once. `ready` passes when the outputs are complete; none: nothing was copied back.
   void complete(std::exception_ptr error, c10::intrusive_ptr<TorchWork> operation, std::shared_ptr<c10::Event> ready);
-  // Of a work that is complete.
+  // Requires a completed work.
   std::shared_ptr<c10::Event> ready() const;
 
  private:

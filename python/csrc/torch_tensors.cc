@@ -26,7 +26,7 @@ std::optional<DType> dtype_of(at::ScalarType type) {
   }
 }
 
-// Of zeros and ones.
+// For elements that are zeros and ones.
 unisono::ReduceOp op_of_bool(c10d::ReduceOp::RedOpType op) {
   switch (op) {
     case c10d::ReduceOp::SUM:
@@ -117,7 +117,7 @@ void check_same_type(const at::Tensor& a, const at::Tensor& b, const char* what)
                    b.scalar_type());
 }
 
-// One after the other in one memory, as a list of views of one tensor is.
+// Whether they are contiguous in one memory, like views of one tensor in order.
 bool lie_in_a_row(const std::vector<at::Tensor>& tensors) {
   auto* next = static_cast<const std::byte*>(tensors.front().data_ptr());
   for (const auto& tensor : tensors) {
@@ -133,7 +133,7 @@ std::vector<size_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   return sizes;
 }
 
-// Empty where all are alike: then the engine needs to be told nothing.
+// Empty if all have equal size: the engine needs no counts then.
 std::vector<size_t> counts_of(const std::vector<at::Tensor>& tensors) {
   auto sizes = sizes_of(tensors);
   if (std::ranges::all_of(sizes, [&](size_t size) { return size == sizes.front(); })) sizes.clear();

@@ -1,4 +1,4 @@
-// Tensors of torch as the engine takes them: dense memory of one element type.
+// Converts torch tensors to the engine's form: dense memory of one element type.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@
 
 namespace unisono::torch_backend {
 
-// Elements that are only moved: any type; what the engine has no type for goes as bytes.
+// Elements that are only moved may have any type; types unknown to the engine are sent as bytes.
 ConstTensor moved(const at::Tensor& dense);
 Tensor moved_into(const at::Tensor& dense);
 
@@ -24,9 +24,9 @@ struct Reduction {
 };
 Reduction reduction_of(const at::Tensor& dense, const c10d::ReduceOp& op);
 
-// The tensor itself where its memory is dense and in order, else a copy.
+// The tensor itself if its memory is dense and in order; otherwise a copy.
 at::Tensor dense_input(const at::Tensor& tensor);
-// Where a result goes: the tensor itself, or memory that `copies` brings back to it.
+// Destination of a result: the tensor itself, or memory that `copies` later copies back to it.
 at::Tensor dense_output(const at::Tensor& tensor, bool keep_values, std::vector<std::function<void()>>& copies);
 
 void check_cpu(const at::Tensor& tensor, const char* what);

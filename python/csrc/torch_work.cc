@@ -20,7 +20,7 @@ void CallbackPool::run(std::function<void()> task) {
     try {
       threads_.emplace_back([state = state_] { work(*state); });
       ::pthread_setname_np(threads_.back().native_handle(), "unisono-torch");
-    } catch (const std::system_error&) {  // no more threads: those that are there may all wait for this one
+    } catch (const std::system_error&) {  // no more threads; all existing ones may be waiting for this task
       here = true;
     }
   }
@@ -43,7 +43,7 @@ void CallbackPool::work(State& state) {
     state.tasks.pop_front();
     lock.unlock();
     task();
-    task = {};  // what it keeps alive goes without the lock: perhaps the pool
+    task = {};  // destroyed without the lock, as it may own the last reference to the pool
     lock.lock();
   }
 }
@@ -62,7 +62,7 @@ void CallbackPool::close() {
 
 void CallbackPool::join_all(std::vector<std::thread>& threads) {
   for (auto& thread : threads) {
-    if (thread.get_id() == std::this_thread::get_id()) thread.detach();  // its last task had the last owner
+    if (thread.get_id() == std::this_thread::get_id()) thread.detach();  // its last task held the last reference
     else thread.join();
   }
 }
@@ -77,13 +77,14 @@ std::exception_ptr exception_of(const Status& status, const std::string& what) {
 
 // Outcome -----------------------------------------------------------------------------------------------------------
 
-// A part may be the last that holds the group, which then takes leave of the others: Python goes on meanwhile.
+// A part may hold the last handle of the group, whose destructor says goodbye to the other ranks. Other Python threads run
+// meanwhile.
 Outcome::~Outcome() {
   if (!parts_.empty()) without_gil([this] { parts_.clear(); });
 }
 
 void Outcome::settle(const Status& status, const Report& report) {
-  // What goes may need Python's lock, whose owner may be about to look here.
+  // Freeing tensors may need the GIL, whose owner may be waiting for this lock.
   std::vector<at::Tensor> kept, inputs;
   std::vector<std::function<void()>> copies;
   std::shared_ptr<Listener> listener;
@@ -139,7 +140,7 @@ Status Outcome::wait(std::chrono::milliseconds timeout) {
   return {};
 }
 
-// In a thread of the pool, when the last part has ended.
+// Runs in a thread of the pool when the last part has ended.
 void Outcome::when_over(std::function<void()> task) {
   const auto left = std::make_shared<std::atomic<size_t>>(parts_.size());
   for (const auto& part : parts_) {
@@ -198,7 +199,7 @@ TorchWork::TorchWork(WorkSetup setup, Result<Report> result)
 }
 
 TorchWork::~TorchWork() {
-  // Looking waits for the engine, whose thread may be about to let go of a tensor that Python holds, too.
+  // Checking waits for the engine, whose thread may be about to free a tensor that Python holds, too.
   if (!outcome_->settled()) without_gil([this] { outcome_->let_go(); });
   end_record();
 }

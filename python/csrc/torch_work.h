@@ -1,8 +1,7 @@
 // One operation as torch sees it (c10d::Work), and the threads that complete futures.
 //
-// Whoever waits drives the operation and finishes it on its own thread; only where a future was asked for, a thread of the pool
-// is woken when the operation has ended, and runs what hangs on the future. Such a callback may wait for another future: the
-// pool grows.
+// A waiting thread drives the operation and finishes it itself. Only if a future was requested, a thread of the pool wakes when
+// the operation has ended, and runs the future's callbacks. Such a callback may wait for another future, so the pool grows.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -21,20 +20,20 @@
 
 namespace unisono::torch_backend {
 
-// Runs it without Python's global lock, if this thread has that.
+// Runs the task without the GIL, if this thread holds it.
 void without_gil(const std::function<void()>& task);
 
-// Threads that run what may take long. Ends when its last owner lets go of it, after all that it was given; if that is a task,
-// before its thread does.
+// Threads for long tasks. The last owner's release ends the pool after all its tasks; if a task is that owner, before its
+// thread ends.
 class CallbackPool {
  public:
   ~CallbackPool();
   void run(std::function<void()> task);
-  // Waits until all is done; what is given later is run by whoever gives it.
+  // Waits until all tasks are done. Later tasks run on the thread that submits them.
   void close();
 
  private:
-  struct State {  // which threads keep
+  struct State {  // owned by the threads
     std::mutex mutex;
     std::condition_variable given;
     std::deque<std::function<void()>> tasks;
@@ -45,19 +44,19 @@ class CallbackPool {
   static void join_all(std::vector<std::thread>& threads);
 
   const std::shared_ptr<State> state_ = std::make_shared<State>();
-  std::vector<std::thread> threads_;  // under the state's mutex
+  std::vector<std::thread> threads_;  // guarded by the state's mutex
 };
 
-// What went wrong as torch's exceptions: DistBackendError, and TimedOut for what was too late.
+// Errors as torch's exceptions: DistBackendError, and TimedOut for deadlines.
 class TimedOut : public c10::DistBackendError {
  public:
   using c10::DistBackendError::DistBackendError;
 };
 std::exception_ptr exception_of(const Status& status, const std::string& what);
-// How that of an operation ends, as a number: c10d::WorkResult.
+// The future of an operation's outcome as a number: c10d::WorkResult.
 c10::intrusive_ptr<c10::ivalue::Future> result_of(const c10::intrusive_ptr<c10::ivalue::Future>& future);
 
-// Is told once of each operation that has ended.
+// Is notified once of each operation that has ended.
 class Listener {
  public:
   virtual ~Listener() = default;
@@ -68,16 +67,16 @@ struct WorkSetup {
   int rank = 0;
   c10d::OpType type = c10d::OpType::UNKNOWN;
   const char* title = nullptr;                  // for profilers: "unisono:all_reduce"
-  std::vector<at::Tensor> inputs{}, outputs{};  // inputs: for profilers; outputs are the future's value
-  std::vector<at::Tensor> kept{};               // what the engine reads and writes until the operation is done
-  std::vector<std::function<void()>> copies{};  // bring results to where they belong, after all parts have ended well
+  std::vector<at::Tensor> inputs{}, outputs{};  // inputs: for profilers; outputs: the future's value
+  std::vector<at::Tensor> kept{};               // memory that the engine uses until the operation is done
+  std::vector<std::function<void()>> copies{};  // copy results to their destination, after all parts have succeeded
   uint64_t sequence = 0, identity = 0;
   std::shared_ptr<CallbackPool> pool{};
   std::shared_ptr<Listener> listener{};
 };
 
-// An operation's outcome, made once by whoever is first to see that it has ended. It lives, with all memory that the operation
-// uses, until then, whoever lets go of it before.
+// An operation's outcome, made once by the first thread that notices its end. It keeps itself and all memory of the operation
+// alive until then.
 class Outcome : public std::enable_shared_from_this<Outcome> {
  public:
   Outcome(WorkSetup setup, std::vector<unisono::Work> parts) : setup_(std::move(setup)), parts_(std::move(parts)) {}
@@ -85,19 +84,19 @@ class Outcome : public std::enable_shared_from_this<Outcome> {
 
   const WorkSetup& setup() const { return setup_; }
   bool settled() const { return settled_.load(std::memory_order_acquire); }
-  // All parts have ended.
+  // True if all parts have ended.
   bool over() const;
-  // Makes it if that is possible now.
+  // Makes the outcome if all parts have ended.
   bool look();
-  // Waits for all parts and makes it; zero: as long as it takes. An error: not in time.
+  // Waits for all parts and makes the outcome; zero: without limit. Error: the time is over.
   Status wait(std::chrono::milliseconds timeout);
   void settle(const Status& status, const Report& report);
-  // Of one that is settled; before that, none.
+  // The error of a settled outcome; none before.
   std::exception_ptr error() const { return settled() ? error_ : nullptr; }
   Report report() const { return settled() ? report_ : Report{}; }
-  // Completes it with the operation.
+  // The operation completes this future.
   void promise(const c10::intrusive_ptr<c10::ivalue::Future>& future, std::function<void()> then);
-  // Nobody waits for it any more.
+  // No thread waits for it any more.
   void let_go();
 
  private:
@@ -106,9 +105,9 @@ class Outcome : public std::enable_shared_from_this<Outcome> {
   void when_over(std::function<void()> task);
 
   WorkSetup setup_;
-  std::vector<unisono::Work> parts_;  // does not change
+  std::vector<unisono::Work> parts_;  // constant
   std::mutex mutex_;
-  std::atomic<bool> settled_{false};  // then what follows does not change any more
+  std::atomic<bool> settled_{false};  // once true, the members below are constant
   std::exception_ptr error_;
   Report report_;
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;
@@ -116,9 +115,9 @@ class Outcome : public std::enable_shared_from_this<Outcome> {
 
 class TorchWork final : public c10d::Work {
  public:
-  // parts: all of them have to end.
+  // parts: all of them must end.
   TorchWork(WorkSetup setup, std::vector<unisono::Work> parts);
-  // Of an operation that has ended already, and that no profiler watched.
+  // For an operation that has already ended, and that no profiler watched.
   TorchWork(WorkSetup setup, Result<Report> outcome);
   ~TorchWork() override;
 
@@ -134,12 +133,12 @@ class TorchWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override { return static_cast<float>(outcome_->report().total_us) / 1000; }
   uint64_t getSequencenumber() const override { return outcome_->setup().sequence; }
-  // By which its callbacks' calls are matched between ranks.
+  // Matches calls of its callbacks between ranks.
   uint64_t identity() const { return outcome_->setup().identity; }
   static std::vector<at::Device> devices() { return {}; }
-  // Completes this future with the operation instead of one of its own.
+  // The operation completes this future instead of one of its own.
   void adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future);
-  // Of the first part.
+  // The report of the first part.
   Report report() const { return outcome_->report(); }
 
  private:

@@ -1,4 +1,4 @@
-"""Collectives of a group of processes over NumPy arrays: what each of them leaves in the arrays, of each type, blocking and asynchronous."""
+"""Collectives of a group of processes over NumPy arrays: results for each element type, blocking and asynchronous."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ DTYPES = ["float32", "float64", "float16", "int8", "int16", "int32", "int64", "u
 
 
 def blocking_and_async(group, name, *arguments, **options):
-    """The output of the call, made both ways."""
+    """The output of the call, made blocking and asynchronously."""
     report = getattr(group, name)(*arguments, **options)
     again = getattr(group, name + "_async")(*arguments, **options).wait()
     assert report.operation == again.operation
@@ -103,7 +103,7 @@ def exchanges():
     received = group.all_to_all(np.full(sum(send_counts), rank, np.int8), send_counts=send_counts, recv_counts=[rank] * world).output
     np.testing.assert_array_equal(received, np.repeat(np.arange(world), rank))
     if rank == 0:
-        message = bytearray(b"0123456789")  # no array, but memory all the same
+        message = bytearray(b"0123456789")  # not an array, but memory
         group.send(message, to=2, tag=7)
     elif rank == 2:
         message = np.empty(10, np.uint8)
@@ -258,7 +258,7 @@ def observing():
     assert counters.ended >= 1 and counters.collectives[0].collective == "all_reduce" and counters.links[1 - group.rank].transport == "shm"
     assert "inside hosts" in str(group.link_speeds()) and group.link_speeds().inside_hosts.latency_us > 0
     group.dump_record("record")
-    group.barrier()  # whoever leaves is not a member any more
+    group.barrier()  # a process that leaves is no longer a member
     return repr(group)
 
 

@@ -1,4 +1,4 @@
-"""The programs that docs/start/python.md shows, and the example, run as they stand."""
+"""Runs the programs of docs/start/python.md, and the example, unchanged."""
 
 import os
 import re

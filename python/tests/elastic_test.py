@@ -9,7 +9,7 @@ import unisono
 
 
 def join(folder, place, count, **options):
-    """The first one begins the run and writes down where it can be found."""
+    """The first peer begins the run and writes its address to a file."""
     seeds = os.path.join(folder, "seeds")
     run = unisono.Elastic.join(run_id="test", found=place == 0, seeds=["file:" + seeds], min_peers=count, interface="127.0.0.1", **options)
     if place == 0:
@@ -33,7 +33,7 @@ def steps(folder):
     assert group.world_size == count
     group.barrier()
     work = run.average_async([one, two])
-    one += 1  # a local step, that is kept
+    one += 1  # a local step, which is kept
     report = work.wait(timeout=60)
     assert report.exact and work.done()
     np.testing.assert_allclose(one, np.average(10.0 * weights, weights=weights) + 1, rtol=1e-6)
@@ -96,7 +96,7 @@ def local_sgd(folder):
     sgd.give_state(lambda: asked.append(1) or {"mine": bytes([place])})
     swept = 0
     for _ in range(8):
-        parameters -= 0.5 * (parameters - (place + 1))  # each one's own optimum
+        parameters -= 0.5 * (parameters - (place + 1))  # each peer's own optimum
         step = sgd.after_step(parameters, samples=4)
         swept += step.step is not None
     sgd.drain(parameters, timeout=60)

@@ -1,4 +1,4 @@
-"""What goes wrong has a class, and a text that names the rank, the call or the array. Nothing hangs, and nothing is freed too early."""
+"""Every failure has a class, and a text that names the rank, the call or the array. Nothing hangs, and nothing is freed too early."""
 
 import gc
 import os
@@ -39,7 +39,7 @@ def test_a_killed_rank_is_named_and_the_living_go_on(tmp_path):
 
 
 def dies_in_an_encoded_call():
-    """In flight at rank 1 when it dies; `left` is the caller's again after the error, and what goes on uses it."""
+    """In flight at rank 1 when it dies. After the error `left` belongs to the caller again, who uses it."""
     group = unisono.join()
     x = np.linspace(-1, 1, 1_000_003, dtype=np.float32)
     out, left = np.empty_like(x), np.zeros_like(x)
@@ -272,7 +272,7 @@ def ended_with_objects():
 
 
 def test_the_interpreter_ends_with_objects_whose_threads_are_busy(tmp_path):
-    """A micro-batch that was left runs on in another thread; it ends before the interpreter does."""
+    """An abandoned micro-batch continues in another thread; it ends before the interpreter does."""
     ended = ranks.run(ended_with_objects, 2, tmp_path, may_fail=True)
     assert [(end.code, end.text, end.result) for end in ended] == [(0, "", 0), (0, "", 0)]
 
@@ -309,14 +309,14 @@ def test_threads_share_a_group_and_others_run_meanwhile(tmp_path):
 
 
 def released():
-    """The main thread waits for what another thread of its own process sends only after a while of Python. It lets that run nowhere but inside the call."""
+    """The main thread waits for data that another thread of its process sends only after some Python code, which can run only during that call."""
     group = unisono.join()
     others = group.split([0, 1])
     x, begun = np.zeros(1, np.float32), threading.Event()
 
     def send():
         begun.wait(60)
-        others.barrier()  # the main thread goes on, into its call
+        others.barrier()  # the main thread continues with its call
         total = sum(i % 7 for i in range(100_000))
         group.send(np.array([total], np.float32), to=1 - group.rank, tag=3)
 
@@ -335,7 +335,7 @@ def test_a_blocking_call_lets_other_threads_run(tmp_path):
 
 
 def interrupted(what):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored: of programs in a shell's background it is
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in programs in a shell's background
     main = threading.main_thread()
     interrupt = threading.Timer(0.3, lambda: signal.pthread_kill(main.ident, signal.SIGINT))
     if what == "join":

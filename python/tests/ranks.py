@@ -1,9 +1,9 @@
-"""Runs a function of a test module in several processes, one per rank, that find each other through a file.
+"""Runs a function of a test module in several processes, one per rank, which meet through a file.
 
-  results = ranks.run(function, 3, tmp_path)      # by rank, what the function returned; fails if a process did not end well
+  results = ranks.run(function, 3, tmp_path)      # results by rank; fails if a process failed
   ended = ranks.run(function, 3, tmp_path, may_fail=True)   # by rank: result, code and text
 
-The function takes what `arguments` says. It runs in a fresh interpreter that has imported nothing but its module.
+The function gets `arguments`. It runs in a fresh interpreter that has imported only its module.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ def environment(rank, world_size, folder, extra=None):
 
 
 def start(function, rank, world_size, folder, arguments=(), extra=None):
-    """A process that calls the function; its result is written to a file of the folder."""
+    """A process that calls the function, and writes its result to a file of the folder."""
     argv = [sys.executable, "-c", "import ranks, sys; ranks.child(*sys.argv[1:])", function.__module__, function.__name__, os.path.join(folder, f"result-{rank}"), pickle.dumps(arguments).hex()]
     return subprocess.Popen(argv, env=environment(rank, world_size, folder, extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -1,7 +1,7 @@
 """The checks of torch_checks/ with the backend "unisono".
 
 UNISONO_CHECKS_BACKEND=gloo          with another backend
-UNISONO_CHECKS_ITERATIONS=10000      how long endurance.py's go on; 2000
+UNISONO_CHECKS_ITERATIONS=10000      iterations of endurance.py's checks; default 2000
 """
 
 import os
@@ -33,7 +33,7 @@ def test_check(module, function, ranks):
 
 
 def test_a_rank_that_fails_is_named():
-    """The launcher itself: a function that is no check's fails on all ranks."""
+    """The launcher itself: a function that is not a check fails on all ranks."""
     run = launcher.run_ranks("collectives", "no_such_function", 2)
     assert run.failed_ranks() == [0, 1]
     with pytest.raises(AssertionError, match="rank [01]: code 10"):

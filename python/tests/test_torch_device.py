@@ -1,4 +1,4 @@
-"""The backend "unisono" with tensors of an accelerator: on one that fake_device/fake_device.cc simulates, and on a CUDA device where there is one.
+"""The backend "unisono" with tensors of an accelerator: on a device that fake_device/fake_device.cc simulates, and on a CUDA device if there is one.
 
 The simulated device is compiled once, into build/fake_device.
 """
@@ -34,7 +34,7 @@ def fake_device():
     source = TESTS / "fake_device" / "fake_device.cc"
     program = f"""from torch.utils.cpp_extension import load
 load("unisono_fake_device", [{str(source)!r}], extra_cflags=["-std=c++20", "-O1"], build_directory={str(directory)!r}, is_python_module=False)"""
-    subprocess.run([sys.executable, "-c", program], check=True)  # it is loaded there, too, and not in this process
+    subprocess.run([sys.executable, "-c", program], check=True)  # loaded there too, but not in this process
     yield str(directory / "unisono_fake_device.so")
     launcher.stop()
 
@@ -45,7 +45,7 @@ def test_on_a_simulated_device(fake_device, function, ranks):
     launcher.run_ranks("device", function, ranks, "unisono", told["timeout_s"], {"FAKE_DEVICE": fake_device}, (1,) if function == "a_rank_that_is_lost" else ()).raise_if_failed()
 
 
-# The same order of streams on a real device; without one, that is what the simulated device above is for.
+# The same order of streams on a real device. Without one, the simulated device above covers it.
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_cuda_device():
     launcher.run_ranks("device", "cuda", 2, "unisono", fresh=True).raise_if_failed()

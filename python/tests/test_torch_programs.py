@@ -1,4 +1,4 @@
-"""The tests of the programs that compare things in torch, which stand beside the programs, run with those of the package: with the package that is installed, short, and
+"""Runs the tests of the programs that compare methods in torch, which lie beside the programs, with the installed package. They are short, and
 skipped where namespaces cannot be made.
 
 UNISONO_LONG_TESTS=1    those too that train on several hosts, which take three minutes
@@ -16,16 +16,16 @@ pytest.importorskip("torch")
 pytest.importorskip("unisono.torch", reason="the backend for torch is not installed", exc_type=ImportError)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODULES = {"torch_collectives_test": "bench", "torch_training_test": "bench", "compare_methods_test": "examples/torch"}
+MODULES = {"torch_collectives_test": "bench", "torch_training_test": "bench", "compare_methods_test": "research/torch"}
 
 LONG = {"test_hosts_train_and_are_gone_afterwards", "test_the_long_run_compares_what_there_is", "test_over_links_that_lose_packets_all_end_with_the_same_parameters",
         "test_over_thin_links_codecs_send_less", "test_ended_from_outside_it_removes_its_hosts", "test_killed_it_leaves_no_ranks", "test_a_short_run_is_right_and_writes_its_results"}
 
 for _module, _folder in MODULES.items():
-    # By its own name, which processes that it starts can import, too.
+    # By its own name, so that its child processes can import it, too.
     sys.path.append(str(ROOT / _folder))
     for _name, _each in vars(importlib.import_module(_module)).items():
-        # Under names that differ between the modules.
+        # Names that differ between the modules.
         if isinstance(_each, type) and issubclass(_each, unittest.TestCase):
             for _test in LONG & set(vars(_each)) if not os.environ.get("UNISONO_LONG_TESTS") else ():
                 setattr(_each, _test, unittest.skip("trains on several hosts, which takes long: UNISONO_LONG_TESTS=1")(getattr(_each, _test)))

@@ -1,6 +1,6 @@
 """PyTorch's own tests with the backend "unisono", with 3 ranks.
 
-Every body that Gloo passes on the CPU: torch_suite.py, torch_suite_bodies.txt.
+Every test body that Gloo passes on the CPU: torch_suite.py, torch_suite_bodies.txt.
 
 UNISONO_TORCH_SUITE_RANKS=3,4,8    with these numbers of ranks
 UNISONO_TORCH_SUITE_BACKEND=gloo   with another backend
@@ -23,7 +23,7 @@ CASES = [(ranks, name) for ranks in RANKS for name in torch_suite.listed_bodies(
 
 @pytest.fixture(scope="module")
 def worker_of():
-    """Gives a worker per number of ranks, which starts with its first body."""
+    """One worker per number of ranks, started with its first body."""
     if BACKEND == "unisono":
         pytest.importorskip("unisono.torch", reason="the backend for torch is not installed", exc_type=ImportError)
     workers = {}
@@ -50,7 +50,7 @@ def test_body_passes_as_with_gloo(worker_of, ranks, name):
     assert result["status"] == "passed", f"{result['status']}: {result['reason']}\n{output}"
 
 
-# On request only: it looks at Gloo and the installed torch, not at anything of ours, for six minutes. To be run when torch is pinned anew.
+# On request only: it checks Gloo and the installed torch, not this library, for six minutes. Run it when torch is pinned to another version.
 @pytest.mark.skipif(not os.environ.get("UNISONO_TORCH_SUITE_LIST"), reason="runs Gloo for minutes; UNISONO_TORCH_SUITE_LIST=1")
 @pytest.mark.parametrize("ranks", torch_suite.NUMBERS_OF_RANKS)
 def test_list_is_what_gloo_passes(ranks):

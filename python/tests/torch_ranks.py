@@ -1,6 +1,6 @@
-"""Processes of one job on this host: forks them, waits for all of them, ends those that are too late.
+"""Processes of one job on this host: forks them, waits for all of them, and kills those that are too late.
 
-Each rank leads a process group of its own, so that its descendants end with it, and dies with the process that forked it.
+Each rank leads its own process group, so that its child processes end with it. It dies with the process that forked it.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ def fork_rank(rank, run, directory):
     pid = os.fork()
     if pid:
         try:
-            os.setpgid(pid, pid)  # here too, so that the group exists whoever is first
+            os.setpgid(pid, pid)  # here too, as either process may run first
         except OSError:
             pass
         return pid
@@ -57,7 +57,7 @@ def fork_rank(rank, run, directory):
 def wait_for_all(pids, timeout_s, lost=()):
     """(exit codes in the order of pids, whether time ran out). Negative: ended by a signal; None: ended here.
 
-    A rank that fails ends the job. Ranks in `lost` may end as they like, or not at all: they are ended when the others have.
+    A rank that fails ends the job. Ranks in `lost` may end in any way, or not at all: they are killed when the others have ended.
     """
     codes = {}
     killed = set()
@@ -71,7 +71,7 @@ def wait_for_all(pids, timeout_s, lost=()):
             for key, _ in selector.select(None if killed else max(0, deadline - time.monotonic())):
                 selector.unregister(key.fd)
                 os.close(key.fd)
-                kill_groups([key.data])  # what the rank has left behind; its id is its own until it is waited for
+                kill_groups([key.data])  # the rank's child processes; its id stays valid until it is waited for
                 code = os.waitstatus_to_exitcode(os.waitpid(key.data, 0)[1])
                 codes[key.data] = None if code == -signal.SIGKILL and key.data in killed else code
             if killed:
@@ -85,7 +85,7 @@ def wait_for_all(pids, timeout_s, lost=()):
 
 
 def kill_groups(pids):
-    """Of processes that have not been waited for."""
+    """Kills the process groups of processes that have not been waited for."""
     for pid in pids:
         try:
             os.killpg(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Runs the bodies of the installed PyTorch's own suite for torch.distributed with any backend, Gloo beside it as the control.
+"""Runs the test bodies of the installed PyTorch's torch.distributed suite with any backend, and with Gloo as the control.
 
   python python/tests/torch_suite.py --backends gloo,unisono --ranks 3,8        all bodies, and what differs; exit status 1
   if Gloo passes more
@@ -20,11 +20,11 @@ import subprocess
 import sys
 import time
 
-NUMBERS_OF_RANKS = (3, 4, 8)  # of the list; a few bodies want exactly 4 or at least 8
+NUMBERS_OF_RANKS = (3, 4, 8)  # of the list; a few bodies need exactly 4 or at least 8
 HERE = pathlib.Path(__file__).resolve().parent
 BODIES = HERE / "torch_suite_bodies.txt"
 
-# Bodies that ask for Gloo by name or by its words: no other backend can pass them, whatever it does.
+# Bodies that require Gloo by name or by its messages: no other backend can pass them.
 TEXT_OF_TIMEOUT = (
     'expects Gloo\'s words: the error must match " (Timed out|closed|timeout) ", blanks included, within 0.1 s of the time-out'
 )
@@ -43,12 +43,12 @@ BOUND_TO_GLOO = {
     "test_monitored_barrier_wait_all_ranks": BY_NAME,
 }
 
-# The modules to import for a backend, in every process of it.
+# Modules to import for a backend, in each of its processes.
 MODULES = {"unisono": ["unisono.torch"], "disguised": ["torch_suite_disguise"]}
 
 
 class Worker:
-    """A process that runs bodies for one backend and number of ranks: torch_suite_worker.py. Its children end with it."""
+    """A process that runs bodies for one backend and number of ranks: torch_suite_worker.py. Its child processes end with it."""
 
     def __init__(self, backend, ranks, timeout_s=60, modules=()):
         command = [
@@ -162,7 +162,7 @@ def compare(control, other):
 
 
 def print_summary(runs):
-    """What passed where, why the rest was left out, and what differs from Gloo. Returns whether a backend passes less than
+    """Prints results, reasons of omissions, and differences to Gloo. Returns whether a backend passes less than
     Gloo.
     """
     print("\nbackend  ranks  passed  failed  timed out  skipped  seconds")
@@ -193,7 +193,7 @@ def print_summary(runs):
 
 
 def to_list(results):
-    """What Gloo passes, and all_to_all of lists, which it does not have."""
+    """The bodies that Gloo passes, and all_to_all of lists, which it does not support."""
     return {
         result["name"]
         for result in results

@@ -7,7 +7,7 @@ standard input, one per line, forks the ranks of each and answers with one line 
 output}. Before that it tells in one line what it would leave out, and why:
 {"skipped": {name: reason}, "opened": {name: reason}, "names": [...]}.
 
-A backend that the suite does not know is let in wherever Gloo is: the suite's decorators are evaluated with BACKEND=gloo,
+A backend that the suite does not know is accepted wherever Gloo is: the suite's decorators are evaluated with BACKEND=gloo,
 and what runs later sees the backend's own name. All backends also get the bodies of all_to_all on the CPU, which the suite
 opens for MPI only.
 """
@@ -29,7 +29,7 @@ OPENED = "Only MPI supports"  # how the reasons begin with which the suite keeps
 
 
 class Reached(Exception):
-    """Raised in the place of a body: none of its decorators skips it."""
+    """Raised instead of running a body: none of its decorators skips it."""
 
 
 class Suite:
@@ -61,7 +61,7 @@ class Suite:
         common_utils.skip_but_pass_in_sandcastle_if = skip_if
 
     def _let_in(self, backend):
-        """After the import: what bodies look at while they run."""
+        """Settings that bodies read while they run; applied after the import."""
         module = self.module
         os.environ["BACKEND"] = module.BACKEND = backend
         if backend == "gloo":
@@ -130,12 +130,12 @@ class Suite:
 
     def _run_rank(self, rank, name, directory, barrier):
         self._use_barrier(barrier)
-        here, there = multiprocessing.Pipe()  # the suite tells its parent why it failed; here its output does
+        here, there = multiprocessing.Pipe()  # the suite sends its parent the cause of a failure; here its output does
         self.case._run(rank, name, f"{directory}/rendezvous", there, fake_pg=False)
         here.close()
 
     def _use_barrier(self, barrier):
-        """The suite's own barrier looks at files ten times a second; this one wakes at once."""
+        """The suite's own barrier polls files ten times a second; this one wakes at once."""
         suites = self.module.Barrier.sync
 
         def sync(wait_for=None, timeout=10):
@@ -151,7 +151,7 @@ def stub(*_, **__):
 
 
 def as_gloo(module, function):
-    """A helper of bodies that chooses by the backend's name between a model on the CPU and one on GPUs, and knows no third."""
+    """A helper of bodies that chooses by the backend's name between a model on the CPU and one on GPUs, and knows no other name."""
 
     def chosen(*positional, **named):
         name, module.BACKEND = module.BACKEND, "gloo"
@@ -198,7 +198,7 @@ def main():
     parser.add_argument("--import", dest="modules", action="append", default=[])
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what is printed while modules are imported is no answer
+    os.dup2(2, 1)  # output printed during imports must not be taken for an answer
     scratch = tempfile.mkdtemp(prefix="torch_suite.")  # bodies leave files in the temporary folder
     tempfile.tempdir = os.environ["TMPDIR"] = scratch
     try:

@@ -1,4 +1,4 @@
-"""What training loops call: compressed gradients, dropped micro-batches, sharded steps. Each in a group of real processes, with results that are checked."""
+"""Calls of training loops: compressed gradients, dropped micro-batches, sharded steps. Each runs in a group of real processes, with checked results."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ import unisono
 SHAPES = {"weight": (64, 50), "bias": (64,)}
 
 
-def compressed():
+def compressed(text="arc:ratio=0.25,start=1,auto_off=off,min_elements=64"):
     group = unisono.join()
     rng = np.random.default_rng(group.rank)
-    reducer = unisono.GradientReducer(group, SHAPES, "arc:ratio=0.25,start=1,auto_off=off,min_elements=64")
+    reducer = unisono.GradientReducer(group, SHAPES, text)
     sent = {name: np.zeros(shape, np.float64) for name, shape in SHAPES.items()}
     given = {name: np.zeros(shape, np.float64) for name, shape in SHAPES.items()}
     for step in range(6):
@@ -30,7 +30,7 @@ def compressed():
         assert 0 < report.payload_ratio() < (0.5 if 0 < step < 5 else 1.01)
         for name in SHAPES:
             sent[name] += gradients[name]
-    for name in SHAPES:  # nothing is lost: what was given, averaged over ranks, is what came
+    for name in SHAPES:  # nothing is lost: the output is the average of the inputs
         group.all_reduce(given[name], op="avg")
         np.testing.assert_allclose(sent[name], given[name], atol=1e-4)
     assert reducer.step == 6 and reducer.total().step == 6 and "compressed" in repr(report) + str(report)
@@ -39,6 +39,11 @@ def compressed():
 
 def test_what_a_reducer_leaves_out_comes_later_and_ranks_agree(tmp_path):
     first, second = ranks.run(compressed, 2, tmp_path)
+    assert first == second
+
+
+def test_power_sgd_loses_nothing_and_ranks_agree(tmp_path):
+    first, second = ranks.run(compressed, 2, tmp_path, ("power_sgd:rank=4,start=1,auto_off=off,min_elements=64",))
     assert first == second
 
 
@@ -86,6 +91,10 @@ def test_a_plan_says_what_would_be_sent():
     assert "1 of 2 parameters compressed" in str(plan) and plan.parameters[1].reason
     with pytest.raises(unisono.Invalid):
         unisono.CompressionPlan({"w": (1, 1)}, unisono.Compression(ratio=2.0))
+    plan = unisono.CompressionPlan({"w": (100, 100)}, unisono.Compression(method="power_sgd", rank=3))
+    assert plan.payload == 600 and plan.parameters[0].factor_columns == 3 and plan.parameters[0].kept_rows == 0
+    with pytest.raises(unisono.Invalid, match="ratio does not go with power_sgd"):
+        unisono.Compression("power_sgd:ratio=0.1")
 
 
 def reducer_after_a_loss():
@@ -200,7 +209,7 @@ class Momentum(unisono.ShardOptimizer):
 
 def sharded(own, transport, options):
     group = unisono.join(transport=transport)
-    initial = np.full(5000, group.rank + 1, np.float32)  # rank 0's are taken
+    initial = np.full(5000, group.rank + 1, np.float32)  # rank 0's values are used
     optimizer = Momentum(rate=0.1) if own else unisono.SGD(rate=0.1, momentum=0.9)
     step = unisono.ShardedStep(group, initial, optimizer, options)
     parameters = step.parameters

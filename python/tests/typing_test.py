@@ -1,4 +1,4 @@
-"""The types that come with the package: as the module is, enough for a strict user, and wrong programs are found."""
+"""The package's type stubs: they match the module, suffice for a strict user, and reveal wrong programs."""
 
 import subprocess
 import sys
@@ -86,7 +86,7 @@ def test_a_strict_program_has_no_errors_and_wrong_lines_have(tmp_path):
 def test_the_stub_says_what_the_module_has(tmp_path):
     pytest.importorskip("mypy")
     answer = subprocess.run([sys.executable, "-m", "mypy.stubtest", "unisono._core"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    # pybind11's classes have a metaclass of their own, and take any arguments to refuse them, where no constructor is bound.
+    # pybind11's classes have their own metaclass, and accept any arguments (and refuse them) if no constructor is bound.
     harmless = ("metaclass differs", 'stub does not have *args parameter "args"')
     problems = [line for line in answer.stdout.splitlines() if line.startswith("error") and not line.endswith(harmless)]
     assert not problems, answer.stdout

@@ -1,4 +1,4 @@
-"""The C++ API of Unisono over NumPy arrays; the package unisono has all of it."""
+"""Unisono's C++ API over NumPy arrays; the package unisono exports all of it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -12,7 +12,7 @@ from unisono._options import CallOptions, ElasticOptions, JoinOptions
 
 __version__: str
 
-# Of a dtype that the library has, C-contiguous; writable where it is written.
+# C-contiguous, with a dtype that the library supports; outputs must be writable.
 _Array: TypeAlias = NDArray[Any] | Buffer
 _Floats: TypeAlias = NDArray[numpy.float32] | Buffer
 _Tensors: TypeAlias = _Floats | Sequence[_Floats]
@@ -21,7 +21,7 @@ _Shape: TypeAlias = Sequence[int] | NDArray[Any]
 # --- options ---------------------------------------------------------------------------------------------------------
 
 class StepCodec:
-    """What happens to the elements of one step of a collective (docs/guides/thin_links.md)."""
+    """How one step of a collective encodes elements (docs/guides/thin_links.md)."""
 
     def __init__(self, **fields: Any) -> None: ...
     kind: str
@@ -33,7 +33,7 @@ class StepCodec:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 class Codec:
-    """How elements travel: as they are, as 16-bit floats, or as codes of 2 to 8 bits (docs/guides/thin_links.md)."""
+    """How elements are sent: unchanged, as 16-bit floats, or as codes of 2 to 8 bits (docs/guides/thin_links.md)."""
 
     def __init__(self, text: str | Codec | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -61,7 +61,7 @@ class Codec:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 class DeliveryOptions:
-    """What a collective makes of datagrams that do not arrive (docs/guides/packet_loss.md). Times are in seconds."""
+    """How a collective treats datagrams that do not arrive (docs/guides/packet_loss.md). Times are in seconds."""
 
     def __init__(self, text: str | DeliveryOptions | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -81,7 +81,7 @@ class DeliveryOptions:
 
 @final
 class Report:
-    """What happened in one operation: who contributed, what it cost, who was waited for. Times are in microseconds."""
+    """Report of one operation: contributors, traffic, time and the ranks that were late. Times are in microseconds."""
 
     @property
     def operation(self) -> str: ...
@@ -137,13 +137,13 @@ class Report:
     def delivery(self) -> DeliveryReport | None: ...
     @property
     def output(self) -> NDArray[Any] | Any:
-        """The array that the call has allocated, where it was given none; else None."""
+        """The array that the call allocated; None if the caller gave one."""
     def bits_per_element(self) -> float: ...
     def snr_db(self) -> float: ...
 
 @final
 class DeliveryReport:
-    """What became of the datagrams of one operation at this rank that was asked to be lossy or automatic. outcome: "ok", or what was late."""
+    """Delivery of one operation at this rank that asked for lossy or automatic delivery. outcome: "ok", or the deadline error."""
 
     @final
     class Stream:
@@ -169,7 +169,7 @@ class DeliveryReport:
 
     @final
     class Phase:
-        """Contributions on their way to those who add up, or results on theirs to all."""
+        """Contributions on their way to the owners of shards, or results on their way to all ranks."""
 
         @property
         def ran(self) -> bool: ...
@@ -242,7 +242,7 @@ class Reformed:
 
 @final
 class LinkSpeeds:
-    """How quick the links between members are, as far as schedules are chosen by it."""
+    """Speed of the links between members, as schedules use it."""
 
     @final
     class Kind:
@@ -271,11 +271,11 @@ class LinkSpeeds:
 
 @final
 class Counters:
-    """What a group has done so far on this rank."""
+    """Counters of a group on this rank. They start when the group is joined, split or re-formed."""
 
     @final
     class Link:
-        """To and from one rank."""
+        """Traffic with one rank."""
 
         @property
         def rank(self) -> int: ...
@@ -302,7 +302,7 @@ class Counters:
 
     @final
     class Collective:
-        """Of one kind of operation."""
+        """Operations of one collective."""
 
         @property
         def collective(self) -> str: ...
@@ -330,7 +330,7 @@ class Counters:
 
 @final
 class ShardLayout:
-    """How a tensor is cut: one shard per rank, a shard into ranges, one per datagram."""
+    """How a tensor is cut: one shard per rank, and each shard into ranges, one per datagram."""
 
     @property
     def elements(self) -> int: ...
@@ -351,20 +351,20 @@ class ShardLayout:
 
 @final
 class Work:
-    """One operation in flight. Its arrays must not be touched until it is done, and are kept alive until then, also if this object is dropped."""
+    """One operation in flight. Its arrays must not be touched until it is done. They are kept alive until then, even if this object is dropped."""
 
     def wait(self, timeout: float | None = None) -> Report:
-        """Blocks until the operation is done: its Report, or the Error with which it failed.
+        """Blocks until the operation is done. Returns its Report, or raises the Error of its failure.
 
-        timeout: seconds after which Late ("still running") is raised; the operation goes on then. None: until its own deadline.
+        timeout: seconds until Late ("still running") is raised; the operation continues. None: until its own deadline.
         """
     def done(self) -> bool: ...
     def report(self) -> Report:
-        """What happened so far; complete once done() is true, also when the operation failed."""
+        """The report so far. It is complete once done() is true, also for a failed operation."""
 
 @final
 class Group:
-    """Processes that compute collectives together. A cheap handle; the last one of the joined group closes its links."""
+    """Processes that compute collectives together. A cheap handle; dropping the last one of the joined group closes its links."""
 
     @property
     def rank(self) -> int: ...
@@ -412,7 +412,7 @@ class Group:
     def gather_shards_async(self, shard: _Array, output: _Array, **options: Unpack[CallOptions]) -> Work: ...
 
 def join(**options: Unpack[JoinOptions]) -> Group:
-    """Comes together with the others; returns when all links are up. Late names who is missing and what was tried."""
+    """Meets the other ranks. Returns when all links are up; otherwise Late names the missing ranks and the attempts made."""
 
 def group_from_capsule(capsule: CapsuleType) -> Group: ...
 def group_to_capsule(group: Group) -> CapsuleType: ...
@@ -421,7 +421,7 @@ def _kept() -> int: ...
 # --- compressed gradients --------------------------------------------------------------------------------------------
 
 class Compression:
-    """How gradients are made smaller on their way: which method, how much is kept, and what becomes of the rest (docs/guides/thin_links.md)."""
+    """How gradients are compressed: the method, the share that is sent, and the treatment of the rest (docs/guides/thin_links.md)."""
 
     def __init__(self, text: str | Compression | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -457,7 +457,7 @@ class Compression:
 
 @final
 class PlannedParameter:
-    """How the gradients of one parameter travel, and why."""
+    """How the gradients of one parameter are sent, and why."""
 
     @property
     def name(self) -> str: ...
@@ -470,13 +470,15 @@ class PlannedParameter:
     @property
     def kept_rows(self) -> int: ...
     @property
+    def factor_columns(self) -> int: ...
+    @property
     def payload(self) -> int: ...
     @property
     def reason(self) -> str: ...
 
 @final
 class CompressionPlan:
-    """What would be sent and kept, before anything is allocated."""
+    """The sizes of data sent and state kept, computed without allocating any state."""
 
     @overload
     def __init__(self, parameters: Mapping[str, _Shape], compression: Compression | str = ...) -> None: ...
@@ -495,7 +497,7 @@ class CompressionPlan:
 
 @final
 class CompressionCosts:
-    """Summed over buckets, which overlap."""
+    """Sums over buckets, which overlap in time."""
 
     @property
     def sketch_us(self) -> int: ...
@@ -520,7 +522,7 @@ class CompressionCosts:
 
 @final
 class CompressionReport:
-    """Of one step, or of all so far."""
+    """Report of one step, or of all steps so far."""
 
     @property
     def step(self) -> int: ...
@@ -562,7 +564,7 @@ class CompressionReport:
 
 @final
 class Resumed:
-    """How ranks go on together after their group was re-formed."""
+    """How ranks continue after their group was re-formed."""
 
     @final
     class Lost:
@@ -580,14 +582,14 @@ class Resumed:
 
 @final
 class GradientReducer:
-    """Gradients averaged over a group while they are compressed, from step to step: the rest of each step's gradients is kept and sent later (docs/guides/thin_links.md)."""
+    """Averages compressed gradients over a group, step by step: each step sends a part, and the rest is kept and sent later (docs/guides/thin_links.md)."""
 
     @overload
     def __init__(self, group: Group, parameters: Mapping[str, _Shape], compression: Compression | str = ...) -> None: ...
     @overload
     def __init__(self, group: Group, parameters: Iterable[tuple[str, _Shape]], compression: Compression | str = ...) -> None: ...
     def reduce(self, bucket: dict[str, Any]) -> None:
-        """These gradients (name -> float32 array) are complete, and must not be touched until finish(), when they are averages. Returns at once."""
+        """Hands over complete gradients (name -> float32 array). Do not touch them until finish(), which makes them averages. Returns at once."""
     def finish(self) -> CompressionReport: ...
     def step_skipped(self) -> None: ...
     def flush(self) -> None: ...
@@ -602,7 +604,7 @@ class GradientReducer:
 # --- DropCompute -----------------------------------------------------------------------------------------------------
 
 class DropOptions:
-    """When a rank leaves out micro-batches (docs/guides/stragglers.md). Times are in seconds."""
+    """When a rank drops micro-batches (docs/guides/stragglers.md). Times are in seconds."""
 
     def __init__(self, text: str | DropOptions | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -634,7 +636,7 @@ class DropOptions:
 
 @final
 class DropStep:
-    """Of a step, on this rank."""
+    """Result of one step on this rank."""
 
     @property
     def step(self) -> int: ...
@@ -655,7 +657,7 @@ class DropStep:
 
 @final
 class DropReport:
-    """Of a window of steps, or of all windows so far; the same on all ranks. Times are in seconds."""
+    """Report of a window of steps, or of all windows so far; equal on all ranks. Times are in seconds."""
 
     @property
     def first_step(self) -> int: ...
@@ -706,7 +708,7 @@ class DropReport:
 
 @final
 class DropCompute:
-    """A compute threshold per step, so that nobody waits for the slowest of many micro-batches for long (docs/guides/stragglers.md)."""
+    """A compute threshold per step, so that no rank waits long for the slowest of many micro-batches (docs/guides/stragglers.md)."""
 
     def __init__(self, group: Group, micro_batches: int, options: DropOptions | str = "auto", replica: Group | None = None) -> None: ...
     def begin_step(self) -> None: ...
@@ -741,7 +743,7 @@ class DropCompute:
 
 @final
 class SGD:
-    """Stochastic gradient descent as PyTorch's SGD computes it (no dampening), in float32. Without momentum it has no state."""
+    """Stochastic gradient descent with the formulae of PyTorch's SGD (no dampening), in float32. Without momentum it has no state."""
 
     def __init__(self, *, rate: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None: ...
     @property
@@ -755,7 +757,7 @@ class SGD:
 
 @final
 class AdamW:
-    """AdamW as PyTorch's computes it (no amsgrad), in float32."""
+    """AdamW with the formulae of PyTorch's AdamW (no amsgrad), in float32."""
 
     def __init__(self, *, rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.01) -> None: ...
     @property
@@ -771,10 +773,10 @@ class AdamW:
 
 @final
 class ShardUpdate:
-    """What ShardOptimizer.update() is given. The arrays are lent for the call: copy what is to be kept."""
+    """The argument of ShardOptimizer.update(). The arrays are valid during the call only; copy values to keep them."""
 
     values: NDArray[numpy.float32]
-    """To be changed in place."""
+    """Change it in place."""
     @property
     def begin(self) -> int: ...
     @property
@@ -795,7 +797,7 @@ class _Optimizer(Protocol):
     def update(self, task: ShardUpdate) -> None: ...
 
 class ShardedOptions:
-    """How parameters and gradients travel, and what is repaired (docs/guides/packet_loss.md)."""
+    """How parameters and gradients are sent, and what is repaired (docs/guides/packet_loss.md)."""
 
     def __init__(self, text: str | ShardedOptions | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -826,7 +828,7 @@ class ShardedOptions:
 
 @final
 class ShardedDrift:
-    """Mean squared differences per element, as measured and as the formulae of docs/guides/packet_loss.md have them."""
+    """Mean squared differences per element: measured, and expected from the formulae of docs/guides/packet_loss.md."""
 
     @property
     def owner(self) -> float: ...
@@ -851,7 +853,7 @@ class ShardedDrift:
 
 @final
 class ShardedReport:
-    """Of one step, at this rank. Times are in microseconds."""
+    """Report of one step at this rank. Times are in microseconds."""
 
     @property
     def step(self) -> int: ...
@@ -898,7 +900,7 @@ class ShardedReport:
 
 @final
 class ShardedResumed:
-    """How ranks go on together after their group was re-formed."""
+    """How ranks continue after their group was re-formed."""
 
     @final
     class Lost:
@@ -920,12 +922,12 @@ class ShardedResumed:
 
 @final
 class ShardedStep:
-    """Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all (docs/guides/packet_loss.md)."""
+    """Training with a sharded optimizer over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all ranks (docs/guides/packet_loss.md)."""
 
     def __init__(self, group: Group, parameters: _Floats, optimizer: SGD | AdamW | _Optimizer, options: ShardedOptions | str = ...) -> None: ...
     @property
     def parameters(self) -> NDArray[numpy.float32]:
-        """What the model computes with: read-only, always of the same memory. Changes in run(), resync(), load() and resume()."""
+        """The values that the model computes with: read-only, always in the same memory. run(), resync(), load() and resume() change them."""
     def run(self, gradient: _Floats) -> ShardedReport: ...
     def resync(self) -> None: ...
     def owners_values(self, values: _Floats) -> None: ...
@@ -941,7 +943,7 @@ class ShardedStep:
 
 @final
 class RoundSummary:
-    """One round of one averaging step, at this peer. Times are in seconds."""
+    """One round of an averaging step at this peer. Times are in seconds."""
 
     @property
     def round(self) -> int: ...
@@ -988,7 +990,7 @@ class RoundSummary:
 
 @final
 class AveragingReport:
-    """One averaging step, at this peer. Whatever went wrong, the arrays hold either what they held, or averages, chunk by chunk."""
+    """One averaging step at this peer. After any error, each chunk of the arrays holds either its old values or averages."""
 
     @property
     def step(self) -> int: ...
@@ -1009,7 +1011,7 @@ class AveragingReport:
 
 @final
 class ElasticPeer:
-    """A peer, as far as it is known here."""
+    """A peer, as this process knows it."""
 
     @property
     def name(self) -> str: ...
@@ -1028,7 +1030,7 @@ class ElasticPeer:
 
 @final
 class ElasticStatus:
-    """Of this process in its run."""
+    """Status of this process in its run."""
 
     @property
     def phase(self) -> str: ...
@@ -1059,7 +1061,7 @@ class ElasticStatus:
 
 @final
 class ElasticState:
-    """What a process found when it joined."""
+    """The state that a process received when it joined."""
 
     @property
     def loaded(self) -> bool: ...
@@ -1082,16 +1084,16 @@ class ElasticState:
 
 @final
 class ElasticWork:
-    """An averaging step that goes on while this process computes. The last reference to go does not end it."""
+    """An averaging step that runs while this process computes. Dropping the last reference does not end it."""
 
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> AveragingReport:
-        """Waits, then brings the result into the arrays that were given: local changes made meanwhile are kept. Once. Late: not done yet, call again."""
+        """Waits, then merges the result into the given arrays; local changes made meanwhile are kept. Call once. Late: not done yet, call again."""
     def cancel(self) -> None: ...
 
 @final
 class Elastic:
-    """Averaging that survives peers coming and going, without a master (docs/guides/elastic.md)."""
+    """Averaging among peers that come and go, without a master (docs/guides/elastic.md)."""
 
     @staticmethod
     def join(**options: Unpack[ElasticOptions]) -> Elastic: ...
@@ -1108,7 +1110,7 @@ class Elastic:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /) -> None: ...
 
 class MoshpitSgdOptions:
-    """When an averaging step begins, and what is averaged in it (docs/guides/elastic.md)."""
+    """When an averaging step begins, and what it averages (docs/guides/elastic.md)."""
 
     def __init__(self, text: str | MoshpitSgdOptions | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -1126,7 +1128,7 @@ class MoshpitSgdOptions:
 
 @final
 class MoshpitStep:
-    """What one call of after_step(), drain() or finish() did."""
+    """Result of one call of after_step(), drain() or finish()."""
 
     @property
     def began(self) -> bool: ...
@@ -1137,7 +1139,7 @@ class MoshpitStep:
 
 @final
 class MoshpitSgdReport:
-    """Since this process made its MoshpitSgd. Times are in seconds."""
+    """Totals since this process made its MoshpitSgd. Times are in seconds."""
 
     @property
     def steps(self) -> int: ...
@@ -1171,7 +1173,7 @@ class MoshpitSgdReport:
 
 @final
 class MoshpitSgd:
-    """Training in an elastic run: every peer takes steps of its own, and every few steps an averaging step averages what they have come to (docs/guides/elastic.md)."""
+    """Training in an elastic run: every peer takes local steps, and an averaging step averages the peers every few steps (docs/guides/elastic.md)."""
 
     def __init__(self, run: Elastic, parameters: _Tensors, options: MoshpitSgdOptions | str = ...) -> None: ...
     def after_step(self, parameters: _Tensors, samples: int) -> MoshpitStep: ...

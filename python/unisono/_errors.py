@@ -1,4 +1,4 @@
-"""What the library's calls raise. The class says what the caller should do, the text names the peer, the operation and the numbers (docs/reference/errors.md)."""
+"""The errors that library calls raise. The class says what the caller should do. The text names peer, operation and numbers (docs/reference/errors.md)."""
 
 
 class Error(RuntimeError):
@@ -20,7 +20,7 @@ class Unavailable(Error):
 
 
 class PeerLost(Error):
-    """Regroup: a peer is dead, unreachable, or this rank was removed. Group.reform() goes on with the living."""
+    """Regroup: a peer is dead, unreachable, or this rank was removed. Group.reform() continues with the living ranks."""
 
     code = "peer_lost"
 
@@ -32,7 +32,7 @@ class Late(Error, TimeoutError):
 
 
 class Corrupt(Error):
-    """Bytes were damaged or not ours."""
+    """Bytes were damaged, or belong to something else."""
 
     code = "corrupt"
 

@@ -1,4 +1,4 @@
-"""What an optimizer of one's own for ShardedStep derives from."""
+"""The base class of custom optimizers for ShardedStep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from unisono._core import ShardUpdate
 
 
 class ShardOptimizer:
-    """Makes new values of an owned shard from its reduced gradient. Every rank updates its own shard only; alike on all ranks.
+    """Computes new values of a rank's own shard from its reduced gradient. Every rank updates only its own shard, with an equal optimizer.
 
     class Momentum(unisono.ShardOptimizer):
         state_count = 1
@@ -19,15 +19,15 @@ class ShardOptimizer:
     """
 
     state_count: int = 0
-    """Numbers of state per element; they are kept, saved and backed up by ShardedStep."""
+    """Floats of state per element; ShardedStep keeps, saves and backs them up."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
         """The learning rate; ShardedStep.set_rate() changes it."""
 
     def update(self, task: ShardUpdate) -> None:
-        """Changes task.values and task.states in place. Called once per stretch of the shard that has a gradient: what is held back is not given at all.
+        """Changes task.values and task.states in place. Called once per contiguous part of the shard with a gradient; held parts are skipped.
 
-        The arrays are lent for the call. What is raised here is raised by ShardedStep.run().
+        The arrays are valid during the call only. ShardedStep.run() raises the errors raised here.
         """
         raise NotImplementedError

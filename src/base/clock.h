@@ -1,6 +1,5 @@
-// Time as an argument: nanoseconds on some monotonic clock, or the simulator's virtual one.
-// State machines receive it; only node/, cli/, training/drop_compute/dropper.cc and transports/udp/udp_socket.cc read a real
-// clock.
+// Time is an argument: nanoseconds on some monotonic clock, or on the simulator's virtual one. State machines take it and never
+// read a clock; the code that drives them does.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +13,11 @@ inline constexpr Nanos never = std::numeric_limits<Nanos>::max();
 inline constexpr Nanos microsecond = 1'000;
 inline constexpr Nanos millisecond = 1'000'000;
 inline constexpr Nanos second = 1'000'000'000;
-inline constexpr Nanos timeout_max = 30 * 24 * 3600 * second;  // of anything that a caller may wait for
+inline constexpr Nanos timeout_max = 30 * 24 * 3600 * second;  // the longest timeout that a caller may set
 
 constexpr double seconds_of(Nanos time) { return static_cast<double>(time) / second; }
 
-// When `milliseconds`, however many, have passed since now.
+// The time `milliseconds` after now; at most timeout_max after it.
 constexpr Nanos after(Nanos now, int64_t milliseconds) {
   return milliseconds > timeout_max / millisecond ? now + timeout_max : now + milliseconds * millisecond;
 }

@@ -1,5 +1,5 @@
-// A 64-bit hash of bytes, the same everywhere. Not a cryptographic one: it tells apart what honest programs and failing disks
-// make.
+// A 64-bit hash of bytes, the same on every host. It is not cryptographic: it detects honest differences and damaged files, not
+// forgeries.
 #pragma once
 
 #include <algorithm>

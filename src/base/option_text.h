@@ -1,5 +1,4 @@
-// Options as people write them: "method:key=value,key=value". What the texts of Compression, DropOptions and DeliveryOptions
-// have in common.
+// Options as text: "method:key=value,key=value". Shared by the texts of Compression, DropOptions and DeliveryOptions.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +19,10 @@ template <typename Number>
 Status set_number(Number& number, std::string_view key, std::string_view value) {
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error == std::errc() && end == value.data() + value.size()) return {};
-  return wrong(std::string(key) + "=" + std::string(value) + " is no number that it can be");
+  return wrong(std::string(key) + "=" + std::string(value) + " is not a number in the range of this option");
 }
 
-// One of the names, by its place.
+// Sets `choice` to the enumerator whose number is the index of `value` in `names`.
 template <typename Choice, size_t count>
 Status set_choice(Choice& choice, std::string_view key, std::string_view value, const std::array<const char*, count>& names) {
   std::string all;
@@ -40,14 +39,14 @@ struct Option {
   std::function<Status(Options& options, std::string_view key, std::string_view value)> set;
 };
 
-// What stands behind the colon. example: of an option, for who wrote something else.
+// Parses the text behind the colon. `example` is a valid option; the error message shows it.
 template <typename Options>
 Status set_options(Options& options, std::string_view text, const std::vector<Option<Options>>& all, const char* example) {
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const auto option = text.substr(begin, end - begin);
     const auto equals = option.find('=');
-    if (equals == option.npos) return wrong("\"" + std::string(option) + "\" is no option: they look like " + example);
+    if (equals == option.npos) return wrong("\"" + std::string(option) + "\" is not an option; options look like " + example);
     const auto key = option.substr(0, equals);
     const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return key == each.key; });
     if (found == all.end()) {
@@ -61,14 +60,14 @@ Status set_options(Options& options, std::string_view text, const std::vector<Op
   return {};
 }
 
-// As short as it can be read back.
+// The shortest text that reads back as the same number.
 template <typename Number>
 std::string shortest(Number number) {
   char text[32];
   return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
 }
 
-// ":key=value,key=value" of those that differ from their defaults.
+// Writes ":key=value,key=value", with the options that differ from their defaults only.
 class Writer {
  public:
   void add(bool differs, const char* key, const std::string& value) {

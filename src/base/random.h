@@ -1,5 +1,5 @@
-// A seeded generator (SplitMix64, public algorithm by Vigna): the same seed gives the same numbers everywhere.
-// For the simulator, fault choice and tests; identities come from the operating system, in node/.
+// A seeded generator (SplitMix64, public algorithm by Vigna): the same seed gives the same numbers everywhere. For the
+// simulator, fault choice and tests. Identities of processes come from the operating system instead.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Code that is compiled once per instruction set leaves one table of functions for each: which of them this processor can run.
+// Code that is compiled once per instruction set leaves one table of functions for each. This class keeps the tables that this
+// processor can run.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +8,8 @@
 
 namespace unisono {
 
-// Table has `target`, Highway's bit for its instruction set; 0: it is of no use. compiled: best first, null where there is
-// none.
+// Table::target is Highway's bit for its instruction set; 0 means that the table is of no use. `compiled` lists the tables,
+// best first; an entry may be null.
 template <typename Table, size_t most>
 class RunnableTables {
  public:

@@ -1,6 +1,6 @@
-// Bytes that several owners hold at once, and that nobody changes once a second one has them: a message, or a chunk's values
-// inside of one. Made uninitialised, because whoever makes one fills all of it; never grows. A slice holds the memory of the
-// whole.
+// Bytes that several owners share: a message, or the values of a chunk inside one. Nobody changes them once there is a second
+// owner. The memory is not initialised, because its maker fills all of it, and never grows. A slice keeps the whole memory
+// alive.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class SharedBuffer {
     return buffer;
   }
 
-  // from + bytes <= size()
+  // Requires from + bytes <= size().
   SharedBuffer slice(size_t from, size_t bytes) const {
     SharedBuffer part;
     part.data_ = std::shared_ptr<std::byte[]>(data_, data_.get() + from);
@@ -47,13 +47,13 @@ class SharedBuffer {
   size_t bytes_ = 0;
 };
 
-// A message whose end may lie in other memory than its beginning; it arrives in one piece.
+// A message whose end may lie in other memory than its beginning. The receiver gets it in one piece.
 struct SharedMessage {
   SharedMessage(SharedBuffer whole) : head(std::move(whole)) {}  // implicit: most are in one piece
   SharedMessage(SharedBuffer beginning, SharedBuffer end) : head(std::move(beginning)), rest(std::move(end)) {}
 
   size_t size() const { return head.size() + rest.size(); }
-  // In one piece; without a rest nothing is copied.
+  // The message in one piece. Copies only if there is a second part.
   SharedBuffer whole() const {
     if (rest.size() == 0) return head;
     auto all = SharedBuffer::make(size());

@@ -1,4 +1,4 @@
-// A text cut at a letter; empty parts stay.
+// Splits a text at a separator character; empty parts are kept.
 #pragma once
 
 #include <algorithm>

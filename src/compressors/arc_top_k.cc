@@ -35,7 +35,7 @@ class ArcTopK final : public Compressor {
       sent += decision.value_elements();
     }
     const bool needs_sketch = sketched > 0 && !options.random && !options.exact;
-    // And a flag, in what is averaged first: a rank has numbers that are not finite, perhaps in rows that will not be sent.
+    // A flag is averaged with the sketch: some rank has numbers that are not finite, perhaps in rows that will not be sent.
     sketch_.resize(needs_sketch ? sketched + 1 + notes : 0);
     notes_ = needs_sketch ? notes : 0;
     zeros_.resize(columns);
@@ -54,6 +54,9 @@ class ArcTopK final : public Compressor {
   std::span<float> pack(std::span<const float* const> values) override;
   Status accept() override;
   void unpack(std::span<float* const> outputs) const override;
+  size_t dense_offset() const override;
+  bool sends_rows() const override { return true; }
+  void subtract_sent(size_t, float*, bool) override {}
   double captured() const override {
     return !compresses() ? 1 : options_.random ? -1 : all_scores_ > 0 ? chosen_scores_ / all_scores_ : 1;
   }
@@ -78,17 +81,17 @@ class ArcTopK final : public Compressor {
   const std::vector<GroupTensor> tensors_;
   const std::vector<Decision> decisions_;
   uint64_t step_ = 0;
-  bool flagged_ = false;  // what is averaged last has the flag
-  bool finite_ = true;    // of this rank's tensors
+  bool flagged_ = false;  // the second average has the flag, because there is no first one
+  bool finite_ = true;    // this rank's tensors are
   size_t notes_ = 0;
   double residual_energy_ = 0;
   double chosen_scores_ = 0, all_scores_ = 0;
   uint64_t fingerprint_ = 0;
   std::vector<std::vector<uint32_t>> rows_;
   std::vector<float> sketch_, sent_;  // as the all-reduces have them
-  std::vector<float> normals_,
-      directions_;            // of one tensor, as they are numbered and as the kernel wants them; room for the widest
-  std::vector<float> zeros_;  // of the widest tensor that is compressed
+  // The directions of the tensor in hand, as they are drawn and as the kernel wants them; the widest tensor fits.
+  std::vector<float> normals_, directions_;
+  std::vector<float> zeros_;  // a row of the widest compressed tensor
   std::vector<double> scores_;
   std::vector<std::vector<double>> exact_scores_;  // by tensor
 };
@@ -128,22 +131,22 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
       task.scale = 1 / std::sqrt(static_cast<float>(task.rank));
       task.sketch = out;
       residual_energy_ += kernels::sketch(task);
-      // Whatever is not finite in a row, its sketch is not.
+      // If a row has a number that is not finite, neither is its sketch.
       finite_ = finite_ && all_finite({out, rows * task.rank});
       out += rows * task.rank;
     } else if (decisions_[i].treatment != Treatment::skipped) {
       if (task.moved != nullptr || (task.residual != nullptr && !task.difference))
-        residual_energy_ += kernels::sketch(task);  // in no direction: only compensated
+        residual_energy_ += kernels::sketch(task);  // no direction: it is only compensated
       finite_ = finite_ && all_finite({task.moved != nullptr ? task.moved : task.values, rows * columns});
       if (options_.exact && decisions_[i].treatment == Treatment::compressed) score_exactly(i, inputs[i]);
     }
   }
-  // What is no number stays none, whatever codec it travels with.
+  // NaN stays NaN with every codec.
   if (!sketch_.empty()) flag() = finite_ ? 0 : NAN;
   return sketch_;
 }
 
-// By what is compressed, which the values alone do not tell later on.
+// Scores rows now, by what is compressed: later the values alone do not tell it.
 void ArcTopK::score_exactly(size_t i, const CompressorInput& input) {
   const auto& [rows, columns] = decisions_[i].matrix;
   const float* const values = input.moved != nullptr ? input.moved : input.values;
@@ -205,6 +208,12 @@ std::span<float> ArcTopK::pack(std::span<const float* const> values) {
   }
   if (flagged_) *to = finite_ ? 0 : NAN;
   return sent_;
+}
+
+size_t ArcTopK::dense_offset() const {
+  size_t offset = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) offset += rows_[i].size() * decisions_[i].matrix.columns;
+  return offset;
 }
 
 Status ArcTopK::accept() {

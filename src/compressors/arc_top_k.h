@@ -1,9 +1,8 @@
-// ARC-Top-K: the average of a shared random sketch says which rows of the average are longest; these are sent, whole, and no
-// indices.
+// ARC-Top-K: the average of a shared random sketch says which rows of the average are longest. These rows are sent whole, and
+// no indices are.
 //
 // Source: C. Chen, C. Ma, Z. Li, Y. He, Y. Dong, K. Yuan, "An All-Reduce Compatible Top-K Compressor for
-// Communication-Efficient Distributed Learning", arXiv:2510.26709. Random-K, which draws the rows instead, is the same without
-// the sketch.
+// Communication-Efficient Distributed Learning", arXiv:2510.26709. Random-K draws the rows instead, and needs no sketch.
 #pragma once
 
 #include <memory>
@@ -20,8 +19,8 @@ struct ArcOptions {
   bool exact = false;          // for tests and simulations: rows by their true lengths, which a single process can know
 };
 
-// invalid: options that check() refuses, or a tensor of more rows than 2^32 - 1 or of a sketch of more numbers than there are.
-// notes: so many numbers of the caller's travel beside the sketch, where there is one.
+// notes: how many numbers of the caller's travel beside the sketch, where there is one.
+// invalid: options that check() refuses, a tensor of more rows or columns than 2^32 - 1, or more directions than can be drawn.
 Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors,
                                                    uint32_t notes = 0);
 

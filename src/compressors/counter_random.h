@@ -1,4 +1,4 @@
-// Numbers that all ranks make alike without a message: each is a pure function of a seed, a step, a tensor and a place.
+// Random numbers that all ranks draw alike without a message: each is a pure function of a seed, a step, a tensor and an index.
 //
 // Philox4x32-10 of J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 // No generator of the process is read or written.
@@ -13,7 +13,7 @@ namespace unisono {
 using PhiloxWords = std::array<uint32_t, 4>;
 PhiloxWords philox(PhiloxWords counter, std::array<uint32_t, 2> key);
 
-constexpr uint64_t normals_max = uint64_t{1} << 34;  // of one stream
+constexpr uint64_t normals_max = uint64_t{1} << 34;  // per stream
 
 struct RandomStream {
   enum class Purpose : uint8_t { sketch = 0, random_k = 1, test_data = 2 };  // the numbers are part of what ranks agree on

@@ -1,4 +1,4 @@
-// The sum of squares, quickly: for reports, in no particular order of additions.
+// The sum of squares, for reports. It is quick, and adds in no particular order.
 #pragma once
 
 #include <algorithm>

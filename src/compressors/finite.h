@@ -1,4 +1,4 @@
-// Whether numbers are finite, and how it is said that they are not.
+// Checks whether numbers are finite, and makes the status that says they are not.
 #pragma once
 
 #include <algorithm>

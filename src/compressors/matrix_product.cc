@@ -7,8 +7,9 @@ namespace unisono {
 namespace {
 
 constexpr size_t tile_rows = 4, tile_columns = 16;
-constexpr size_t block_inner = 256,
-                 block_columns = 512;  // of b, packed tile by tile: it stays in a near cache while all rows pass
+// A block of b is packed tile by tile, and stays in a near cache while all rows pass.
+constexpr size_t block_inner = 256, block_columns = 512;
+static_assert(block_inner * block_columns == matrix_product_scratch && block_columns % tile_columns == 0);
 
 // The sums of one row of a tile: four of them fit into registers.
 struct Sums {
@@ -51,9 +52,10 @@ void add_tile(const Tile& tile) {
 }  // namespace
 
 void multiply(const MatrixProduct& product) {
-  const auto& [a, b, c, rows, inner, columns] = product;
-  if (inner == 0) std::fill_n(c, rows * columns, 0.0f);
-  std::vector<float> packed(block_inner * block_columns);
+  const auto& [a, b, c, rows, inner, columns, adds, scratch] = product;
+  if (inner == 0 && !adds) std::fill_n(c, rows * columns, 0.0f);
+  std::vector<float> own(scratch == nullptr ? matrix_product_scratch : 0);
+  float* const packed = scratch == nullptr ? own.data() : scratch;
   for (size_t left = 0; left < columns; left += block_columns) {
     const size_t right = std::min(columns, left + block_columns);
     for (size_t first = 0; first < inner; first += block_inner) {
@@ -61,19 +63,19 @@ void multiply(const MatrixProduct& product) {
       for (size_t k = 0; k < depth; ++k) {
         for (size_t j = left; j < right; j += tile_columns)
           std::copy_n(b + (first + k) * columns + j, std::min(tile_columns, right - j),
-                      packed.data() + (j - left) * depth + k * tile_columns);
+                      packed + (j - left) * depth + k * tile_columns);
       }
       for (size_t row = 0; row < rows;) {
         const bool whole = row + tile_rows <= rows;
         for (size_t j = left; j < right; j += tile_columns) {
           const Tile tile{.a = a + row * inner + first,
                           .a_stride = inner,
-                          .b = packed.data() + (j - left) * depth,
+                          .b = packed + (j - left) * depth,
                           .c = c + row * columns + j,
                           .c_stride = columns,
                           .inner = depth,
                           .width = std::min(tile_columns, right - j),
-                          .begins = first == 0};
+                          .begins = first == 0 && !adds};
           whole ? add_tile<tile_rows>(tile) : add_tile<1>(tile);
         }
         row += whole ? tile_rows : 1;

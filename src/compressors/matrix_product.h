@@ -6,12 +6,16 @@
 
 namespace unisono {
 
-// c = a b, all row-major: rows x inner times inner x columns. Nothing overlaps.
+constexpr size_t matrix_product_scratch = 256 * 512;  // floats
+
+// c = a b, or c += a b if `adds`. All are row-major: rows x inner times inner x columns. Nothing overlaps.
 struct MatrixProduct {
   const float* a = nullptr;
   const float* b = nullptr;
   float* c = nullptr;
   size_t rows = 0, inner = 0, columns = 0;
+  bool adds = false;
+  float* scratch = nullptr;  // matrix_product_scratch floats; null: multiply() allocates them
 };
 void multiply(const MatrixProduct& product);
 

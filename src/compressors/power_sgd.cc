@@ -1,8 +1,11 @@
 #include "compressors/power_sgd.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/random.h"
@@ -15,167 +18,209 @@
 namespace unisono {
 namespace {
 
-constexpr double lost = 1e-5;  // of a column's length; what is left below that is rounding
+constexpr double lost = 1e-5;  // share of a column's length; what is left below that is rounding error
 
-// How a tensor is sent, and the rank if it is compressed.
-struct Shape {
-  Decision decision;
-  size_t rank = 0;
+// Gram-Schmidt, column by column from the left, with sums in double from above: the same bits wherever the matrix is the same.
+class Orthonormal {
+ public:
+  explicit Orthonormal(size_t columns_max) : before_(columns_max), along_(columns_max) {}
+  void make(float* matrix, size_t rows, size_t columns);
+
+ private:
+  std::vector<double> before_, along_;  // by column: its squared length at first; its product with the column in hand
 };
 
-Shape shape_of(const PowerOptions& options, const GroupTensor& tensor) {
-  Decision decision{.treatment = Treatment::dense, .matrix = matrix_of(tensor.shape)};
-  const auto [rows, columns] = decision.matrix;
-  const auto elements = decision.matrix.elements();
-  if (elements == 0)
-    return {{.treatment = Treatment::skipped, .matrix = decision.matrix, .kept = 0, .reason = "it has no elements"}};
-  const auto rank =
-      std::min({options.rank == 0 ? rank_of_equal_bytes(options.rule, decision.matrix) : options.rank, rows, columns});
-  const bool large =
-      static_cast<Wide>(rank) * (rows + columns) * million > static_cast<Wide>(options.rule.max_payload_ppm) * elements;
-  decision.reason = tensor.shape.size() < 2                ? "it has less than two dimensions"
-                    : elements < options.rule.min_elements ? "it is small"
-                    : large                                ? "its factors are nearly as large"
-                                                           : "";
-  if (*decision.reason != '\0') return {decision};
-  decision.treatment = Treatment::compressed;
-  return {decision, rank};
-}
-
-// Gram and Schmidt, column by column from the left, the sums in double from above: the same bits wherever the matrix is the
-// same.
-void make_orthonormal(float* matrix, size_t rows, size_t columns) {
-  std::vector<double> before(columns), along(columns);
+void Orthonormal::make(float* matrix, size_t rows, size_t columns) {
+  std::fill(before_.begin(), before_.end(), 0.0);
   for (size_t i = 0; i < rows; ++i) {
     const float* const row = matrix + i * columns;
-    for (size_t k = 0; k < columns; ++k) before[k] += double{row[k]} * row[k];
+    for (size_t k = 0; k < columns; ++k) before_[k] += double{row[k]} * row[k];
   }
   for (size_t j = 0; j < columns; ++j) {
-    std::fill(along.begin(), along.end(), 0.0);
+    std::fill(along_.begin(), along_.end(), 0.0);
     for (size_t i = 0; i < rows; ++i) {
       const float* const row = matrix + i * columns;
-      for (size_t k = j; k < columns; ++k) along[k] += double{row[j]} * row[k];
+      for (size_t k = j; k < columns; ++k) along_[k] += double{row[j]} * row[k];
     }
-    const double squared = along[j];
-    const double by = squared > lost * lost * before[j] ? 1 / std::sqrt(squared) : 0;
+    const double squared = along_[j];
+    const double by = squared > lost * lost * before_[j] ? 1 / std::sqrt(squared) : 0;
     for (size_t i = 0; i < rows; ++i) {
       float* const row = matrix + i * columns;
       row[j] = static_cast<float>(row[j] * by);
-      for (size_t k = j + 1; k < columns; ++k) row[k] = static_cast<float>(row[k] - row[j] * (along[k] * by));
+      for (size_t k = j + 1; k < columns; ++k) row[k] = static_cast<float>(row[k] - row[j] * (along_[k] * by));
     }
   }
+}
+
+struct Sizes {
+  size_t first = 0, second = 0;                        // what the two all-reduces average
+  size_t directions = 0, transposed = 0, factors = 0;  // of the tensor that needs most
+};
+
+Sizes sizes_of(std::span<const Decision> decisions) {
+  Sizes sizes;
+  for (const auto& decision : decisions) {
+    const auto [rows, columns] = decision.matrix;
+    sizes.second += decision.value_elements();
+    if (decision.treatment != Treatment::compressed) continue;
+    sizes.first += rows * decision.factors;
+    sizes.directions = std::max(sizes.directions, kernels::direction_stride(columns) * decision.factors);
+    sizes.transposed = std::max<size_t>(sizes.transposed, rows * decision.factors);
+    sizes.factors = std::max<size_t>(sizes.factors, decision.factors);
+  }
+  return sizes;
 }
 
 class PowerSgd final : public Compressor {
  public:
-  PowerSgd(const PowerOptions& options, uint32_t group, std::vector<GroupTensor> tensors, const std::vector<Shape>& shapes)
-      : options_(options), group_(group), tensors_(std::move(tensors)), start_(tensors_.size()) {
-    size_t first = 0, second = 0;
-    for (const auto& [decision, rank] : shapes) {
-      decisions_.push_back(decision);
-      ranks_.push_back(rank);
-      first += decision.matrix.rows * rank;
-      second += decision.treatment == Treatment::dense ? decision.matrix.elements() : decision.matrix.columns * rank;
-    }
-    first_.resize(first);
-    second_.resize(second);
-  }
+  // All memory that steps need is allocated here.
+  PowerSgd(const PowerOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions,
+           const Sizes& sizes, uint32_t notes)
+      : options_(options),
+        group_(group),
+        tensors_(std::move(tensors)),
+        decisions_(std::move(decisions)),
+        notes_(sizes.first > 0 ? notes : 0),
+        warm_(tensors_.size()),
+        orthonormal_(sizes.factors),
+        directions_(sizes.directions),
+        transposed_(sizes.transposed),
+        scratch_(sizes.factors > 0 ? matrix_product_scratch : 0),
+        first_(sizes.first + notes_),
+        second_(sizes.second) {}
 
   std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) override;
-  double residual_energy() const override { return 0; }
-  std::span<float> notes() override { return {}; }
+  double residual_energy() const override { return residual_energy_; }
+  std::span<float> notes() override { return std::span(first_).last(notes_); }
   Status choose() override;
   std::span<float> pack(std::span<const float* const> values) override;
-  double captured() const override { return -1; }
+  size_t dense_offset() const override { return offset_of_second(tensors_.size()); }
   Status accept() override;
   void unpack(std::span<float* const> outputs) const override;
+  bool sends_rows() const override { return false; }
+  void subtract_sent(size_t i, float* values, bool averaged) override;
   uint64_t fingerprint() const override;
   std::span<const uint32_t> rows(size_t) const override { return {}; }
+  double captured() const override { return first_.empty() ? 1 : -1; }
   size_t buffer_bytes() const override;
   std::span<const Decision> decisions() const override { return decisions_; }
 
  private:
   bool compressed(size_t i) const { return decisions_[i].treatment == Treatment::compressed; }
-  void draw(size_t i, size_t row);
+  size_t offset_of_first(size_t i) const;
+  size_t offset_of_second(size_t i) const;
+  void set_directions(size_t i);
+  void project(size_t i, const float* values);
 
   const PowerOptions options_;
   const uint32_t group_;
   const std::vector<GroupTensor> tensors_;
-  std::vector<Decision> decisions_;
-  std::vector<size_t> ranks_;
+  const std::vector<Decision> decisions_;
+  const size_t notes_;
   uint64_t step_ = 0;
-  std::vector<std::vector<float>>
-      start_;                          // by tensor: Q', rank x columns, from which the next step begins; empty before the first
-  std::vector<float> directions_;      // Q' of the tensor in hand, with room between its rows
-  std::vector<float> first_, second_;  // as the all-reduces have them: P, rows x rank; then Q' of all, and dense tensors behind
+  double residual_energy_ = 0;
+  Fingerprint start_;                      // the warm factors that this step began with
+  std::vector<std::vector<float>*> warm_;  // by tensor: the caller's; null if it keeps none
+  Orthonormal orthonormal_;
+  std::vector<float> directions_;  // Q' of the tensor in hand, as the kernel wants it
+  std::vector<float> transposed_;  // P' of the tensor in hand, or -P
+  mutable std::vector<float> scratch_;
+  // As the all-reduces have them: P of each tensor, rows x factors, and the notes; then Q' of each, and the dense tensors.
+  std::vector<float> first_, second_;
 };
 
 size_t PowerSgd::buffer_bytes() const {
-  size_t numbers = first_.capacity() + second_.capacity() + directions_.capacity();
-  for (const auto& start : start_) numbers += start.capacity();
-  return sizeof(float) * numbers;
+  return sizeof(float) *
+         (first_.capacity() + second_.capacity() + directions_.capacity() + transposed_.capacity() + scratch_.capacity());
 }
 
-void PowerSgd::draw(size_t i, size_t row) {
-  const size_t columns = decisions_[i].matrix.columns;
+size_t PowerSgd::offset_of_first(size_t i) const {
+  size_t offset = 0;
+  for (size_t k = 0; k < i; ++k) offset += decisions_[k].factors * decisions_[k].matrix.rows;
+  return offset;
+}
+
+size_t PowerSgd::offset_of_second(size_t i) const {
+  size_t offset = 0;
+  for (size_t k = 0; k < i; ++k) offset += decisions_[k].factors * decisions_[k].matrix.columns;
+  return offset;
+}
+
+// Columns of Q that are zeros, and all in the first step, are drawn by (seed, step, tensor): no message travels for them.
+void PowerSgd::set_directions(size_t i) {
+  const size_t columns = decisions_[i].matrix.columns, stride = kernels::direction_stride(columns);
+  const auto* warm = warm_[i];
+  const bool has_warm = warm != nullptr && warm->size() == decisions_[i].factors * columns;
   const RandomStream stream{
       .seed = options_.seed, .step = step_, .tensor = tensors_[i].number, .purpose = RandomStream::Purpose::sketch};
-  stream.normals(row * columns, std::span(start_[i]).subspan(row * columns, columns));
+  for (size_t row = 0; row < decisions_[i].factors; ++row) {
+    const std::span to(directions_.data() + row * stride, columns);
+    const auto from = has_warm ? std::span(*warm).subspan(row * columns, columns) : std::span<const float>();
+    for (const float value : from) start_.add(std::bit_cast<uint32_t>(value));
+    if (std::all_of(from.begin(), from.end(), [](float value) { return value == 0; })) stream.normals(row * columns, to);
+    else std::copy(from.begin(), from.end(), to.begin());
+  }
 }
 
 std::span<float> PowerSgd::begin(uint64_t step, std::span<const CompressorInput> inputs) {
   UNISONO_CHECK(inputs.size() == tensors_.size());
   step_ = step;
+  start_ = {};
+  residual_energy_ = 0;
   float* out = first_.data();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    UNISONO_CHECK(!inputs[i].difference && inputs[i].moved == nullptr);
-    const auto [rows, columns] = decisions_[i].matrix;
-    if (compressed(i) && start_[i].empty()) {
-      start_[i].resize(ranks_[i] * columns);
-      for (size_t row = 0; row < ranks_[i]; ++row) draw(i, row);
+    UNISONO_CHECK(!inputs[i].difference && inputs[i].cleared == nullptr);
+    const auto& [rows, columns] = decisions_[i].matrix;
+    warm_[i] = inputs[i].warm;
+    kernels::SketchTask task{.values = inputs[i].values,
+                             .residual = inputs[i].residual,
+                             .moved = inputs[i].moved,
+                             .far = inputs[i].far,
+                             .rows = rows,
+                             .columns = columns};
+    if (compressed(i)) {
+      set_directions(i);
+      task.directions = directions_.data();
+      task.stride = kernels::direction_stride(columns);
+      task.rank = static_cast<uint32_t>(decisions_[i].factors);
+      task.sketch = out;
+      out += rows * task.rank;
     }
-    kernels::SketchTask task{.values = inputs[i].values, .residual = inputs[i].residual, .rows = rows, .columns = columns};
-    // As ARC-Top-K lays its directions (kernels/sketch.h).
-    task.stride = kernels::direction_stride(columns);
-    directions_.resize(std::max(directions_.size(), task.stride * ranks_[i]));
-    for (size_t row = 0; row < ranks_[i]; ++row)
-      std::copy_n(start_[i].begin() + static_cast<ptrdiff_t>(row * columns), columns,
-                  directions_.begin() + static_cast<ptrdiff_t>(row * task.stride));
-    task.directions = directions_.data();
-    task.rank = static_cast<uint32_t>(ranks_[i]);  // 0 of tensors that are sent whole: only compensated
-    task.sketch = out;
-    if (task.rank > 0 || task.residual != nullptr) kernels::sketch(task);
-    out += rows * ranks_[i];
+    // A tensor that is sent whole is only compensated.
+    if (task.rank > 0 || task.residual != nullptr) residual_energy_ += kernels::sketch(task);
   }
   return first_;
 }
 
 Status PowerSgd::choose() {
-  // Whatever is not finite in a row, its product is not.
-  if (!all_finite(first_)) return not_finite("the first factor");
-  float* left = first_.data();
+  // If a row has a number that is not finite, neither is its product. Notes need not be finite.
+  if (!all_finite(std::span(first_).first(first_.size() - notes_))) return not_finite("the first factor");
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const size_t rows = decisions_[i].matrix.rows;
-    if (compressed(i)) make_orthonormal(left, rows, ranks_[i]), left += rows * ranks_[i];
+    if (compressed(i)) orthonormal_.make(first_.data() + offset_of_first(i), decisions_[i].matrix.rows, decisions_[i].factors);
   }
   return {};
 }
 
+// Q' = P' X.
+void PowerSgd::project(size_t i, const float* values) {
+  const auto& [rows, columns] = decisions_[i].matrix;
+  const size_t rank = decisions_[i].factors;
+  const float* const left = first_.data() + offset_of_first(i);
+  for (size_t k = 0; k < rows * rank; ++k) transposed_[k % rank * rows + k / rank] = left[k];
+  multiply({.a = transposed_.data(),
+            .b = values,
+            .c = second_.data() + offset_of_second(i),
+            .rows = rank,
+            .inner = rows,
+            .columns = columns,
+            .scratch = scratch_.data()});
+}
+
 std::span<float> PowerSgd::pack(std::span<const float* const> values) {
   UNISONO_CHECK(values.size() == tensors_.size());
-  float *left = first_.data(), *to = second_.data();
-  std::vector<float> transposed;
+  float* to = second_.data() + dense_offset();
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (!compressed(i)) continue;
-    const auto [rows, columns] = decisions_[i].matrix;
-    const size_t rank = ranks_[i];
-    transposed.resize(rows * rank);
-    for (size_t k = 0; k < transposed.size(); ++k) transposed[k % rank * rows + k / rank] = left[k];
-    multiply({.a = transposed.data(), .b = values[i], .c = to, .rows = rank, .inner = rows, .columns = columns});
-    left += rows * rank;
-    to += rank * columns;
-  }
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (compressed(i)) project(i, values[i]);
     if (decisions_[i].treatment == Treatment::dense) to = std::copy_n(values[i], decisions_[i].matrix.elements(), to);
   }
   return second_;
@@ -185,41 +230,58 @@ Status PowerSgd::accept() {
   if (!all_finite(second_)) return not_finite("the average");
   const float* from = second_.data();
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const size_t columns = decisions_[i].matrix.columns;
-    if (compressed(i)) start_[i].assign(from, from + ranks_[i] * columns);
-    for (size_t row = 0; row < ranks_[i]; ++row, from += columns) {
-      if (std::all_of(from, from + columns, [](float value) { return value == 0; })) draw(i, row);
-    }
+    const size_t count = decisions_[i].factors * decisions_[i].matrix.columns;
+    if (compressed(i) && warm_[i] != nullptr) warm_[i]->assign(from, from + count);
+    from += count;
   }
   return {};
 }
 
 void PowerSgd::unpack(std::span<float* const> outputs) const {
   UNISONO_CHECK(outputs.size() == tensors_.size());
-  const float *left = first_.data(), *right = second_.data();
+  const float* dense = second_.data() + dense_offset();
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const auto [rows, columns] = decisions_[i].matrix;
-    if (!compressed(i)) continue;
-    if (outputs[i] != nullptr)
-      multiply({.a = left, .b = right, .c = outputs[i], .rows = rows, .inner = ranks_[i], .columns = columns});
-    left += rows * ranks_[i];
-    right += ranks_[i] * columns;
-  }
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& [rows, columns] = decisions_[i].matrix;
+    if (compressed(i) && outputs[i] != nullptr) {
+      multiply({.a = first_.data() + offset_of_first(i),
+                .b = second_.data() + offset_of_second(i),
+                .c = outputs[i],
+                .rows = rows,
+                .inner = decisions_[i].factors,
+                .columns = columns,
+                .scratch = scratch_.data()});
+    }
     if (decisions_[i].treatment != Treatment::dense) continue;
-    if (outputs[i] != nullptr) std::copy_n(right, decisions_[i].matrix.elements(), outputs[i]);
-    right += decisions_[i].matrix.elements();
+    if (outputs[i] != nullptr) std::copy_n(dense, decisions_[i].matrix.elements(), outputs[i]);
+    dense += decisions_[i].matrix.elements();
   }
 }
 
-// Ranks have nothing to choose but the factors' columns, and those follow from the options.
+void PowerSgd::subtract_sent(size_t i, float* values, bool averaged) {
+  if (!compressed(i)) return;
+  const auto& [rows, columns] = decisions_[i].matrix;
+  if (!averaged) project(i, values);
+  const float* const left = first_.data() + offset_of_first(i);
+  std::transform(left, left + rows * decisions_[i].factors, transposed_.begin(), std::negate<>());
+  multiply({.a = transposed_.data(),
+            .b = second_.data() + offset_of_second(i),
+            .c = values,
+            .rows = rows,
+            .inner = decisions_[i].factors,
+            .columns = columns,
+            .adds = true,
+            .scratch = scratch_.data()});
+}
+
+// The sizes of the factors follow from the options. The factors that a step begins with may differ after a mistake of the
+// caller, such as a checkpoint that was loaded on some ranks only.
 uint64_t PowerSgd::fingerprint() const {
-  Fingerprint fingerprint;
+  Fingerprint fingerprint = start_;
   for (const uint32_t word : {static_cast<uint32_t>(step_), static_cast<uint32_t>(step_ >> 32), group_}) fingerprint.add(word);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (!compressed(i)) continue;
     fingerprint.add(tensors_[i].number);
-    fingerprint.add(static_cast<uint32_t>(ranks_[i]));
+    fingerprint.add(static_cast<uint32_t>(decisions_[i].factors));
   }
   return fingerprint.value();
 }
@@ -233,19 +295,46 @@ uint64_t rank_of_equal_bytes(const RowRule& rule, Matrix matrix) {
   return std::max<uint64_t>(1, static_cast<uint64_t>(payload / (rows + columns)));
 }
 
+Decision decide(const PowerOptions& options, std::span<const uint64_t> shape) {
+  Decision decision{.treatment = Treatment::dense, .matrix = matrix_of(shape)};
+  const auto [rows, columns] = decision.matrix;
+  const auto elements = decision.matrix.elements();
+  if (elements == 0) {
+    decision.treatment = Treatment::skipped;
+    decision.reason = "it has no elements";
+    return decision;
+  }
+  const auto rank =
+      std::min({options.rank == 0 ? rank_of_equal_bytes(options.rule, decision.matrix) : options.rank, rows, columns});
+  const bool large =
+      static_cast<Wide>(rank) * (rows + columns) * million > static_cast<Wide>(options.rule.max_payload_ppm) * elements;
+  decision.reason = shape.size() < 2                       ? "it has less than two dimensions"
+                    : elements < options.rule.min_elements ? "it is small"
+                    : large                                ? "its factors are nearly as large"
+                                                           : "";
+  if (*decision.reason != '\0') return decision;
+  decision.treatment = Treatment::compressed;
+  decision.factors = rank;
+  return decision;
+}
+
 Result<std::unique_ptr<Compressor>> make_power_sgd(const PowerOptions& options, uint32_t group,
-                                                   std::vector<GroupTensor> tensors) {
+                                                   std::vector<GroupTensor> tensors, uint32_t notes) {
   if (auto status = check(options.rule); !status.ok()) return status;
-  std::vector<Shape> shapes;
+  std::vector<Decision> decisions;
   for (const auto& tensor : tensors) {
-    const auto& [decision, rank] = shapes.emplace_back(shape_of(options, tensor));
-    if (static_cast<Wide>(rank) * decision.matrix.columns > normals_max) {
-      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " has " +
-                                       std::to_string(decision.matrix.columns) + " columns, too many for factors of rank " +
-                                       std::to_string(rank));
+    const auto& decision = decisions.emplace_back(decide(options, tensor.shape));
+    const auto [rows, columns] = decision.matrix;
+    if (decision.treatment == Treatment::compressed &&
+        (rows > UINT32_MAX || columns > UINT32_MAX || static_cast<Wide>(decision.factors) * columns > normals_max)) {
+      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " of " + std::to_string(rows) +
+                                       " x " + std::to_string(columns) + " is too large for factors of " +
+                                       std::to_string(decision.factors) + " columns");
     }
   }
-  return std::unique_ptr<Compressor>(std::make_unique<PowerSgd>(options, group, std::move(tensors), shapes));
+  const auto sizes = sizes_of(decisions);
+  return std::unique_ptr<Compressor>(
+      std::make_unique<PowerSgd>(options, group, std::move(tensors), std::move(decisions), sizes, notes));
 }
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// Which tensors are compressed, and to how many rows. Equal on all ranks: integers only.
+// Decides which tensors are compressed, and to how many rows. It computes in integers, so all ranks decide alike.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace unisono {
 
-// A tensor as rows, of which some will be sent whole: its first dimension, and the product of the others.
+// A tensor as a matrix: its first dimension counts rows, the product of the others columns.
 struct Matrix {
   uint64_t rows = 0, columns = 0;
   uint64_t elements() const { return rows * columns; }
@@ -39,15 +39,19 @@ enum class Treatment : uint8_t { skipped, dense, compressed };
 struct Decision {
   Treatment treatment = Treatment::skipped;
   Matrix matrix;
-  uint64_t kept = 0;        // rows, of a compressed tensor
+  uint64_t kept = 0;        // rows of a compressed tensor that are sent
   const char* reason = "";  // why it is not compressed
+  uint64_t factors = 0;  // columns of the two factors that a compressed tensor travels as (power_sgd.h); 0: it travels by rows
 
-  // Elements that all-reduces average: of its sketch, and then of its rows or all of it.
+  // Elements of the first all-reduce: the sketch, or the first factor.
   uint64_t sketch_elements(const RowRule& rule) const {
-    return treatment == Treatment::compressed ? matrix.rows * rule.rank : 0;
+    return treatment == Treatment::compressed ? matrix.rows * (factors > 0 ? factors : rule.rank) : 0;
   }
+  // Elements of the second all-reduce: the kept rows, the second factor, or the whole tensor.
   uint64_t value_elements() const {
-    return treatment == Treatment::compressed ? kept * matrix.columns : treatment == Treatment::dense ? matrix.elements() : 0;
+    return treatment == Treatment::compressed ? (kept + factors) * matrix.columns
+           : treatment == Treatment::dense    ? matrix.elements()
+                                              : 0;
   }
 };
 Decision decide(const RowRule& rule, std::span<const uint64_t> shape);

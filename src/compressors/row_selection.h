@@ -1,4 +1,4 @@
-// Which rows of a tensor are sent: pure, and equal on all ranks that hold the same sketch.
+// Chooses the rows of a tensor that are sent. The functions are pure: ranks that hold the same sketch choose the same rows.
 //
 // Source: ARC-Top-K (arXiv:2510.26709) keeps the rows whose sketches are longest. Order of ties, arithmetic and refreshing are
 // ours.
@@ -16,7 +16,7 @@ namespace unisono {
 // there, so fused arithmetic changes nothing; numbers below 2^-126 count as 0, so flushed ones do not either.
 void score_rows(const float* rows, uint32_t columns, std::span<double> scores);
 
-// Some rows are taken whatever their scores, in turn: each at least once in as many steps.
+// Rows are also taken in turn, whatever their scores: each at least once in `every` steps.
 struct Refresh {
   uint32_t every = 0;  // steps; 0: none
   uint64_t step = 0;

@@ -1,4 +1,4 @@
-// What people read of a rank that nothing comes from any more.
+// Error text about a rank that sends nothing any more.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace unisono {
 
-// why: unavailable if the rank has ended the group there, anything else if its link is gone.
+// why: its code is unavailable if that rank ended the group; anything else means that its link is gone.
 inline bool gave_up(const Status& why) { return why.code() == Code::unavailable; }
 
 inline std::string describe_absence(Rank rank, const Status& why) {

@@ -1,6 +1,6 @@
-// Which messages of an operation have arrived, from whom, and where their bytes are. One entry per (lane, expected message).
+// The arrived messages of an operation: their senders and where their bytes are. One entry per (lane, expected message).
 //
-// It is what keeps a repeated message from being added twice, and what the report of a late operation is made from.
+// It prevents a repeated message from being added twice, and reports of late operations are made from it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How an operation ended; shared with whoever waits for it.
+// The outcome of an operation, shared with the threads that wait for it.
 #pragma once
 
 #include "unisono/report.h"

@@ -27,7 +27,7 @@ void Operation::make_ready(uint32_t lane) {
   ready_.push_back(lane);
 }
 
-// Advances lanes until none can. Everything that lets a lane go on puts it on ready_; only the outermost call works it off.
+// Advances lanes until none can. Each event puts runnable lanes on ready_; only the outermost call processes them.
 void Operation::run(Nanos now) {
   now_ = now;
   if (running_) return;
@@ -84,7 +84,7 @@ void Operation::enter(uint32_t index) {
   }
 }
 
-// To ranks that read slots of ours: one copy for all of them.
+// Sends to the ranks that read this rank's slots: one copy serves all of them.
 void Operation::send_together(uint32_t index, const Stage& stage) {
   const auto& lane = lanes_[index];
   const auto bytes = message_bytes(lane, stage);
@@ -98,7 +98,7 @@ void Operation::send_together(uint32_t index, const Stage& stage) {
   count_as_sent(index, stage);
 }
 
-// Results are sent when nothing more is to be received: who gets one waits for nothing else.
+// A stage's messages are results if nothing is received after it: their receiver waits for nothing else.
 bool Operation::is_result(const Lane& lane, const Stage& stage) const {
   const auto& chunk = plan_->chunks[lane.chunk];
   return chunk.ends_with_reduce && stage.recv_before == chunk.recv_count;
@@ -140,7 +140,7 @@ void Operation::pump(Rank to) {
   }
 }
 
-// False: there is no room.
+// False: no send credit.
 bool Operation::send_queued(Rank to, const SendItem& item) {
   auto& lane = lanes_[item.lane];
   const auto& stage = plan_->stages[item.stage];
@@ -164,7 +164,7 @@ bool Operation::send_queued(Rank to, const SendItem& item) {
   return true;
 }
 
-// Puts a message of the oldest lane first in the queue; false if it has none there.
+// Moves a message of the oldest lane to the front of the queue. False if the queue has none.
 bool Operation::bring_oldest_forward(SendQueue& queue) {
   if (oldest_ == lanes_.size() || !lanes_[oldest_].entered || lanes_[oldest_].sends_pending == 0) return false;
   int32_t before = -1, at = queue.head;
@@ -177,10 +177,11 @@ bool Operation::bring_oldest_forward(SendQueue& queue) {
   return true;
 }
 
-// There is no room. The partner may hold all that can be lent to it, with messages that wait for others: of later lanes, while
-// all wait for what is to be sent now; or of another operation, which must not block this one. Then it is asked, once until
-// there is room, to keep copies instead, also of what is on its way. What all ranks begin in one order they mostly finish in
-// that order: there the first one pleads, and the others wait for its room, if it does not take too long.
+// No send credit is left. The partner may hold all the memory that this rank can share with it, in messages that wait for
+// others. They may belong to later lanes, while everyone waits for the message to be sent now, or to another operation that
+// must not block this one. So this rank asks the partner to keep copies instead, also of messages in flight; once until send
+// credit returns. Operations that all ranks begin in one order mostly finish in that order. So only the first of them asks; the
+// others wait for its credit for a limited time.
 void Operation::request_credit(Rank to) {
   auto& flow = flows_[to];
   if (flow.credit_requested || port_->slot_bytes(to) == 0) return;
@@ -222,7 +223,7 @@ void Operation::copy_out(Rank from) {
   }
 }
 
-// The oldest lane is finished: what the next one has to send may have waited for that.
+// Called when the oldest lane is finished: the next lane's messages may have waited for that.
 void Operation::pass_oldest() {
   while (oldest_ < lanes_.size() && lanes_[oldest_].finished) ++oldest_;
   if (oldest_ == lanes_.size()) return;
@@ -231,7 +232,7 @@ void Operation::pass_oldest() {
   for (const auto to : plan_->sends(plan_->stages[lane.stage])) pump(to);
 }
 
-// payload: null where it is not there yet.
+// payload: null if it has not arrived yet.
 Status Operation::locate(Rank from, const FrameHeader& header, Message& message, const std::byte* payload) const {
   const auto wrong = [&](const std::string& what) {
     return Status(Code::invalid, label() + ": rank " + std::to_string(from) + " sent " + what);
@@ -288,7 +289,7 @@ std::byte* Operation::place(Rank from, const FrameHeader& header) {
   return target;
 }
 
-// The piece to hold until its lane needs it: where it was placed, as it was given, or a copy.
+// The piece to hold until its lane needs it: in its receive buffer, as given, or a copy.
 Piece Operation::piece_to_hold(Rank from, const Message& message, const Piece& given) {
   if (arrivals_.state(message.entry) == ArrivalMap::State::placing) return arrivals_.piece(message.entry);
   if (given.handle == 0) return given;
@@ -360,7 +361,7 @@ bool Operation::combine(uint32_t index) {
   return true;
 }
 
-// A slot for what goes out in this stage to all ranks that read slots of ours; none if one of them has no room just now.
+// A slot for this stage's message to all ranks that read this rank's slots; empty if one of them has no send credit now.
 PortSlot Operation::acquire_for(const Stage& stage, size_t bytes, bool result) {
   if (bytes == 0) return {};
   lending_.clear();
@@ -373,7 +374,7 @@ PortSlot Operation::acquire_for(const Stage& stage, size_t bytes, bool result) {
   return lending_.empty() ? PortSlot{} : port_->acquire(lending_, bytes, result);
 }
 
-// If the sum is sent on next, it is written into the slot in the same pass.
+// Writes the sum into a slot in the same pass if it is sent next.
 PortSlot Operation::acquire_result(uint32_t index) {
   const auto& lane = lanes_[index];
   const auto& chunk = plan_->chunks[lane.chunk];

@@ -1,10 +1,10 @@
-// One collective on one rank, from its request to its end: the executor that runs any plan over slices.
+// Executes one collective on one rank, from request to completion, for any plan, in slices.
 //
-// A state machine: events come in as calls with `now`, requests go out through Port; it reads no clock and owns no thread. A
-// lane is one slice of one chunk; lanes advance independently through their chunk's stages, so the same schedule is pipelined
-// over slices. A lane moves to its next stage when the sends of its stage no longer need their memory and all messages of the
-// stage are in; these are combined in one pass, in ascending rank order with this rank's value at its place. Objects are
-// reused; after warm-up an operation does not allocate.
+// A state machine: the engine reports events by calls with `now`, and the operation sends requests through Port. It reads no
+// clock and owns no thread. A lane is one slice of one chunk. Lanes advance independently through their chunk's stages, so
+// every schedule is pipelined over slices. A lane enters its next stage when the stage's sends no longer need their memory and
+// all its messages have arrived. The messages are combined in one pass, in ascending rank order, with this rank's value at its
+// position. Objects are reused; after warm-up an operation does not allocate.
 #pragma once
 
 #include <array>
@@ -23,47 +23,48 @@
 
 namespace unisono {
 
-// How long past its deadline an operation asks around who is to blame, where that cannot be known without asking.
+// After its deadline, an operation asks the other ranks for this long which rank is to blame, if it cannot know that itself.
 inline constexpr Nanos inquiry_time = 50 * millisecond;
 
 class Operation {
  public:
-  // To be filled in before start; the former operation is over.
+  // The caller fills in the setup before start(). The previous operation must have ended.
   OperationSetup& new_setup() {
     setup_.frame = {};
     return setup_;
   }
-  // Sends what can be sent. May be done at return.
+  // Sends what can be sent now. The operation may be done on return.
   void start(Port& port, Nanos now);
 
   // Events.
   std::byte* place(Rank from, const FrameHeader& header);
-  // The piece is given back through Port::release, whatever comes of it.
+  // Port::release gives the piece back, whatever the outcome.
   void received(Rank from, const FrameHeader& header, const Piece& piece, Nanos now);
   void granted(Rank from, uint64_t bytes, Nanos now);
-  // The rank has run out of memory to lend to this one: gives it back, and keeps copies of what has to wait, from now on.
+  // The rank has no memory left to share with this one. Returns its memory, and from now on copies messages that have to wait.
   void copy_out(Rank from);
   void credit(Rank to, Nanos now);
   void sent(uint32_t lane, Nanos now);
   void computed(uint32_t lane, Nanos now);
-  // before: what had ended the group already, though not this operation; ok: nothing.
+  // before: the error that had already ended the group, but not this operation; ok: none.
   void peer_lost(Rank peer, const Status& why, const Status& before, Nanos now);
   void deadline(Nanos now);
-  // Another rank says whom it waits for, because its deadline has passed or because it was asked; it began `its_age` ago.
+  // Another rank reports which ranks it waits for, because its deadline has passed or it was asked. Its operation has the age
+  // `its_age`.
   void heard_late(Rank from, Nanos its_age, std::span<const uint32_t> waits_for, Nanos now);
-  // True once, when the others have to be told waits_for() and age().
+  // True once, when the other ranks must be notified of waits_for() and age().
   bool take_inquiry() { return std::exchange(inquiry_due_, false); }
   const std::vector<uint32_t>& waits_for() const { return waits_for_; }
   Nanos age() const { return now_ - started_; }
-  // Ends it from outside. Everything held is given back; buffers are not touched any more.
+  // Ends the operation from outside. It gives back everything it holds and no longer touches the buffers.
   void fail(Status why, Nanos now);
-  // To be called after a failure when the transports have been told to forget this operation: until then they may still write
-  // into memory that place() gave them, so that nobody else may have it.
+  // Call after a failure, once the transports have forgotten this operation. Until then they may still write into memory from
+  // place(), so the memory must not be reused.
   void cancelled();
-  // As fail, for a reason found at this rank: failure_is_ours() holds.
+  // Like fail(), for a cause found at this rank: failure_is_ours() is true afterwards.
   void fail_and_tell(Status why, Nanos now);
 
-  // Memory ran out in one of the events: it fails here, and the others have to be told. Needs none itself.
+  // Memory ran out in an event handler: the operation fails here, and the other ranks must be notified. Allocates nothing.
   void out_of_memory(Nanos now) { fail_and_tell({Code::unavailable, "out of memory"}, now); }
 
   bool done() const { return done_; }
@@ -72,20 +73,20 @@ class Operation {
   Nanos deadline_at() const { return inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout; }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
-  // awaited: the first pending_told_max ranks that it waits for, ascending; also of one that has failed.
+  // pending: the first pending_told_max ranks that it waits for, ascending; also for a failed operation.
   Progress progress(std::vector<Rank>& pending) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
   bool is_prepared() const {
     return prepared_;
-  }  // false: there was no memory to begin with it, and neither flows nor progress are its own
+  }  // false: memory for the start ran out, so flow() and progress() show an earlier operation
   const Flow& flow(Rank partner) const { return flows_[partner]; }  // to and from one of the plan's partners
-  Rank last_rank() const { return last_rank_; }  // whose first message came last; UINT32_MAX: none was awaited
+  Rank last_rank() const { return last_rank_; }  // the rank whose first message came last; UINT32_MAX: it waited for none
   std::string label() const;                     // "all_reduce 17"
   // CallDescriptor that every message must carry.
   const CallDescriptor& descriptor() const { return descriptor_; }
-  // True if something is still expected from, or has still to go to, this rank.
+  // Whether messages from this rank, or to it, are still outstanding.
   bool needs(Rank peer) const;
-  // True where this rank found the failure itself, so that the others have to be told.
+  // True if this rank found the failure itself, so that the other ranks must be notified.
   bool failure_is_ours() const { return failure_is_ours_; }
   void may_hold_lent() { setup_.hold_lent = true; }
   void becomes_next(Nanos now);  // OperationSetup::is_next
@@ -103,7 +104,7 @@ class Operation {
     bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false,
          finished = false, has_error = false;
   };
-  struct Outgoing {  // a slot that a lane's sum goes to
+  struct Outgoing {  // a transport slot that receives a lane's sum
     uint32_t lane = 0;
     PortSlot slot;
     bool filled = false;
@@ -113,11 +114,11 @@ class Operation {
     uint32_t stage = 0;
     int32_t next = -1;
   };
-  struct Missing {  // from one rank
+  struct Missing {  // of one rank
     uint64_t bytes = 0, messages = 0, unsent_bytes = 0;
     std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};  // round and slice
   };
-  struct Message {  // where a frame belongs
+  struct Message {  // a frame's position in the plan
     uint32_t lane = 0, stage = 0;
     size_t entry = 0;
   };
@@ -138,7 +139,7 @@ class Operation {
   }
   size_t slice_offset(const Lane& lane) const { return static_cast<size_t>(lane.slice) * slice_elements_ * element_size_; }
   size_t lane_offset(const Lane& lane) const { return plan_->relayed ? slice_offset(lane) * setup_.world : slice_offset(lane); }
-  // Where what comes in this stage goes, if it is not added.
+  // Destination of a message that replaces the value instead of being added.
   std::byte* landing(const Lane& lane, const Stage& stage) const { return output(lane) + stage.position * lane_bytes(lane); }
   const std::byte* value(const Lane& lane) const;
   std::byte* output(const Lane& lane) const;
@@ -173,7 +174,7 @@ class Operation {
   void finish_lane(uint32_t lane);
   void pump(Rank to);
   FrameHeader header_for(const Lane& lane, const Stage& stage) const;
-  // The message a frame claims to be, or why it cannot be one of ours.
+  // Finds the message that a frame claims to be, or explains why it is not one of this operation.
   Status locate(Rank from, const FrameHeader& header, Message& message, const std::byte* payload = nullptr) const;
   Piece piece_to_hold(Rank from, const Message& message, const Piece& given);
   Piece copied(const Piece& given);
@@ -204,9 +205,9 @@ class Operation {
   CallDescriptor descriptor_;
   size_t element_size_ = 4;
   size_t slice_elements_ = 1;
-  size_t unit_elements_ = 0;          // that chunks are not cut below; 0: a cache line's
+  size_t unit_elements_ = 0;          // smallest unit that chunks are cut into; 0: a cache line
   std::vector<ChunkPlace> places_;    // by index into Plan::chunks
-  std::vector<uint32_t> first_lane_;  // likewise, and one more: the number of lanes
+  std::vector<uint32_t> first_lane_;  // by index into Plan::chunks; the last entry is the number of lanes
   std::vector<Lane> lanes_;
   std::vector<uint32_t> ready_;
   std::vector<SendItem> items_;
@@ -214,15 +215,14 @@ class Operation {
   ArrivalMap arrivals_;
   std::vector<const void*> sources_;
   std::vector<Rank> lending_;
-  std::vector<Outgoing> slots_;  // of lanes that are computing
+  std::vector<Outgoing> slots_;  // of lanes that are being computed
   std::vector<std::byte> scratch_, wide_;
   bool widened_ = false;
-  bool coded_ = false;  // some messages are not plain
-  bool lanes_begin_errors_ =
-      false;  // what is in encode_error before a lane's values are encoded is taken care of then, not at the start
+  bool coded_ = false;               // some messages are not plain
+  bool lanes_begin_errors_ = false;  // each lane initialises its part of encode_error, instead of start() initialising it
   std::array<WireCodec, 3> codecs_;  // by MessageStep
-  std::vector<Piece>
-      messages_;  // by lane, where coded_: what its value was encoded to, or came as; then again by lane: of sums in the making
+  // If coded_, by lane: the encoded form of its value; then, by lane again: of the sum being computed.
+  std::vector<Piece> messages_;
   kernels::BlockCounts encoding_;
   size_t lanes_left_ = 0;
   uint32_t oldest_ = 0;  // the first lane that is not finished; lanes have one order on all ranks
@@ -232,10 +232,10 @@ class Operation {
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;
   Nanos inquiry_ends_ = 0, becomes_next_at_ = never;
-  std::vector<uint32_t> waits_for_;  // ranks, of which messages are missing here
-  std::vector<Rank> waiter_of_;      // by rank: who said first that it waits for it
-  std::vector<bool> spoke_;          // by rank: said whom it waits for
-  std::vector<Nanos> lags_;          // by rank: how much later it began, as far as it said so
+  std::vector<uint32_t> waits_for_;  // ranks whose messages are missing here, or that have not taken ours
+  std::vector<Rank> waiter_of_;      // by rank: the first rank that reported waiting for it
+  std::vector<bool> spoke_;          // by rank: it reported the ranks it waits for
+  std::vector<Nanos> lags_;          // by rank: how much later it began, as reported
   Nanos last_first_arrival_ = 0, first_send_ = 0, last_receive_ = 0;
   Rank last_rank_ = UINT32_MAX;
 };

@@ -1,8 +1,8 @@
-// Messages that are not the elements themselves: how a lane's value is encoded, kept, passed on and added up.
+// Encoded messages: how a lane's value is encoded, kept, passed on and added.
 //
-// A lane's message is made once, from its value, when the first send needs it, and lives until the value changes (and stands
-// for it in that sum) or the lane is finished. What came encoded is passed on as it came. Where it goes to readers of one slot
-// only, it is made in that slot and not kept.
+// A lane's message is encoded once, when the first send needs it. It lives until the value changes, and stands for the value in
+// that sum, or until the lane is finished. A message that arrived encoded is passed on unchanged. If only readers of one slot
+// get the message, it is encoded in that slot and not kept.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -28,7 +28,7 @@ void Operation::choose_codecs() {
   if (coded_) slice_elements_ = std::max(slice_elements_ / unit_elements_, size_t{1}) * unit_elements_;
 }
 
-// Encodings that an element goes through, one after the other.
+// Number of successive encodings of an element.
 uint32_t Operation::passes() const {
   uint32_t passes = 0;
   for (const auto step : {MessageStep::reduce, MessageStep::across, MessageStep::gather}) {
@@ -40,7 +40,7 @@ uint32_t Operation::passes() const {
   return passes;
 }
 
-// Where this rank writes down what encoding the lane loses.
+// Where this rank stores the lane's encoding error.
 float* Operation::error_of(const Lane& lane) const {
   const auto& q = setup_.request;
   const auto* const input = places_[lane.chunk].input;
@@ -49,14 +49,14 @@ float* Operation::error_of(const Lane& lane) const {
                               static_cast<std::ptrdiff_t>(sizeof(float));
 }
 
-// To be asked for when what is written there is the lane's first, or comes after that.
+// How to store the next part of the lane's error: the first part overwrites, later parts are added. Call once before each.
 ErrorUse Operation::begin_error(Lane& lane) const {
   if (!lanes_begin_errors_ || std::exchange(lane.has_error, true)) return ErrorUse::added;
   return setup_.request.error_feedback ? ErrorUse::carried : ErrorUse::set;
 }
 
-// In a hierarchical schedule a lone rank's own values stand for its host group's sum: they go through what inside host groups
-// is used, too.
+// In a hierarchical schedule, a rank that is alone on its host contributes its own values as its host group's sum. They pass
+// through the codec used inside host groups, too.
 static bool is_alone(MessageStep step, bool has_output, const WireCodec& inside) {
   return step == MessageStep::across && !has_output && !inside.is_plain();
 }
@@ -91,7 +91,7 @@ const std::byte* Operation::message_of(uint32_t index, const Stage& stage) {
   return message.data;
 }
 
-// In memory of ours: what is lent by a transport goes back to it.
+// Keeps a copy in this rank's own memory, so that a zero-copy view goes back to the transport.
 void Operation::keep_message(uint32_t index, const Piece& piece) {
   drop_message(index);
   messages_[index] = piece.handle != 0 ? copied(piece) : piece;
@@ -103,7 +103,7 @@ void Operation::drop_message(uint32_t index) {
   messages_[index] = {};
 }
 
-// Whether the lane sends in the stage so many after its own, or after that.
+// Whether the lane sends in a stage at least this many after its current one.
 bool Operation::sends_later(const Lane& lane, uint32_t stages_ahead) const {
   for (auto s = lane.stage + stages_ahead; s < plan_->chunks[lane.chunk].stage_end; ++s) {
     if (!plan_->sends(plan_->stages[s]).empty()) return true;
@@ -130,14 +130,14 @@ bool Operation::decode_lane(uint32_t index) {
   return true;
 }
 
-// As reduce_lane, of messages that are not plain, or to a result that is not.
+// Like reduce_lane, for encoded messages or an encoded result.
 bool Operation::fold_lane(uint32_t index, bool completes) {
   auto& lane = lanes_[index];
   const auto& q = setup_.request;
   const auto& stage = plan_->stages[lane.stage];
   const auto ranks = plan_->receives(stage);
   const auto sends = plan_->sends(stage);
-  // What this rank sent of it in this stage stands for its own values. Null: they have not been sent, and go through the codec.
+  // Encoded values that this rank sent in this stage stand for its own values. Null: none were sent, so fold() encodes them.
   const auto sent = index + static_cast<uint32_t>(lanes_.size());
   if (!sends.empty() && is_encoded(stage)) {
     UNISONO_CHECK(messages_[index].data != nullptr);
@@ -168,7 +168,7 @@ bool Operation::fold_lane(uint32_t index, bool completes) {
                 .output = output(lane),
                 .error = error_of(lane),
                 .use = begin_error(lane),
-                // Where several ranks have the same sum, one of them.
+                // If several ranks have the same sum, only one accounts for its error.
                 .sum_error = sends.empty() || setup_.self < ranks.front()};
   const auto slot = acquire_result(index);
   const bool only_slot = slot && lending_.size() == plan_->sends(plan_->stages[lane.stage + 1]).size() && !sends_later(lane, 2);
@@ -187,7 +187,7 @@ bool Operation::fold_lane(uint32_t index, bool completes) {
   return true;
 }
 
-// Whether the frame is made as this rank would have made it. What only the payload says is checked when it is there.
+// Checks that the frame was encoded the way this rank would encode it. Checks of the payload happen once it is there.
 Status Operation::check_codec(Rank from, const FrameHeader& header, const Message& message, const std::byte* payload) const {
   const auto& stage = plan_->stages[message.stage];
   const auto elements = lanes_[message.lane].elements;

@@ -1,4 +1,4 @@
-// What an operation says when it cannot go on: who is missing, in which phase, how many bytes.
+// Errors of an operation that cannot continue: the missing ranks, the phase and the missing bytes.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -13,7 +13,7 @@ bool Operation::needs(Rank peer) const {
   if (done_ || peer >= flows_.size()) return false;
   const auto& flow = flows_[peer];
   if (flow.send_used < flow.send_total || flow.recv_arrived < flow.recv_total || flow.waits_to_send()) return true;
-  // Messages without bytes (empty blocks, barriers) do not show in the flows.
+  // Empty messages (empty blocks, barriers) do not count in the flows.
   for (const auto& lane : lanes_) {
     const auto& chunk = plan_->chunks[lane.chunk];
     for (auto s = lane.stage; s < chunk.stage_end && !lane.finished; ++s) {
@@ -23,7 +23,7 @@ bool Operation::needs(Rank peer) const {
         if (ranks[i] == peer && !arrivals_.arrived(lane.arrivals + stage.recv_before + i)) return true;
       }
       const auto sends = plan_->sends(stage);
-      const bool still_to_send = s > lane.stage || !lane.entered;  // what was entered is in the queue, or with the transport
+      const bool still_to_send = s > lane.stage || !lane.entered;  // sends of an entered stage are queued or in the transport
       if (still_to_send && std::find(sends.begin(), sends.end(), peer) != sends.end()) return true;
     }
   }
@@ -83,7 +83,7 @@ void Operation::peer_lost(Rank peer, const Status& why, const Status& before, Na
   else fail_here({Code::peer_lost, text + "; call reform()"});
 }
 
-// What is missing from whom, and what they do not take.
+// Missing messages per rank, and messages that the rank has not taken.
 std::map<Rank, Operation::Missing> Operation::missing() const {
   std::map<Rank, Missing> missing;
   for (const auto& lane : lanes_) {
@@ -108,8 +108,8 @@ std::map<Rank, Operation::Missing> Operation::missing() const {
   return missing;
 }
 
-// Who holds all up: the ranks whose missing messages are of the first round and, there, of the first slice. Others may only be
-// waiting for these in turn, or be held back by us because we cannot use what they have without these.
+// The ranks that hold up everything: their missing messages are of the first round and, in it, of the first slice. The others
+// may only wait for these ranks. Or this rank holds the others back, because it cannot use their messages before.
 std::map<Rank, Operation::Missing> Operation::first_missing() const {
   auto missing = this->missing();
   std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};
@@ -141,7 +141,7 @@ std::string Operation::missing_text(const std::map<Rank, Missing>& missing) cons
   return "nothing is missing, but not all was taken that was sent to " + text;
 }
 
-// The ranks that may not have taken what was sent to them.
+// The ranks that may not have taken the messages sent to them.
 std::vector<Rank> Operation::pending_receivers() const {
   std::vector<bool> waits(setup_.world);
   for (const auto& lane : lanes_) {
@@ -155,9 +155,9 @@ std::vector<Rank> Operation::pending_receivers() const {
   return ranks;
 }
 
-// Past the deadline. Whose own contribution is missing is to blame, and so is the only other rank there is. But who relays, or
-// adds before it sends, may only be waiting in turn: then all ask each other whom they wait for, and who does not answer is to
-// blame.
+// The deadline has passed. A rank whose own contribution is missing is to blame; so is the only other rank of two. But a rank
+// that relays, or adds before it sends, may itself be waiting. Then all ranks ask each other which ranks they wait for, and a
+// rank that does not answer is to blame.
 void Operation::deadline(Nanos now) {
   if (done_) return;
   now_ = now;
@@ -174,7 +174,7 @@ Status Operation::late(const std::string& who) const {
   return {Code::late, label() + ": not finished after " + std::to_string(age() / millisecond) + " ms: " + who};
 }
 
-// This rank has not yet said whom it waits for.
+// Prepares this rank's answer: the ranks it waits for.
 void Operation::answer() {
   answered_ = inquiry_due_ = true;
   spoke_.assign(setup_.world, false);
@@ -186,7 +186,7 @@ void Operation::answer() {
   for (const auto rank : waits_for_) waiter_of_[rank] = setup_.self;
 }
 
-// Only who is past its own deadline gives up; the others have answered, and hear what came of it.
+// Only a rank past its own deadline aborts; the others have answered, and are notified of the result.
 void Operation::begin_inquiry() {
   if (!answered_) answer();
   inquiring_ = true;
@@ -210,8 +210,8 @@ void Operation::end_inquiry_if_all_spoke() {
   if (inquiring_ && std::find(spoke_.begin(), spoke_.end(), false) == spoke_.end()) end_inquiry();
 }
 
-// Who is silent, though somebody waits for it, is to blame. If nobody is: who made the call much later than this rank. Else:
-// who holds all up from here.
+// A silent rank that another rank waits for is to blame. If there is none: ranks that made the call much later than this one.
+// Otherwise the ranks that hold up this one.
 void Operation::end_inquiry() {
   auto missing = this->missing();
   std::string silent, behind;
@@ -226,7 +226,7 @@ void Operation::end_inquiry() {
           (silent.empty() ? "" : "; ") + who() + " does not answer, rank " + std::to_string(waiter_of_[rank]) + " waits for it";
     }
   }
-  // Who is silent and missing here, is named by what is missing.
+  // Silent ranks with missing messages are named by missing_text().
   std::erase_if(missing, [&](const auto& each) { return spoke_[each.first]; });
   if (!missing.empty()) silent += (silent.empty() ? "" : "; ") + missing_text(missing);
   fail_here(late(!silent.empty() ? silent : !behind.empty() ? behind : missing_text(first_missing())));

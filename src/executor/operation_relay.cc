@@ -1,11 +1,11 @@
-// Sums whose values are passed on (schedules/relay.h): a lane's value is a row of blocks, one per rank, which are added when
-// all are there.
+// Sums whose contributions are relayed (schedules/relay.h): a lane's value is a row of blocks, one per rank, which are added
+// when all have arrived.
 #include "executor/operation.h"
 #include "schedules/relay.h"
 
 namespace unisono {
 
-// This rank's own values are the first block.
+// This rank's own contribution is the first block.
 void Operation::begin_relay() {
   for (auto& lane : lanes_) {
     if (lane.elements > 0) kernels::copy(output(lane), places_[0].input + slice_offset(lane), lane_bytes(lane));
@@ -13,7 +13,7 @@ void Operation::begin_relay() {
   }
 }
 
-// All blocks are there. False: it will be computed.
+// Adds the blocks once all have arrived. False: the sum is being computed.
 bool Operation::add_relayed(uint32_t index) {
   auto& lane = lanes_[index];
   sources_.clear();

@@ -1,4 +1,4 @@
-// What one operation is: filled in by who starts it.
+// The description of one operation; the engine fills it in.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct OperationSetup {
   uint64_t slice_bytes = 256u << 10;
   FlowLimits limits;
   FrameHeader frame;     // epoch, group, operation, sender; the rest is filled in per message
-  uint64_t number = 0;   // as people are told it
-  bool is_sent = false;  // all messages are on their way already; only of plans of one round, whose chunks are one slice
-  Codec codec{};         // that is used; the request's is this one
-  std::string_view codec_note = {};  // why it is not the codec that was asked for; static text
+  uint64_t number = 0;   // as shown to people
+  bool is_sent = false;  // fast path: all messages are already on their way; only plans of one round whose chunks are one slice
+  Codec codec{};         // the codec used; the request refers to it
+  std::string_view codec_note = {};  // why it is not the requested codec; static text
   bool hold_lent = true;             // contributions that wait for others may stay in the transport's memory
-  bool is_next = true;               // nothing that all ranks began before it is in flight here
+  bool is_next = true;               // no operation that all ranks began earlier is still in flight here
 };
 
 }  // namespace unisono

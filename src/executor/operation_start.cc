@@ -1,4 +1,4 @@
-// Beginning and end of an operation: memory, lanes, local copies, widening of 16-bit values, giving everything back.
+// Start and end of an operation: memory, lanes, local copies, widening of 16-bit values, and giving everything back.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -39,7 +39,7 @@ void Operation::start(Port& port, Nanos now) {
   encoding_ = {};
   widen();
   prepare_memory();
-  // A window that holds less than two slices would never open: grants come when half of it has been used.
+  // A window smaller than two slices would never open, because a grant is due only when half of it was used.
   const auto share = setup_.limits.staging_bytes / std::max<size_t>(1, plan_->partners.size());
   setup_.limits.window_bytes = std::max<uint64_t>({setup_.limits.window_bytes, share, 2 * slice_elements_ * element_size_});
   make_lanes();
@@ -64,8 +64,8 @@ void Operation::start(Port& port, Nanos now) {
   if (!done_) copy_local();
 }
 
-// A schedule that is not direct passes partial sums on; 16-bit values would be rounded at every hop. Such a run works on an
-// fp32 copy and rounds once at the end.
+// Schedules that are not direct pass partial sums on, so 16-bit values would be rounded at every hop. Such an operation works
+// on an fp32 copy and rounds once at the end.
 void Operation::widen() {
   auto& q = setup_.request;
   const bool small_float = q.dtype == DType::f16 || q.dtype == DType::bf16;
@@ -76,7 +76,7 @@ void Operation::widen() {
   kernels::convert(DType::f32, wide_.data(), q.dtype, q.input, elements);
 }
 
-// The request as the lanes see it: with widened values, or with an input that no incoming block can overwrite.
+// The request as lanes see it: with widened values, or with an input that no incoming block can overwrite.
 static OperationRequest working_request(const OperationRequest& q, bool widened, std::vector<std::byte>& wide, uint32_t world) {
   auto w = q;
   if (widened) {
@@ -92,8 +92,8 @@ static OperationRequest working_request(const OperationRequest& q, bool widened,
   return w;
 }
 
-// Where the first that becomes of every element of the input is that it is encoded, or passed through a codec, its error begins
-// there. Else it begins here, for all of them.
+// If every input element is first encoded, or passed through a codec, that step initialises its error. Otherwise this function
+// initialises all errors.
 void Operation::begin_errors() {
   auto& q = setup_.request;
   if (q.encode_error == nullptr) return;
@@ -172,7 +172,7 @@ void Operation::make_lanes() {
   oldest_ = 0;
 }
 
-// What the lane has to send in this stage to ranks that read it in slots has gone out before it enters the stage.
+// Fast path: this stage's messages to slot readers were sent before the lane enters the stage.
 void Operation::count_as_sent(uint32_t index, const Stage& stage) {
   auto& lane = lanes_[index];
   lane.committed = true;
@@ -193,7 +193,8 @@ void Operation::count_send(Flow& flow, const Lane& lane, const Stage& stage) {
   if (counts_.sent_messages++ == 0) first_send_ = now_;
 }
 
-// Blocks that a rank keeps for itself are in no schedule: they are copied here, once, when what it sends is on its way.
+// Copies the blocks that a rank keeps for itself, which no schedule contains. Runs once, when this rank's messages are on their
+// way.
 void Operation::copy_local() {
   if (std::exchange(copied_local_, true)) return;
   const auto& q = setup_.request;

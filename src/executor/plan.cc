@@ -13,7 +13,7 @@ struct Flat {
   uint32_t chunk, round;
   Op op;
   Rank peer;
-  uint32_t position;  // in the schedule: sends keep the schedule's (staggered) order
+  uint32_t position;  // in the schedule: sends keep the schedule's staggered order
 };
 
 Result<std::vector<Flat>> flatten(const Schedule& schedule, Rank self, uint32_t world) {
@@ -31,7 +31,7 @@ Result<std::vector<Flat>> flatten(const Schedule& schedule, Rank self, uint32_t 
   return flat;
 }
 
-// Order of first appearance in the schedule.
+// Orders chunks by their first appearance in the schedule.
 void fill_order(const std::vector<Flat>& flat, Plan& plan) {
   std::vector<std::pair<uint32_t, uint32_t>> first;  // position, chunk index
   first.reserve(plan.chunks.size());
@@ -45,7 +45,7 @@ void fill_order(const std::vector<Flat>& flat, Plan& plan) {
   for (const auto& [at, index] : first) plan.order.push_back(index);
 }
 
-// Appends the stage made of items [begin, end), all of one chunk and round: sends in schedule order, then receives by rank.
+// Appends the stage of items [begin, end), all of one chunk and round: sends in schedule order, then receives by rank.
 Status append_stage(std::span<const Flat> items, ChunkPlan& chunk, Plan& plan) {
   Stage stage;
   stage.round = items.front().round;

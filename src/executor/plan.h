@@ -1,9 +1,9 @@
-// A schedule compiled for one rank: per chunk a chain of stages. Independent of the tensor's size; made once, shared by
-// all operations that use the schedule.
+// A schedule compiled for one rank: a chain of stages per chunk. It does not depend on the tensor's size; all operations that
+// use the schedule share it.
 //
-// A stage is what happens to one chunk in one round: first its sends (the value from before the round), then all its receives,
-// which are combined in ascending rank order with this rank's own value at its place. A chunk's stages run in order; chunks do
-// not wait for each other.
+// A stage is the part of one round that concerns one chunk. It sends first (the value from before the round), then receives.
+// All received values are combined in ascending rank order, with this rank's own value at its position. A chunk's stages run in
+// order; chunks do not wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace unisono {
 
-// What a round's messages carry: contributions, sums of host groups, or what is final.
+// Content of a round's messages: contributions, sums of host groups, or final values.
 enum class MessageStep : uint8_t { reduce, across, gather };
 
 struct Stage {
@@ -25,8 +25,8 @@ struct Stage {
   uint32_t send_begin = 0, send_end = 0;  // in Plan::peers
   uint32_t recv_begin = 0, recv_end = 0;  // in Plan::peers, ascending
   uint32_t recv_before = 0;               // receives of this chunk in earlier stages
-  bool reduces = false;                   // receives are added; otherwise there is one and it replaces the value
-  uint32_t blocks = 1, position = 0;      // of a relayed plan: what is sent, and as much comes, and where that goes
+  bool reduces = false;               // true: received values are added. false: the single received value replaces the old one
+  uint32_t blocks = 1, position = 0;  // of a relayed plan: number of blocks sent and received, and their position
 };
 
 struct ChunkPlan {
@@ -34,19 +34,19 @@ struct ChunkPlan {
   uint32_t stage_begin = 0, stage_end = 0;  // in Plan::stages
   uint32_t recv_count = 0;
   uint32_t send_count = 0;
-  bool ends_with_reduce = false;  // the last receive adds: if the chunk is wanted here, that receive completes it
+  bool ends_with_reduce = false;  // the last receive adds; if this rank wants the chunk, that receive completes it
 };
 
 struct Plan {
   ScheduleKind kind = ScheduleKind::two_step;
   uint32_t chunk_count = 0;
-  uint32_t across_round = UINT32_MAX, gather_round = UINT32_MAX;  // as the schedule's
+  uint32_t across_round = UINT32_MAX, gather_round = UINT32_MAX;  // as in the schedule
   std::vector<uint32_t> shares{};                                 // of the chunks in the tensor; empty: equal
   bool direct = false;
-  bool fitted = false;            // to uneven links
+  bool fitted = false;            // to links of different speed
   bool relayed = false;           // schedules/relay.h: a lane's value has a block per rank, which are added at the end
-  std::vector<ChunkPlan> chunks;  // only those this rank touches, ascending by number
-  std::vector<uint32_t> order;    // indices into chunks: the order in which to start them, as the schedule gives it
+  std::vector<ChunkPlan> chunks;  // only those that this rank sends or receives, ascending by number
+  std::vector<uint32_t> order;    // indices into chunks, in the schedule's start order
   std::vector<Stage> stages;
   std::vector<Rank> peers;
   std::vector<Rank> partners;  // every rank this one sends to or receives from, ascending
@@ -66,7 +66,7 @@ struct Plan {
 
 // Fails with internal if the schedule mixes adding and copying of one chunk in one round, or names ranks >= world.
 Result<Plan> compile(const Schedule& schedule, Rank self, uint32_t world);
-// Of a one-shot all-reduce whose values are passed on.
+// The plan of a one-shot all-reduce whose ranks pass values on (schedules/relay.h).
 Plan relayed_plan(Rank self, uint32_t world);
 
 }  // namespace unisono

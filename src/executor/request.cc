@@ -9,9 +9,9 @@
 namespace unisono {
 namespace {
 
-constexpr size_t unit_bytes = 64;  // chunks begin at multiples of it, so that kernels work on whole cache lines
+constexpr size_t unit_bytes = 64;  // chunk boundaries are multiples of it, so that kernels work on whole cache lines
 
-// Units before a chunk, the first chunks getting one more of those that cannot be dealt evenly.
+// Units before a chunk. If they cannot be distributed evenly, the first chunks get one more.
 size_t units_before(size_t units, uint32_t chunk, const Partition& partition) {
   if (partition.shares.empty()) {
     const size_t base = units / partition.chunks, extra = units % partition.chunks;
@@ -54,7 +54,8 @@ ChunkPlace part_of_tensor(const OperationRequest& q, uint32_t chunk, const Parti
   if (q.collective == Collective::reduce && self != q.root) {
     place.output = nullptr;
     place.wanted = false;
-    place.owned = partition.chunks > 1 && chunk == self;  // one chunk: added up on the way to the root, completed there
+    place.owned =
+        partition.chunks > 1 && chunk == self;  // a single chunk is summed on the way to the root, and completed there
   }
   if (q.collective == Collective::send) place.output = nullptr, place.wanted = false;
   if (q.collective == Collective::recv) place.input = nullptr;
@@ -115,12 +116,12 @@ bool sizes_per_pair(Collective collective) {
   return collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
 }
 
-// Sizes of blocks that all ranks know, where sizes are not per pair.
+// Block sizes that all ranks know; not for sizes per pair.
 const std::vector<size_t>& common_counts(const OperationRequest& q) {
   return q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts;
 }
 
-// Of a tensor that all ranks know the size of, all blocks together.
+// Elements of all blocks together, for collectives whose total size all ranks know.
 uint64_t whole_elements(const OperationRequest& q, uint32_t world) {
   const bool blocks = (q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather) &&
                       q.delivery == Delivery::reliable;
@@ -178,7 +179,7 @@ uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {
   return sizes_per_pair(q.collective)
              ? 0
              : whole_elements(q, world) *
-                   element_bytes(q.dtype);  // where sizes are not known to all, the choice must not depend on them
+                   element_bytes(q.dtype);  // if not all ranks know the sizes, the schedule must not depend on them
 }
 
 uint64_t tensor_bytes(const OperationRequest& q, uint32_t world, Rank self) {

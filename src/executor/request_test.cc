@@ -100,7 +100,7 @@ TEST(Request, sizes_of_blocks_are_compared_as_sizes_of_the_whole) {
     EXPECT_NE(text.find("block sizes"), std::string::npos) << text;
     EXPECT_EQ(text.find(" 4 elements"), std::string::npos) << text;
   }
-  // Of lossy ones the request says how much the whole is.
+  // A lossy request gives the size of the whole tensor.
   const OperationRequest lossy{.collective = Collective::all_gather, .count = 12, .delivery = Delivery::lossy};
   EXPECT_EQ(describe(lossy, ScheduleKind::two_step, 1472, 3).amount, 12u);
 }

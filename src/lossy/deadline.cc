@@ -56,8 +56,8 @@ Nanos DurationWindow::p95() const {
 
 void Deadline::stream_ended(Nanos duration) { streams_.add(duration); }
 
-// Had it been let run, it would have taken longer; nobody knows how much. Recorded as it was cut, deadlines would shrink from
-// one to the next.
+// Without the cut it would have taken longer, by an unknown time. If the cut time itself were recorded, deadlines would shrink
+// from one operation to the next.
 void Deadline::stream_cut(Nanos deadline) { streams_.add(half_more(deadline)); }
 
 void Deadline::phase_ended(const PhaseOutcome& outcome) {
@@ -100,7 +100,7 @@ bool Deadline::links_are_clean() const {
 
 namespace {
 
-// Of those that are not 0, without memory: bisects between 0 and the largest.
+// k-th smallest of the values that are not 0, without extra memory: bisection between 0 and the largest.
 Nanos kth_smallest(std::span<const Nanos> values, size_t k) {
   Nanos low = 0, high = *std::max_element(values.begin(), values.end());
   while (high - low > 1) {

@@ -22,7 +22,7 @@ void learn(Deadline& deadline, Nanos duration, int operations, double missing = 
   }
 }
 
-// D5 of docs/design/methods/packet_loss.md, "Checked values": ten durations, twice, so that it has learnt.
+// D5 of docs/design/methods/packet_loss.md, "Checked values": ten durations, twice, so that the deadline has learnt.
 TEST(Deadline, d5_follows_from_the_durations_of_both_windows) {
   Deadline deadline({});
   for (int round = 0; round < 2; ++round) {
@@ -72,8 +72,8 @@ TEST(Deadline, d5_of_equal_durations_leaves_a_quarter_and_a_half) {
   EXPECT_EQ(deadline.hard(), 40 * ms);
 }
 
-// One operation over three streams whose 71 datagrams come each millisecond, requests for repair being lost. When the phase
-// closes.
+// Runs one operation over three streams of 71 datagrams, one per millisecond, while repair requests are lost. Returns the time
+// when the phase closes.
 Nanos run(Deadline& deadline, const DeadlineSettings& settings) {
   const auto hard = deadline.hard();
   const StreamLimits limits{.soft = deadline.soft(hard), .hard = hard, .grace = Deadline::grace(deadline.soft(hard))};
@@ -140,7 +140,7 @@ TEST(Deadline, a_cut_stream_that_lost_no_more_than_the_budget_does_not_raise_it)
   EXPECT_EQ(deadline.hard(), 120 * ms);  // two of 22 phases are recorded as 60
 }
 
-// Otherwise each would be measured by the one before, and they would shrink.
+// Otherwise each deadline would be derived from the one before, and they would shrink.
 TEST(Deadline, durations_cut_by_a_deadline_count_half_more) {
   Deadline deadline({.loss_budget = 1});
   for (int i = 0; i < 20; ++i) {
@@ -192,7 +192,7 @@ TEST(Deadline, clean_links_are_waited_for_until_the_hard_deadline) {
   Deadline deadline({});
   learn(deadline, 20 * ms, 64);
   EXPECT_TRUE(deadline.links_are_clean());
-  EXPECT_EQ(deadline.soft(44 * ms), 44 * ms);  // what the ranks agreed on, not what this one announced
+  EXPECT_EQ(deadline.soft(44 * ms), 44 * ms);  // the deadline that the ranks agreed on, not this rank's announcement
   learn(deadline, 20 * ms, 1, 0.031);          // 0.048 % over 64 operations
   EXPECT_TRUE(deadline.links_are_clean());
   learn(deadline, 20 * ms, 1, 0.001);  // 0.05 %

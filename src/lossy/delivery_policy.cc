@@ -40,8 +40,8 @@ DeliveryPolicy::Sum DeliveryPolicy::last(uint32_t operations) const {
   return sum;
 }
 
-// P95 over median of the phase times, each having been divided by the median of its size class: tensors of several sizes are no
-// tail.
+// P95 over median of the phase times. Each is divided by the median of its size class first, so that tensors of different sizes
+// do not look like a tail.
 double DeliveryPolicy::tail_ratio() const {
   std::array<double, on_window> medians{}, ratios{}, alike{};
   for (uint32_t i = 0; i < on_window; ++i) {

@@ -1,7 +1,6 @@
-// Whether operations of a group may lose something, and whether a stream that ended short is asked for again. Pure: outcomes
-// come in.
+// Decides whether a group's operations may be lossy, and whether a stream that ended short is repaired. Pure: outcomes come in.
 //
-// Rank 0 asks it between operations and tells the others (engine/lossy/delivery_choice). Source:
+// Rank 0 applies it between operations and notifies the others (engine/lossy/delivery_choice). Source:
 // docs/design/methods/packet_loss.md, "Streams and deadlines".
 #pragma once
 
@@ -14,10 +13,10 @@
 
 namespace unisono {
 
-// What became of one operation, as far as rank 0 knows: of what was sent to it.
+// Outcome of one operation as rank 0 sees it, from the data sent to rank 0.
 struct DeliveryOutcome {
   Nanos phase_duration = 0;            // of the longer phase
-  uint64_t size_class = 0;             // phases are compared with others of their size class only; see deadline.h
+  uint64_t size_class = 0;             // phases are compared only within their size class; see deadline.h
   uint64_t expected = 0, missing = 0;  // datagrams; repaired ones count as missing
 };
 
@@ -28,23 +27,22 @@ class DeliveryPolicy {
     set(options);
   }
 
-  // Calls may have different options: for the next operation that ends. What was learnt stays.
+  // Sets the options for the next operation that ends, as calls may have different ones. What was learnt stays.
   void set(const DeliveryOptions& options) { loss_budget_ = options.loss_budget, loss_off_ = options.loss_off; }
 
-  // What the next operation does: reliable or lossy.
+  // Mode of the next operation: reliable or lossy.
   Delivery current() const { return now_; }
-  // Why it is not what was asked for, or has changed; "" if there is nothing to tell. With the numbers.
+  // The reason, with numbers, if current() differs from the requested mode or has changed; otherwise "".
   const std::string& note() const { return note_; }
 
-  // After each operation:
-  // reliable again once the loss over 20 operations is above loss_off: for good, if lossy was asked for.
-  // asked automatic: lossy when over 64 operations the P95 of the phase time over its median is above 1.5, and the loss is in
-  // [0.1 %, loss_budget]; back when the loss over 256 operations is below 0.05 %. All of them since the last change. True:
-  // current() has changed.
+  // Call after each operation; true: current() has changed. All counts start at the last change.
+  // - Reliable if the loss over 20 operations exceeds loss_off; permanently, if lossy was requested.
+  // - Requested automatic: lossy if, over 64 operations, the P95 of the phase time exceeds 1.5 times its median and the loss is
+  //   in [0.1 %, loss_budget]. Reliable again if the loss over 256 operations is below 0.05 %.
   bool operation_ended(const DeliveryOutcome& outcome);
 
-  // A stream ended with this fraction missing: whether it is asked for again. completes: this phase is repaired to completion
-  // (learning, the result phase of an all-reduce, loss_budget 0).
+  // Whether to repair a stream that ended with this missing fraction. completes: the phase is repaired to completion (learning,
+  // the result phase of an all-reduce, loss_budget 0).
   static bool needs_repair(double missing_fraction, double loss_budget, bool completes) {
     return missing_fraction > (completes ? 0 : loss_budget);
   }
@@ -63,9 +61,9 @@ class DeliveryPolicy {
   double loss_budget_ = 0, loss_off_ = 0;
   Delivery now_;
   std::string note_;
-  std::array<DeliveryOutcome, 256> outcomes_{};  // a ring
+  std::array<DeliveryOutcome, 256> outcomes_{};  // ring buffer
   uint64_t count_ = 0, since_change_ = 0;
-  bool off_ = false;  // loss_off was passed, and lossy had been asked for
+  bool off_ = false;  // loss_off was exceeded although lossy had been requested
 };
 
 }  // namespace unisono

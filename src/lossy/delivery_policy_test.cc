@@ -16,7 +16,7 @@ DeliveryOutcome outcome(double loss, Nanos duration = 10 * millisecond, uint32_t
           .missing = static_cast<uint64_t>(loss * datagrams + 0.5)};
 }
 
-// How many of so many operations alike it took until delivery changed; 0: it did not.
+// Number of these equal operations until delivery changed; 0: it did not.
 int change_after(DeliveryPolicy& policy, int operations, double loss, Nanos duration = 10 * millisecond) {
   for (int i = 1; i <= operations; ++i) {
     if (policy.operation_ended(outcome(loss, duration))) return i;
@@ -24,7 +24,7 @@ int change_after(DeliveryPolicy& policy, int operations, double loss, Nanos dura
   return 0;
 }
 
-// Every tenth one takes so many times as long. As above.
+// As above, but every tenth operation takes `times` as long.
 int change_with_tail(DeliveryPolicy& policy, int operations, double loss, double times) {
   for (int i = 1; i <= operations; ++i) {
     if (policy.operation_ended(outcome(loss, i % 10 == 0 ? static_cast<Nanos>(times * 10e6) : 10 * millisecond))) return i;

@@ -1,4 +1,4 @@
-// What a lossy operation tells people.
+// Text and summary numbers of DeliveryReport.
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -8,7 +8,7 @@
 namespace unisono {
 namespace {
 
-constexpr double uneven_shares = 1.1;  // above it sums lean visibly: docs/design/methods/packet_loss.md, "The estimator"
+constexpr double uneven_shares = 1.1;  // above it sums lean to well-connected ranks: docs/design/methods/packet_loss.md
 
 const char* name(DeliveryReport::End end) {
   constexpr const char* names[] = {"none", "complete", "tail", "soft", "hard", "silent", "lost"};

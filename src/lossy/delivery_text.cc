@@ -1,4 +1,4 @@
-// DeliveryOptions as people write them, and whether they make sense.
+// Parses, checks and prints DeliveryOptions.
 #include <array>
 #include <span>
 #include <string>
@@ -17,8 +17,7 @@ using std::chrono::microseconds;
 
 constexpr std::array estimator_names{"stratified", "count", "count_all", "horvitz_thompson", "zero_fill"};
 constexpr std::array on_empty_names{"auto", "hold", "own", "zero", "fail"};
-constexpr microseconds deadline_longest =
-    std::chrono::hours(24 * 30);  // as base/clock.h has it, of anything that may be waited for
+constexpr microseconds deadline_longest = std::chrono::hours(24 * 30);  // limit of every time-out, as in base/clock.h
 constexpr microseconds deadline_shortest{100};
 constexpr uint64_t staging_min = 1u << 20;
 
@@ -51,7 +50,7 @@ Status set_time(microseconds& time, std::string_view key, std::string_view value
   return status;
 }
 
-// In the largest unit in which it is a whole number.
+// In the largest unit that gives a whole number.
 std::string text_of(uint64_t quantity, std::span<const Unit> units) {
   for (size_t i = units.size(); i-- > 1;) {
     if (quantity % units[i].scale == 0 && quantity > 0) return std::to_string(quantity / units[i].scale) + units[i].name;
@@ -98,7 +97,7 @@ std::string DeliveryOptions::to_string() const {
   options.add(deadline_max != usual.deadline_max, "deadline_max", text_of(deadline_max));
   options.add_number(loss_off, usual.loss_off, "loss_off");
   options.add(staging_bytes_max != usual.staging_bytes_max, "staging", text_of(staging_bytes_max, sizes));
-  // Without the colon, which stands before what another word may have.
+  // Without the colon, which separates these options from a preceding word.
   return options.text().empty() ? "" : options.text().substr(1);
 }
 

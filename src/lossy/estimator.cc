@@ -10,10 +10,10 @@
 namespace unisono {
 namespace {
 
-// How a sum becomes the estimate. All numbers are made in the type that is worked in.
+// How a sum becomes the estimate, in the type of the computation.
 template <typename T>
 struct Rule {
-  bool apart = false;  // the others' sum is scaled, then the own values are added; else all are added in rank order
+  bool apart = false;  // the others' sum is scaled before the own values are added; else all are added in rank order
   T scale = 1;
   uint32_t divisor = 1;
   T factor = 1;  // after the division
@@ -50,7 +50,7 @@ RangeKind kind_of(const RangeTask& task, uint32_t received) {
   return received > 0 || own_counts ? RangeKind::reduced : RangeKind::empty;
 }
 
-// These two have a value for a range of which nothing arrived.
+// These two define a value for a range without contributions.
 bool has_own_rule_for_empty(Estimator estimator) {
   return estimator == Estimator::zero_fill || estimator == Estimator::horvitz_thompson;
 }
@@ -131,7 +131,7 @@ void RangeEstimator::estimate_as(const RangeTask& task, uint32_t received, Memor
   if (at_once) return;
   multiply(memory.sum, rule.factor);
   if constexpr (std::is_same_v<T, float>) {
-    // As a sum of plain elements is rounded, and as a sum of messages is.
+    // Plain elements and encoded messages round differently, as in a reliable sum.
     if (output_type(task) != DType::f32 && task.codec.is_plain())
       return kernels::convert(task.dtype, task.output, DType::f32, memory.sum.data(), task.count);
     if (output_type(task) != DType::f32)
@@ -140,7 +140,7 @@ void RangeEstimator::estimate_as(const RangeTask& task, uint32_t received, Memor
   std::memcpy(task.output, memory.sum.data(), task.count * sizeof(T));
 }
 
-// sum = sources_, which are not none, from the first to the last.
+// sum = sources_ from first to last; sources_ is not empty.
 template <typename T>
 void RangeEstimator::add_up(const RangeTask& task, const void* own, Memory<T>& memory) {
   if (task.codec.is_plain() && task.codec.dtype == dtype_of<T>()) {
@@ -170,7 +170,7 @@ void RangeEstimator::add_up(const RangeTask& task, const void* own, Memory<T>& m
   }
 }
 
-// own: fp32. What another rank would add.
+// Returns the own values (fp32) as another rank would decode them.
 const void* RangeEstimator::own_as_sent(const RangeTask& task, const void* own, std::vector<float>& copy) {
   if (task.codec.is_plain() || task.own_exact) return own;
   message_.resize(task.codec.message_bytes(task.count));
@@ -199,8 +199,10 @@ double EffectiveContributors::value() const {
 
 namespace {
 
-// E[value(k) | k >= from], k ~ Binomial(draws, 1 - loss), from <= draws. Weights begin with 1 at the likeliest k, so that
-// nothing that counts underflows.
+// E[value(k)
+//
+// k >= from], k ~ Binomial(draws, 1 - loss), from <= draws. Weights start with 1 at the most likely k, so that no relevant
+// weight underflows.
 template <typename Value>
 double expectation(uint32_t draws, double loss, uint32_t from, const Value& value) {
   const double q = 1 - loss;
@@ -223,7 +225,7 @@ double expectation(uint32_t draws, double loss, uint32_t from, const Value& valu
 }
 
 struct Spread {
-  double mean = 0, variance = 0, squares = 0;  // variance: of a sample
+  double mean = 0, variance = 0, squares = 0;  // variance: of the sample
 };
 
 Spread spread_of(std::span<const double> values, size_t left_out) {
@@ -265,7 +267,7 @@ double estimator_variance(Estimator estimator, std::span<const double> values, R
     case Estimator::stratified:
       return remote * remote / (n * n) * others.variance * (inverse_received(world - 1, loss) - 1 / remote);
     case Estimator::count: {
-      // (own + sum of R) / (1 + R), first over which R of them, then over R.
+      // Mean of (own + sum of R) / (1 + R): first over the choice of the R ranks, then over R.
       const auto inverse = expectation(world - 1, loss, 0, [](uint32_t k) { return 1.0 / (k + 1.0); });
       const auto square = expectation(world - 1, loss, 0, [](uint32_t k) { return 1.0 / ((k + 1.0) * (k + 1.0)); });
       const auto drawn =

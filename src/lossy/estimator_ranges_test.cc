@@ -36,7 +36,7 @@ struct Setting {
 constexpr uint32_t world = 4;
 constexpr Rank owner = 1;
 
-// What rank `owner` has to do with: the contributions of all ranks to its shard, encoded range by range.
+// The input of rank `owner`: all ranks' contributions to its shard, encoded range by range.
 struct Shard {
   Shard(const Setting& with, uint64_t seed)
       : setting(with),
@@ -75,7 +75,7 @@ struct Shard {
     return all;
   }
 
-  // Staged memory is full of NaN at first.
+  // Staged memory starts as NaN.
   std::vector<std::byte> close(const std::vector<Arrival>& arrived, Estimator estimator = Estimator::stratified) {
     std::vector<std::vector<std::byte>> staged(world, std::vector<std::byte>(geometry.shard_bytes(owner), std::byte{0xFF}));
     std::vector<RangeArrivals> arrivals(world);
@@ -92,7 +92,7 @@ struct Shard {
       const std::byte* contributions[world];
       for (Rank rank = 0; rank < world; ++rank)
         contributions[rank] = arrivals[rank].arrived(range) ? staged[rank].data() + geometry.offset(range) : nullptr;
-      contributions[owner] = staged[owner].data();  // not to be looked at
+      contributions[owner] = staged[owner].data();  // must not be read
       kinds.push_back(worker.estimate({.codec = geometry.cut().codec,
                                        .dtype = setting.dtype,
                                        .contributions = contributions,
@@ -108,7 +108,7 @@ struct Shard {
     return output;
   }
 
-  // What a reliable two_step makes of the shard: Operation::reduce_lane, Operation::fold_lane.
+  // The shard that a reliable two_step computes: Operation::reduce_lane, Operation::fold_lane.
   std::vector<std::byte> reliable() const {
     std::vector<std::byte> output(geometry.shard(owner).count() * element_bytes(output_type()));
     const uint32_t divisor = setting.mean ? world : 1;
@@ -228,7 +228,7 @@ TEST(EstimatorOfRanges, a6_order_and_repetition_of_arrivals_change_no_bit) {
   }
 }
 
-// Each contribution is decoded with its own scales, added in fp32 and rounded once: written out here with the public parts.
+// Each contribution is decoded with its own scales, added in fp32 and rounded once; spelled out here with public functions.
 TEST(EstimatorOfRanges, short_ranges_of_messages_are_rounded_once) {
   for (auto setting : settings()) {
     SCOPED_TRACE(text(setting));
@@ -269,7 +269,7 @@ TEST(EstimatorOfRanges, short_ranges_of_messages_are_rounded_once) {
   }
 }
 
-// Optimizers and codecs of results go on with what has not been rounded.
+// Optimizers and codecs of results continue with unrounded values.
 TEST(EstimatorOfRanges, fp32_output_of_16_bit_tensors_rounds_to_the_usual_one) {
   for (auto setting : settings()) {
     if (setting.dtype == DType::f32) continue;
@@ -347,8 +347,8 @@ TEST(EstimatorOfRanges, the_result_may_take_the_place_of_the_own_values) {
   EXPECT_EQ(small[1], 0x4208);  // 34
 }
 
-// Check A4 of docs/design/methods/packet_loss.md: how often nothing arrives, with poisoned memory, and that no poison comes
-// out.
+// Check A4 of docs/design/methods/packet_loss.md: the frequency of empty ranges. Memory is poisoned, and no poison may reach
+// the output.
 TEST(EstimatorOfRanges, a4_empty_ranges_are_as_frequent_as_all_links_losing_and_read_no_old_memory) {
   constexpr uint64_t seed = 66;
   constexpr double loss = 0.4;

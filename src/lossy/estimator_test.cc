@@ -19,7 +19,7 @@ namespace {
 
 const WireCodec plain_f32{.block = {}}, plain_f64{.dtype = DType::f64, .block = {}};
 
-// One range of one value per rank, of which the ranks in `mask` arrived. The rest points at memory that says so if it is read.
+// One range with one value per rank; the ranks in `mask` arrived. The others point to memory that must not be read.
 template <typename T>
 struct OneValue {
   OneValue(const std::vector<T>& from, Rank of) : values(from), owner(of) {}
@@ -51,7 +51,8 @@ struct Moments {
   double mean = 0, variance = 0;
 };
 
-// Over everything that can arrive, in double, by the estimator that ships. given_any: without the case that nothing does.
+// Moments over all outcomes, in double, computed by the shipped estimator. given_any: without the outcome in which nothing
+// arrives.
 Moments enumerate(const std::vector<double>& values, Rank owner, double loss, Estimator estimator, OnEmpty on_empty,
                   bool given_any) {
   OneValue<double> one(values, owner);
@@ -121,7 +122,7 @@ TEST(Estimator, a1_count_all_is_exactly_unbiased_given_that_anything_arrived) {
   }
 }
 
-// The negative controls: were the test of unbiasedness asked of them, it would fail by exactly these amounts.
+// Negative controls: these would fail the test of unbiasedness by exactly these amounts.
 TEST(Estimator, a1_count_is_biased_by_exactly_the_weight_of_the_owner) {
   for (const auto& row : table()) {
     const auto found = enumerate(row.values, row.owner, row.loss, Estimator::count, OnEmpty::own, false);
@@ -150,7 +151,7 @@ TEST(Estimator, horvitz_thompson_is_unbiased_over_everything_that_can_happen) {
   }
 }
 
-// The table is exact in double; what runs in training is the same code in fp32.
+// The table is exact in double; training runs the same code in fp32.
 TEST(Estimator, a1_gives_in_fp32_what_it_gives_in_double) {
   for (const auto& row : table()) {
     OneValue<double> wide(row.values, row.owner);
@@ -169,7 +170,7 @@ TEST(Estimator, a1_gives_in_fp32_what_it_gives_in_double) {
   }
 }
 
-// What makes it fit for parameters: their size does not matter, only how far they are apart.
+// Fitness for parameters: the variance depends on their differences, not on their size.
 TEST(Estimator, stratified_does_not_change_its_variance_when_a_constant_is_added) {
   const std::vector<double> values{1, 2, 4, 8}, far{1025, 1026, 1028, 1032};
   const auto near_zero = enumerate(values, 2, 0.2, Estimator::stratified, OnEmpty::own, true);
@@ -199,7 +200,7 @@ TEST(Estimator, a2_noise_grows_as_the_formula_says) {
   }
 }
 
-// 1e5 masks each, of contributions that are -1 or 1 (variance 1), by the fp32 estimator.
+// 1e5 masks each, with contributions of -1 or 1 (variance 1), by the fp32 estimator.
 TEST(Estimator, a2_noise_grows_as_measured) {
   constexpr uint64_t seed = 2;
   constexpr size_t elements = 4, masks = 100'000;
@@ -263,12 +264,12 @@ TEST(Estimator, inverse_received_is_the_sum_over_the_binomial) {
   EXPECT_DOUBLE_EQ(inverse_received(7, 1), 1);
   EXPECT_EQ(inverse_received(0, 0.5), 0);
   EXPECT_NEAR(inverse_received(2, 0.5), (2 * 0.25 * 1 + 0.25 / 2) / 0.75, 1e-15);
-  // 1/E[R] and a little more, for many; nothing underflows on the way.
+  // Slightly above 1/E[R] for many draws; nothing underflows.
   EXPECT_NEAR(inverse_received(30'000, 0.9) * 3000, 1, 1e-3);
 }
 
-// Check A3 of docs/design/methods/packet_loss.md: with unequal loss, those with good links weigh more; by how much, from what
-// the estimator makes of one-hot contributions.
+// Check A3 of docs/design/methods/packet_loss.md: under unequal loss, ranks with good links weigh more. One-hot contributions
+// show by how much.
 TEST(Estimator, a3_weights_of_contributions_under_unequal_loss) {
   const double loss[] = {0, 0.1, 0.4};
   const double expected[] = {1 / 3.0, 0.4375, 0.229166666666667};
@@ -353,7 +354,7 @@ TEST_F(EstimatorOnEveryTarget, a5_values_are_those_specified_bit_for_bit) {
   });
 }
 
-// Written out once more, one element after the other, as docs/design/methods/packet_loss.md, "The estimator", has it.
+// Plain element-by-element arithmetic, as specified in docs/design/methods/packet_loss.md, "The estimator".
 float by_hand(const std::vector<std::vector<float>>& values, uint32_t mask, Rank owner, size_t i) {
   const auto world = static_cast<uint32_t>(values.size());
   float sum = 0;

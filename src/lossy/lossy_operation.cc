@@ -1,4 +1,4 @@
-// Starting, arrivals, time, and the ends of phases; lossy_reduce.cc has the arithmetic.
+// Start, arrivals, timers, and the ends of phases; lossy_reduce.cc has the arithmetic.
 #include "lossy/lossy_operation.h"
 
 #include <algorithm>
@@ -15,10 +15,9 @@ namespace {
 
 constexpr Nanos repair_interval_min = 2 * millisecond;
 constexpr Nanos idle_interval_min = 5 * millisecond;
-constexpr int questions_unanswered =
-    4;  // then a rank that was heard counts as gone: some of them, or their answers, may be lost
+constexpr int questions_unanswered = 4;  // requests or their answers may be lost; then a rank that had sent data counts as gone
 
-// Of a bitmap whose bit 0 is `first`: clears what is not needed. False: nothing is left.
+// The bitmap's bit 0 is `first`. Clears the ranges that are not needed. False: none is left.
 bool keep_needed(std::span<const uint32_t> needed, uint32_t first, std::span<std::byte> bitmap) {
   std::array<std::byte, repair_bitmap_bytes_max> mask{};
   bool any = false;
@@ -131,7 +130,7 @@ void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now
   auto& stream = phase.streams[from];
   stream.all_sent = true;
   if (phase.closed || stream.confirmed) {
-    // It asks because it has not heard that nothing more is wanted.
+    // The sender repeats its `end` because it does not know that the stream is closed.
     if (phase.open) port_->ask(from, {setup_.op, header.phase}, 0, 0, {});
     return;
   }
@@ -156,7 +155,7 @@ bool LossyOperation::lacks_much(uint32_t number, const LossyStream& stream) cons
   return DeliveryPolicy::needs_repair(stream.arrivals.missing_fraction(), setup_.loss_budget, setup_.phases[number].completes);
 }
 
-// One stream: whether it ends now, and whether it is asked for again.
+// Checks whether one stream ends now, and whether to request repairs.
 void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   auto& phase = phases_[number];
   auto& stream = phase.streams[from];
@@ -174,7 +173,7 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   } else if (setup_.phases[number].completes || stream.needed > 0) {
     const auto heard = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
     stream.ask_at = std::max(heard, stream.asked) + std::max(idle_interval_min, answer);
-    // Once all was sent, what is missing is lost: no more is to be waited for.
+    // The sender has sent everything, so missing ranges are lost and waiting for them is useless.
     if (stream.all_sent)
       stream.ask_at = std::min(stream.ask_at, stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer));
   }
@@ -183,8 +182,8 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   stream.ask_at = now + std::max(stream.clock.needs_repair() ? repair_interval_min : idle_interval_min, answer);
 }
 
-// When a rank counts as gone if nothing more of it comes. Also one that was heard before: it may have died in the middle of the
-// operation.
+// Time at which a rank counts as gone if it sends nothing more. Also for a rank that has sent data: it may have died in the
+// middle of the operation.
 Nanos LossyOperation::silent_at(uint32_t number, Rank from) const {
   const auto silent = setup_.phases[number].silent;
   if (silent == never) return never;
@@ -194,7 +193,7 @@ Nanos LossyOperation::silent_at(uint32_t number, Rank from) const {
              : std::max(start, heard) + std::max({silent, lossy_silence_min, questions_unanswered * port_->answer_time(from)});
 }
 
-// What is missing, slice by slice; if that is little enough, only what must come.
+// Requests the missing ranges, slice by slice. If few enough are missing, only the needed ones.
 void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Nanos now) {
   stream.asked = now;
   const bool only_needed = !lacks_much(number, stream);
@@ -204,7 +203,7 @@ void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Na
   for (uint32_t at = stream.arrivals.next_missing(0); at < ranges; at = stream.arrivals.next_missing(at)) {
     const auto slice = at / ranges_per_slice;
     const auto end = std::min(ranges, (slice + 1) * ranges_per_slice);
-    // A datagram of any size takes the bitmap of a slice.
+    // Even the smallest datagram holds the bitmap of a slice.
     const auto bytes = (end - at + 7) / 8;
     stream.arrivals.missing_bitmap(at, end, std::span(bitmap).first(bytes));
     if (only_needed && !keep_needed(needed_of(number, from), at, std::span(bitmap).first(bytes))) {
@@ -256,7 +255,7 @@ Nanos LossyOperation::due() const {
       next = std::min({next, stream.clock.due(), stream.ask_at});
       next = std::min(next, silent_at(static_cast<uint32_t>(&phase - phases_.data()), from));
     }
-    if (!open) return 0;  // to be closed
+    if (!open) return 0;  // to be closed now
   }
   return next;
 }
@@ -270,7 +269,7 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
   }
   if (number == 1) {
     const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
-    // Of a sum all is needed; whoever gathers shards keeps what it had of others.
+    // A sum needs everything. all_gather keeps the old values of missing ranges.
     return finish(whole || (setup_.collective != Collective::all_reduce && !setup_.reliable) ? Status() : incomplete(1), now);
   }
   if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; }))
@@ -286,7 +285,7 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
   step_all(now);
 }
 
-// Who is to blame, and for how many bytes.
+// Names the incomplete streams and their missing bytes.
 Status LossyOperation::incomplete(uint32_t number) const {
   std::string text;
   for (Rank from = 0; from < world(); ++from) {
@@ -309,7 +308,7 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
   for (auto& phase : phases_) {
     if (rank < phase.streams.size()) phase.streams[rank].lost = true;
   }
-  // What is to be complete cannot be any more.
+  // A phase that must be complete fails, because it can no longer be completed.
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     const bool completes = setup_.reliable || (number == 1 && setup_.collective == Collective::all_reduce);
     if (!phases_[number].runs || !completes || phases_[number].streams[rank].arrivals.complete()) continue;

@@ -1,11 +1,12 @@
-// One lossy collective on one rank: what arrives in time is reduced, what does not is replaced in expectation, or keeps its old
+// One lossy collective on one rank. It reduces the data that arrives in time; missing data is estimated, or keeps its old
 // value.
 //
-// A state machine: events come in as calls with `now`, requests go out through StreamPort. Phase 0: every rank sends each owner
-// its contribution to the owner's shard. When phase 0 closes the owner reduces its shard. Phase 1: every owner sends its shard
-// to everybody. all_reduce has both, its second one repaired until complete; reduce_scatter has phase 0, all_gather phase 1
-// only. A range that is missing when phase 1 closes stays as it was in the output. Order and repetition of datagrams cannot
-// change a bit of the result. After warm-up nothing is allocated. Source: docs/design/methods/packet_loss.md; arXiv 2507.07114.
+// A state machine: the engine reports events by calls with `now`, and requests go out through StreamPort. Phase 0: every rank
+// sends each owner its contribution to the owner's shard. When phase 0 closes, the owner reduces its shard. Phase 1: every
+// owner sends its shard to all ranks. all_reduce has both phases, and repairs the second to completion. reduce_scatter has
+// phase 0 only, all_gather phase 1 only. If a range is missing when phase 1 closes, the output keeps its old values there.
+// Order and repetition of datagrams do not change a bit of the result. After warm-up it does not allocate. Source:
+// docs/design/methods/packet_loss.md; arXiv 2507.07114.
 #pragma once
 
 #include <array>
@@ -29,15 +30,15 @@
 namespace unisono {
 
 inline constexpr uint32_t lossy_phases = 2;
-// A rank that was heard in an operation is given at least so long, whatever LossyPhaseSetup::silent says: four questions may be
-// unanswered.
+// Minimum silence before a rank that has sent data in this operation counts as gone, whatever LossyPhaseSetup::silent is: four
+// repair requests may go unanswered.
 inline constexpr Nanos lossy_silence_min = 20 * millisecond;
 
 struct LossyPhaseSetup {
   StreamLimits limits;
   bool completes = false;  // repaired until nothing is missing
-  Nanos silent = never;    // and then only as long as its sender shows that it lives: this long without anything of it, in any
-                           // phase, ends a stream
+  // A stream ends if its sender sends nothing, in any phase, for this long; repair stops then, too.
+  Nanos silent = never;
 };
 
 struct LossySetup {
@@ -53,65 +54,67 @@ struct LossySetup {
   OnEmpty on_empty = OnEmpty::own;
   bool own_exact = false;  // as Codec::own_exact
   double loss_budget = 0.05;
-  bool reliable =
-      false;  // nothing may be missing: what is when a phase closes, or a link is lost, ends the operation. Its phases complete
+  // Nothing may be missing: a range that is missing when a phase closes, or a lost link, ends the operation. Requires that its
+  // phases complete.
+  bool reliable = false;
   std::array<LossyPhaseSetup, lossy_phases> phases{};
-  std::array<Nanos, lossy_phases> announced{};  // t_hard of each phase, for others
-  std::vector<std::vector<uint32_t>> needed{};  // all_gather: by rank, which of its ranges must come, ascending; may be shorter
-  Nanos needed_hard = 0;                        // how long a rank of which some are needed is asked, if it shows that it lives
-  Nanos deadline = never;                       // absolute; what is not complete then ends with late
+  std::array<Nanos, lossy_phases> announced{};  // t_hard of each phase, sent to the other ranks
+  // all_gather: by rank, the ranges of its shard that must arrive, ascending; may have fewer entries than ranks.
+  std::vector<std::vector<uint32_t>> needed{};
+  Nanos needed_hard = 0;   // how long needed ranges are requested from a rank that is not silent
+  Nanos deadline = never;  // absolute; an operation that is not complete then ends with late
 };
 
-// What happened to one stream.
+// State of one stream.
 struct LossyStream {
   RangeArrivals arrivals;
   StreamClock clock;
   uint64_t duplicate = 0, late = 0, repaired = 0;  // datagrams
   uint32_t missing = 0;                            // ranges, when its phase closed
-  uint32_t needed = 0;                             // of those that must come: how many are still missing
-  Nanos asked = -1;                                // when it was last asked for; -1: never
+  uint32_t needed = 0;                             // needed ranges that are still missing
+  Nanos asked = -1;                                // time of the last repair request; -1: never
   Nanos ask_at = never;
-  bool all_sent = false;   // its end was heard
+  bool all_sent = false;   // its `end` arrived
   bool lost = false;       // its link is gone
-  bool confirmed = false;  // it has ended, and its sender was told that nothing more is wanted
-  // What came before the phase began here.
+  bool confirmed = false;  // it has ended, and its sender was notified that nothing more is needed
+  // Arrivals before the phase began at this rank.
   Nanos early_first = never, early_last = never;
   bool early_tail = false, early_end = false;
 };
 
 struct LossyPhase {
-  bool runs = false;  // the collective has it
+  bool runs = false;  // the collective has this phase
   bool open = false, closed = false;
   Nanos start = 0, close = 0;
-  std::vector<LossyStream> streams;  // by rank; this rank's is not used
+  std::vector<LossyStream> streams;  // by rank; this rank's entry is unused
 };
 
 class LossyOperation {
  public:
-  // To be filled in before start(); the former operation is over and its streams are dropped.
+  // The caller fills in the setup before start(). The previous operation must have ended and dropped its streams.
   LossySetup& new_setup() { return setup_ = {}; }
   const LossySetup& setup() const { return setup_; }
   void start(StreamPort& port, Nanos now);
 
-  // A datagram of this operation. none: it was used.
+  // A datagram of this operation. none: it was accepted.
   DatagramFault data(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   void end_seen(Rank from, const DatagramHeader& header, Nanos now);
   void wake(Nanos now);
-  // When wake() must be called even if nothing arrives.
+  // Next time at which wake() must be called even if nothing arrives.
   Nanos due() const;
-  // The link to a rank is gone: nothing more comes of its streams.
+  // The link to a rank is gone, so its streams receive nothing more.
   void peer_lost(Rank rank, const Status& why, Nanos now);
-  // Ends it now with what is there: this rank has fallen behind the others by so many operations.
+  // Ends the operation now with the data that arrived: this rank is `operations` behind the others.
   void fall_behind(uint32_t operations, Nanos now);
   void fail(const Status& why, Nanos now);
 
   bool done() const { return done_; }
   const Status& status() const { return status_; }
-  // Once done: the sender's side is kept until then, because others may ask for it again.
+  // Call after done(). The sent data is kept until then, as other ranks may request it again.
   void drop_streams();
 
   const LossyPhase& phase(uint32_t number) const { return phases_[number]; }
-  // Of the own shard, once phase 0 is closed: by range, how many ranks' contributions are in it; 1: nobody else's.
+  // After phase 0 has closed: by range of the own shard, the number of contributions in it; 1: only this rank's.
   std::span<const uint16_t> contributors() const { return contributors_; }
   struct RangeCounts {
     uint64_t full = 0, reduced = 0, empty = 0;
@@ -154,14 +157,14 @@ class LossyOperation {
   LossySetup setup_;
   StreamPort* port_ = nullptr;
   std::array<LossyPhase, lossy_phases> phases_;
-  std::vector<Nanos> heard_;         // by rank: anything of this operation, last; -1: nothing yet
-  std::vector<std::byte> outgoing_;  // contributions, shard after shard, encoded
-  std::vector<size_t> outgoing_at_;  // by owner
+  std::vector<Nanos> heard_;         // by rank: time of the last datagram of this operation; -1: none yet
+  std::vector<std::byte> outgoing_;  // encoded contributions, shard after shard
+  std::vector<size_t> outgoing_at_;  // offset by owner
   std::vector<std::byte> staging_;   // received contributions to the own shard, sender after sender
   std::vector<std::byte> result_;    // the own shard, encoded
-  std::vector<float> wide_;          // the own shard, where it is encoded from a 16-bit tensor: rounded once only
+  std::vector<float> wide_;          // the own shard in fp32 if it is encoded from a 16-bit tensor, to round only once
   std::vector<uint16_t> contributors_;
-  std::vector<const std::byte*> present_;  // of one range, by rank
+  std::vector<const std::byte*> present_;  // messages of one range, by rank
   RangeEstimator estimator_;
   kernels::BlockCounts blocks_;
   RangeCounts counts_;

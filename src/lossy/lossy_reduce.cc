@@ -1,4 +1,4 @@
-// What a lossy operation does with bytes: encoding what it sends, keeping what arrives, and the sum of its own shard.
+// The arithmetic of a lossy operation: it encodes outgoing data, stores arriving data, and sums its own shard.
 #include <algorithm>
 #include <cstring>
 
@@ -9,12 +9,12 @@
 namespace unisono {
 
 namespace {
-constexpr uint32_t run_max = 1024;  // ranges: what the estimator keeps for sums that lack somebody is as large as they are
+constexpr uint32_t run_max = 1024;  // ranges per run; bounds the memory of the estimator's sums
 }
 
 size_t LossyOperation::element_size() const { return element_bytes(setup_.dtype); }
 
-// Range by range, because a range is a message of its own. message null: into result_.
+// Range by range, because each range is a separate message. message null: writes into result_.
 void LossyOperation::encode_shard(Rank owner, DType dtype, const void* elements, std::byte* message) {
   const auto& geometry = *setup_.geometry;
   const auto bytes = geometry.shard_bytes(owner);
@@ -51,7 +51,7 @@ void LossyOperation::send_contributions() {
   }
   outgoing_at_[world()] = total;
   outgoing_.resize(total);
-  // The ranks begin with different owners, so that not all send to one at a time.
+  // Each rank begins with a different owner, so that not all send to one rank at a time.
   for (uint32_t i = 1; i < world(); ++i) {
     const Rank owner = (setup_.self + i) % world();
     const auto bytes = geometry.shard_bytes(owner);
@@ -89,7 +89,7 @@ std::byte* LossyOperation::own_output() const {
 
 void LossyOperation::keep(uint32_t phase, Rank from, uint32_t range, std::span<const std::byte> payload) {
   const auto& geometry = *setup_.geometry;
-  // The next range is probably there, and what it overwrites is in no cache.
+  // The next range probably arrives next; prefetch its destination, which is in no cache.
   const auto put = [&](std::byte* to, size_t left) {
     std::memcpy(to, payload.data(), payload.size());
     prefetch_to_write({to + payload.size(), std::min(payload.size(), left - payload.size())});
@@ -110,8 +110,8 @@ void LossyOperation::keep(uint32_t phase, Rank from, uint32_t range, std::span<c
          blocks_);
 }
 
-// How many ranges from `first` on have arrived from the same ranks, and so may be summed in one go: plain ones only, as others
-// are messages of their own.
+// Number of ranges from `first` on that arrived from the same ranks, so that one call can sum them. Only for plain ranges, as
+// encoded ranges are separate messages.
 uint32_t LossyOperation::run_of(uint32_t first) const {
   const auto ranges = setup_.geometry->ranges(setup_.self);
   if (!setup_.geometry->cut().codec.is_plain()) return 1;
@@ -158,7 +158,7 @@ void LossyOperation::reduce_run(uint32_t first, uint32_t count) {
   std::fill_n(contributors_.begin() + first, count, static_cast<uint16_t>(received + 1));
 }
 
-// This rank's values are what the others decode.
+// Sets this rank's values to those that the other ranks decode.
 void LossyOperation::decode_own() {
   const auto& geometry = *setup_.geometry;
   const auto& codec = geometry.cut().codec;
@@ -174,7 +174,7 @@ void LossyOperation::decode_own() {
   }
 }
 
-// all_gather: the own shard where the others' go, as they decode it.
+// all_gather: writes the own shard into the output, as the other ranks decode it.
 void LossyOperation::write_own() {
   const auto elements = setup_.geometry->shard(setup_.self).count();
   if (elements == 0) return;
@@ -182,7 +182,7 @@ void LossyOperation::write_own() {
   if (setup_.input != own_output()) kernels::copy(own_output(), setup_.input, elements * element_size());
 }
 
-// False: nothing arrived for some range, and that is to fail.
+// False: some range received nothing, and on_empty is fail.
 bool LossyOperation::reduce_shard() {
   const auto& geometry = *setup_.geometry;
   const auto ranges = geometry.ranges(setup_.self);

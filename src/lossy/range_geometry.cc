@@ -14,8 +14,8 @@ constexpr uint64_t elements_max = uint64_t{1} << 56;
 constexpr uint64_t ranges_max = uint64_t{65'536} * ranges_per_slice;  // the slice travels in two bytes
 constexpr size_t plain_block_bytes = 64;                              // so that shards and ranges begin on cache lines
 
-// The most whole blocks whose message fits. Messages of quantised elements have a header and padding, so that this is no
-// division; but each block more makes them longer.
+// The largest number of whole blocks whose message fits. Quantised messages have a header and padding, so a division does not
+// give it. Message size grows with every block.
 uint32_t blocks_that_fit(const WireCodec& codec, uint64_t block, size_t bytes) {
   uint32_t low = 0, high = static_cast<uint32_t>(bytes / plain_block_bytes + 1);
   if (codec.quantizes()) high = static_cast<uint32_t>(bytes);  // a block has more than a byte

@@ -1,9 +1,8 @@
-// How a tensor is cut for lossy delivery: one shard per rank, which owns it; a shard into ranges, one per datagram; ranges into
-// slices.
+// How lossy delivery cuts a tensor: one shard per rank, its owner; a shard into ranges, one per datagram; ranges into slices.
 //
-// Everything follows from numbers that all ranks agree on before, so no datagram carries an offset or a count: the receiver
-// computes where a range belongs. Ranges end on codec blocks, so a lost datagram never spoils its neighbours. Source:
-// docs/design/methods/packet_loss.md, "Geometry".
+// The geometry follows from numbers that all ranks agree on in advance. So no datagram carries an offset or a count: the
+// receiver computes a range's position. Ranges end at codec block boundaries, so a lost datagram never affects its neighbours.
+// Source: docs/design/methods/packet_loss.md, "Geometry".
 #pragma once
 
 #include <cstdint>
@@ -16,23 +15,23 @@
 namespace unisono {
 
 struct ElementSpan {
-  uint64_t begin = 0, end = 0;  // of the tensor's elements
+  uint64_t begin = 0, end = 0;  // elements of the tensor
   uint64_t count() const { return end - begin; }
   friend bool operator==(const ElementSpan&, const ElementSpan&) = default;
 };
 
 struct RangeCut {
-  uint64_t elements = 0;  // of the tensor
+  uint64_t elements = 0;  // elements of the tensor
   uint32_t world = 1;
   uint32_t datagram_bytes = 0;  // UDP payload of a full datagram, header included: 576 … 65,507
-  WireCodec codec{};            // of what travels
-  uint32_t shard_unit = 0;  // shards have multiples of so many elements, as of the codec's blocks: contributions and results
-                            // may have different codecs
+  WireCodec codec{};            // of the data sent
+  uint32_t shard_unit =
+      0;  // shard sizes are multiples of it and of the codec's block, as contributions and results may differ in codec
 };
 
 class RangeGeometry {
  public:
-  // invalid: not even one block of the codec fits into a datagram, shard_unit is no multiple of it, or the numbers are out of
+  // invalid: a datagram is too small for one codec block, shard_unit is not a multiple of the block, or a number is out of
   // range. A block of plain elements has 64 bytes.
   static Result<RangeGeometry> make(const RangeCut& cut);
 
@@ -47,12 +46,12 @@ class RangeGeometry {
   uint32_t slices(Rank owner) const;
   // Encoded bytes of the whole shard, range after range.
   size_t shard_bytes(Rank owner) const;
-  // range: below ranges(owner). In elements of the tensor.
+  // Elements of the tensor; range < ranges(owner).
   ElementSpan range(Rank owner, uint32_t range) const;
   size_t bytes(Rank owner, uint32_t range) const;
-  // Where a range begins in the shard's encoded bytes.
+  // Offset of a range in the shard's encoded bytes.
   size_t offset(uint32_t range) const { return range * range_bytes_; }
-  // False where the geometry has no such range.
+  // False: the geometry has no such range.
   bool find(Rank owner, uint32_t slice, uint32_t index, uint32_t& range) const;
 
  private:

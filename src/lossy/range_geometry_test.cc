@@ -85,7 +85,7 @@ TEST(RangeGeometry, blocks_of_plain_elements_have_64_bytes_of_any_type) {
   EXPECT_EQ(elements(DType::f64), 8u);
 }
 
-// What comes out of a quantising codec has a header and padding, so the most that fits is found by trying.
+// A quantised message has a header and padding, so the largest fitting size is found by trial.
 TEST(RangeGeometry, fits_as_many_whole_groups_into_a_datagram_as_go_in) {
   for (const uint8_t bits : {2, 3, 4, 5, 6, 8}) {
     for (const uint16_t group : {32, 128, 256}) {
@@ -107,7 +107,7 @@ TEST(RangeGeometry, refuses_what_no_datagram_can_carry) {
   EXPECT_EQ(code({.elements = 1, .world = 2, .datagram_bytes = 65'508, .codec = {}}), Code::invalid);
   EXPECT_EQ(code({.elements = UINT64_MAX, .world = 2, .datagram_bytes = 1472, .codec = {}}), Code::invalid);
   EXPECT_EQ(code({.elements = uint64_t{1} << 50, .world = 2, .datagram_bytes = 1472, .codec = {}}), Code::invalid);
-  // The largest group there is goes into the smallest datagram there is.
+  // The largest group fits into the smallest datagram.
   EXPECT_EQ(code({.elements = 1, .world = 2, .datagram_bytes = 576, .codec = quantized(8, 256)}), Code::ok);
 }
 

@@ -18,7 +18,7 @@ void StreamClock::begin(Nanos start, const StreamLimits& limits, bool ranges) {
 
 void StreamClock::arrived(Nanos now, bool tail, bool complete) {
   if (end_ != StreamEnd::open) return;
-  // Until now it may have had an `end` for its first.
+  // first_ may still hold the time of an `end`.
   if (!data_came_) first_ = now;
   data_came_ = true;
   last_ = now;

@@ -1,6 +1,6 @@
-// When one stream of a lossy phase ends: at its last missing datagram, a little after its tail, late after its first datagram,
-// or at the phase's deadline. Pure: times come in as arguments. At equal times arrivals count before deadlines, and t_hard
-// before t_soft. Source: docs/design/methods/packet_loss.md, "Streams and deadlines".
+// Decides when one stream of a lossy phase ends: at its last missing datagram, shortly after its tail, late after its first
+// datagram, or at the phase's deadline. Pure: times come in as arguments. At equal times, arrivals count before deadlines, and
+// t_hard before t_soft. Source: docs/design/methods/packet_loss.md, "Streams and deadlines".
 #pragma once
 
 #include <cstdint>
@@ -18,36 +18,35 @@ struct StreamLimits {
 
 class StreamClock {
  public:
-  // start: when this rank entered the phase. ranges: false: the stream has none, and is complete at once.
-  // What had been staged before is told after this, with the times at which it arrived: before start, and for deadlines as if
-  // at start.
+  // start: when this rank entered the phase. ranges false: the stream has no ranges and is complete at once. Report earlier
+  // (staged) datagrams after begin(), with their arrival times: for deadlines they count as if they had arrived at start.
   void begin(Nanos start, const StreamLimits& limits, bool ranges = true);
-  // A new datagram of the stream; tail: it has the flag; complete: it was the last one missing. Nothing once the stream has
-  // ended.
+  // A new datagram of the stream. tail: it has the tail flag. complete: it was the last missing one. No effect once the stream
+  // has ended.
   void arrived(Nanos now, bool tail, bool complete);
-  // An `end` datagram: the sender has sent everything. Repeated ones re-arm nothing.
+  // An `end` datagram: the sender has sent everything. Repeated ones do not restart the grace time.
   void end_seen(Nanos now);
 
-  // Ends the stream if it is time; to be called when due(), and after arrivals. lacking: more is missing than the budget
-  // allows. Then tail and soft do not end it but begin its repair: needs_repair() is true, the caller asks, and the stream ends
-  // when it is no longer lacking, or at t_hard. Idempotent.
+  // Ends the stream if it is time. Call at due() and after arrivals. lacking: more is missing than the budget allows. Then tail
+  // and soft do not end the stream but start its repair: needs_repair() is true, and the caller requests the missing ranges.
+  // The stream ends when it no longer lacks too much, or at t_hard. Idempotent.
   StreamEnd update(Nanos now, bool lacking);
-  // The step is closed for reasons of its own: as if t_hard were now.
+  // Closes the stream for the caller's own reasons, as if t_hard were now.
   void close(Nanos now);
 
   bool needs_repair() const { return repairing_ && end_ == StreamEnd::open; }
-  // Repaired: what would have ended it without repair.
+  // For a repaired stream: the reason that would have ended it without repair.
   StreamEnd end() const { return end_; }
   Nanos ended_at() const { return ended_at_; }
-  // When update() would change something if nothing arrived; `never` once ended.
+  // Next time at which update() changes something without arrivals; `never` once ended.
   Nanos due() const;
-  // Whether anything of its sender came, be it only an `end`.
+  // Whether anything of the stream arrived, including an `end`.
   bool heard() const { return first_ != never; }
-  // Of the first and the latest datagram; of the `end`, if no data came. A stream that ended by itself has the duration last()
-  // - first().
+  // Times of the first and last datagram; of the `end`, if no data arrived. A stream that ended by itself took last() -
+  // first().
   Nanos first() const { return first_; }
   Nanos last() const { return last_; }
-  // The deadline that cut it, from t_soft and t_hard, for Deadline::stream_cut(); 0: none did.
+  // The deadline (t_soft or t_hard) that cut it, for Deadline::stream_cut(); 0: none.
   Nanos cut_by() const;
 
  private:

@@ -20,7 +20,7 @@ StreamClock begun(Nanos start = 0) {
   return clock;
 }
 
-// Called when it says that it is due, until it has ended.
+// Calls update() at each due() until the stream has ended.
 Nanos ended(StreamClock& clock, bool lacking = false) {
   while (clock.end() == StreamEnd::open) {
     const auto due = clock.due();
@@ -217,7 +217,7 @@ struct Event {
   bool data = false, tail = false, complete = false;
 };
 
-// The rules as docs/design/methods/packet_loss.md, "Streams and deadlines", has them, looked at in every tick.
+// The rules of docs/design/methods/packet_loss.md, "Streams and deadlines", evaluated at every tick.
 struct Expected {
   StreamEnd end = StreamEnd::open;
   Nanos at = 0;

@@ -28,7 +28,7 @@ void BandwidthMeter::update(Nanos now, uint64_t sent, uint64_t received, bool wa
 }
 
 void BandwidthMeter::end_window(Nanos now, uint64_t sent, uint64_t received) {
-  // One that was slept through says nothing.
+  // A window that lasted too long says nothing: the process slept.
   if (now - begun_ >= 2 * window || !waited_) return;
   const auto seconds = static_cast<double>(now - begun_) / 1e9;
   keep(sending_, static_cast<double>(sent - sent_) / seconds);
@@ -43,16 +43,16 @@ void BandwidthMeter::judge() {
   const auto out = sorted[sorted.size() / 2];
   sending_rate_ = sorted.back();
   const auto rate = receiving_.empty() ? out : std::min(out, *std::max_element(receiving_.begin(), receiving_.end()));
-  if (rate <= 0 || (told_ > 0 && rate < told_ * hysteresis && rate > told_ / hysteresis)) return;
+  if (rate <= 0 || (reported_ > 0 && rate < reported_ * hysteresis && rate > reported_ / hysteresis)) return;
   const auto power = std::exp2(std::round(std::log2(rate)));
-  if (power == told_) return;
-  told_ = power;
-  news_ = true;
+  if (power == reported_) return;
+  reported_ = power;
+  changed_ = true;
 }
 
 std::optional<double> BandwidthMeter::take_news() {
-  if (!std::exchange(news_, false)) return std::nullopt;
-  return told_;
+  if (!std::exchange(changed_, false)) return std::nullopt;
+  return reported_;
 }
 
 }  // namespace unisono

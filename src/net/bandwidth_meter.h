@@ -1,11 +1,11 @@
-// What a process's line carries, from what it was seen to carry while more waited to be sent: for the shares of a round and for
-// what joiners are given, not for people.
+// Measures what a process's network line carries, from its byte counters while more data waited to be sent. An elastic run
+// divides the work of a round by it, and joiners learn it; it is not meant for display.
 //
-// Bytes are counted in windows. A window counts for sending if something waited throughout it (what the kernel took into its
-// buffers at first does not say how fast they drain, so the middle of several windows is taken); for receiving, the fullest
-// windows count, as nobody knows what others would have sent, and none in which hardly anything came: then it was for one
-// direction alone, as when somebody loads the state from here. The lower direction is told, and only as a power of two: shares
-// of peers that are alike shall not differ by noise. A pure value.
+// Bytes are counted in windows. For sending, a window counts if data waited throughout it. The median of several windows is
+// taken, because the kernel's buffers at first take more than the line. For receiving, the fullest windows count, because
+// nobody knows what others would have sent. Windows in which hardly anything came do not count: then the traffic was one-way,
+// for example while a joiner loads the state from this process. The result is the lower direction, rounded to a power of two,
+// so that the shares of similar peers do not differ by noise. A pure value.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ class BandwidthMeter {
  public:
   static constexpr Nanos window = 50 * millisecond;
   static constexpr size_t windows_kept = 32, windows_needed = 4;
-  // What was told is kept until it is off by more than this.
+  // The reported value stays until the measurement is off by more than this factor.
   static constexpr double hysteresis = 1.6;
-  // A window counts for receiving if what came is at least this part of what went.
+  // A window counts for receiving if the received bytes are at least the sent bytes divided by this.
   static constexpr uint64_t one_way = 64;
 
-  // Whether update() would change anything; cheaper than finding out the numbers for it.
+  // True if update() would change anything. It is cheaper than collecting the numbers for update().
   bool wants(Nanos now, bool waiting) const { return begun_ == never || now - begun_ >= window || (waited_ && !waiting); }
-  // As often as anything happens. sent, received: bytes so far. waiting: something waits to be sent.
+  // Call it whenever something happened. sent, received: bytes so far. waiting: some data waits to be sent.
   void update(Nanos now, uint64_t sent, uint64_t received, bool waiting);
-  // Bytes per second, a power of two; once per change.
+  // The new rate in bytes per second, a power of two; once per change.
   std::optional<double> take_news();
-  // Bytes per second that the line takes when receivers and processors are not what is waited for: in the fullest of the newest
-  // windows. What the kernel's buffers take may be in it, up to a third of what a line of 1 Gbit/s carries in a window. 0: not
-  // known yet.
+  // Bytes per second in the fullest of the newest windows: what the line takes when neither receivers nor processors are the
+  // bottleneck. It may include the kernel's buffers, up to a third of what a line of 1 Gbit/s carries in a window. 0: not known
+  // yet.
   double sending() const { return sending_rate_; }
 
  private:
@@ -42,10 +42,10 @@ class BandwidthMeter {
 
   Nanos begun_ = never;
   uint64_t sent_ = 0, received_ = 0;        // when the window began
-  bool waited_ = false;                     // all the time since then
+  bool waited_ = false;                     // since the window began
   std::deque<double> sending_, receiving_;  // bytes/s of the newest windows that count
-  double sending_rate_ = 0, told_ = 0;
-  bool news_ = false;
+  double sending_rate_ = 0, reported_ = 0;
+  bool changed_ = false;
 };
 
 }  // namespace unisono

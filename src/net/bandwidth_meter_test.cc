@@ -1,4 +1,4 @@
-// What a line carries is told from windows in which more waited to be sent, and not changed by noise.
+// The meter reports a line's rate from windows in which data waited to be sent, and noise does not change the report.
 #include "net/bandwidth_meter.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ struct Line {
   BandwidthMeter meter;
   Nanos now = 0;
   uint64_t sent = 0, received = 0;
-  // For so long, at these rates in bytes/s.
+  // Runs for `time` at these rates in bytes/s.
   void run(Nanos time, double out, double in, bool waiting) {
     for (const auto until = now + time; now < until; now += millisecond) {
       sent += static_cast<uint64_t>(out / 1000);
@@ -23,7 +23,7 @@ struct Line {
 
 }  // namespace
 
-TEST(BandwidthMeter, a_line_that_is_full_is_told_as_a_power_of_two) {
+TEST(BandwidthMeter, a_full_line_is_reported_as_a_power_of_two) {
   Line line;
   line.run(second, 120e6, 125e6, true);
   EXPECT_EQ(line.meter.take_news(), 1 << 27);

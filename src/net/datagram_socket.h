@@ -1,8 +1,8 @@
-// The seam between the UDP transport and a network that may lose, repeat and reorder: batches of datagrams out, batches of
-// datagrams in. Implemented by UdpSocket, and by virtual networks in tests and in the simulator.
+// The seam between the UDP transport and a network that may lose, repeat and reorder: it sends and receives batches of
+// datagrams. Implemented by UdpSocket, and by virtual networks in tests and in the simulator.
 //
-// Nothing blocks, nothing allocates after construction. What is sent needs to be valid during the call only. All calls come
-// from one thread at a time; news come from receive only.
+// No call blocks, and none allocates after construction. Memory passed to send need only be valid during the call. All calls
+// come from one thread at a time; upcalls come from receive only.
 #pragma once
 
 #include <cstddef>
@@ -15,56 +15,57 @@
 
 namespace unisono {
 
-// One datagram to be sent: header (sealed), then payload. The two are joined on their way out; the payload is not copied
-// before.
+// One datagram to send: a sealed header, then the payload. The socket joins the two on their way out, without copying the
+// payload before.
 struct OutDatagram {
   const TcpAddress* to = nullptr;
   DatagramHeader header;
   std::span<const std::byte> payload{};
-  bool confirms = false;  // what was sent to its receiver arrives: whoever is next on the way there is there, and need not be
-                          // asked (ARP, neighbour discovery)
+  // What was sent to this receiver before did arrive. So the kernel need not ask whether the next hop still exists (ARP,
+  // neighbour discovery).
+  bool confirms = false;
 };
 
-// Why send stopped before the end of its batch. All but would_block and no_buffers are about the first datagram that was not
-// taken: that one is the caller's to count and to leave out.
+// Why send stopped before the end of its batch. All but would_block and no_buffers concern the first datagram that was not
+// taken: the caller counts it and skips it.
 enum class SendStop : uint8_t {
   none = 0,
   would_block,  // the socket's own buffer is full: go on when the handle is writable
   no_buffers,   // a queue behind the socket is full (ENOBUFS, ENOMEM): the handle stays writable, so go on after some time
-  too_long,     // for the path, as far as this host knows it: nothing is fragmented
+  too_long,     // longer than the path allows, as far as this host knows; nothing is fragmented
   firewalled,   // EPERM: a rule of this host dropped it
   other,        // no route and the like: `error`
 };
 
 struct SendOutcome {
-  size_t taken = 0;  // the first so many are the network's now
+  size_t taken = 0;  // number of datagrams from the start that the network took
   SendStop stop = SendStop::none;
   int error = 0;  // errno of the stop
   friend bool operator==(const SendOutcome&, const SendOutcome&) = default;
 };
 
-// Any bytes from anybody, even none. One that is longer than the socket was made for may come cut, yet stays longer than that,
-// so check_shape refuses it.
+// Any bytes from any sender, even none. A datagram that is longer than the socket's maximum may be cut, but stays longer than
+// the maximum, so check_shape refuses it.
 struct InDatagram {
   std::span<const std::byte> bytes{};
   const TcpAddress* from = nullptr;
-  Nanos came = 0;  // when the network brought it, by CLOCK_MONOTONIC; 0: not known
+  Nanos came = 0;  // arrival time by CLOCK_MONOTONIC; 0: not known
 };
 
-// The receiver of what has come. Called from DatagramSocket::receive only. It may call send of the same socket.
+// Receives datagrams. Called from DatagramSocket::receive only; may call send of the same socket.
 class DatagramInbox {
  public:
   virtual ~DatagramInbox() = default;
-  // In the order in which they came; at most datagrams_per_batch, at least one. Valid during the call.
+  // Datagrams in the order of arrival; at least one, at most datagrams_per_batch. The memory is valid during the call.
   virtual void arrived(std::span<const InDatagram> batch) = 0;
-  // The network said that something sent to this address did not reach anybody (a closed port). Anyone can forge that: for
-  // counting only.
+  // The network reported that nobody received a datagram sent to this address (a closed port). Such a report can be forged, so
+  // it is only counted.
   virtual void refused(const TcpAddress& to) = 0;
 };
 
 struct ReceiveOutcome {
   size_t datagrams = 0;
-  bool drained = false;  // nothing is left; else call again before sleeping
+  bool drained = false;  // nothing is left to receive; if false, call again before sleeping
   friend bool operator==(const ReceiveOutcome&, const ReceiveOutcome&) = default;
 };
 
@@ -72,22 +73,22 @@ class DatagramSocket {
  public:
   virtual ~DatagramSocket() = default;
 
-  // In order. Datagrams that are the network's may still get lost, of course.
+  // Sends in order. Datagrams that the network took may still get lost.
   virtual SendOutcome send(std::span<const OutDatagram> batch) = 0;
-  // At least one batch of the kernel's, and no further one begins after so many datagrams.
+  // Receives at least one batch of the kernel's. Begins no further batch after datagrams_max.
   virtual ReceiveOutcome receive(DatagramInbox& inbox, size_t datagrams_max) = 0;
 
-  // A descriptor to wait on: readable when there is something to receive (an error condition counts: receive clears it),
-  // writable when send can go on after would_block. -1: there is none, poll.
+  // A descriptor to wait on, or -1 if there is none and the caller must poll. It is readable when there is something to receive
+  // (an error condition counts; receive clears it), and writable when send can go on after would_block.
   virtual int wait_handle() const = 0;
-  // Datagrams that came as far as this socket and found its buffer full, since it was made. Up to date whenever receive said
-  // `drained`.
+  // Datagrams that were dropped because this socket's buffer was full, since the socket was made. Up to date whenever receive
+  // returned `drained`.
   virtual uint64_t own_drops() const = 0;
-  // As it is bound: the port is not 0.
+  // The bound address; its port is not 0.
   virtual const TcpAddress& address() const = 0;
 };
 
-// The same host and port; scopes differ only where both are known. Cheap enough for every datagram.
+// True for the same host and port. Scopes count only where both are known. Cheap enough to call for every datagram.
 bool same_endpoint(const TcpAddress& a, const TcpAddress& b);
 
 }  // namespace unisono

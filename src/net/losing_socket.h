@@ -1,8 +1,8 @@
-// A socket that loses a share of what arrives, at random and on purpose: so that somebody can see what losses do without a bad
+// A socket that drops a share of the arriving datagrams at random, on purpose: it shows the effect of losses without a bad
 // network and without root.
 //
-// What is lost was never there for whoever receives, as if the network had dropped it: it is in no counter of the socket's.
-// Draws follow from the seed.
+// A dropped datagram is in no counter of the socket, as if the network had lost it. The seed determines which datagrams are
+// dropped.
 #pragma once
 
 #include <cstdint>

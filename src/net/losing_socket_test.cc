@@ -23,7 +23,7 @@ struct Inbox final : DatagramInbox {
   int refusals = 0;
 };
 
-// Which of so many datagrams came through.
+// The numbers of those among `count` datagrams that came through.
 std::vector<uint32_t> pass(const PurposeLoss& loss, uint32_t count) {
   VirtualNetwork network(1);
   auto sender = network.socket("10.0.0.1:1");
@@ -41,7 +41,7 @@ std::vector<uint32_t> pass(const PurposeLoss& loss, uint32_t count) {
   return inbox.numbers;
 }
 
-TEST(LosingSocket, loses_the_share_that_it_was_told) {
+TEST(LosingSocket, loses_the_configured_share) {
   for (const uint32_t per_mille : {0u, 1u, 100u, 999u}) {
     constexpr uint32_t count = 100'000;
     const double p = per_mille / 1000.0;

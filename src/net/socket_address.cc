@@ -18,7 +18,7 @@
 namespace unisono {
 namespace {
 
-// A peer's list of endpoints is short; one of ours with many bridges must not make a dialler try hundreds.
+// A host with many bridges must not make a dialler try hundreds of addresses.
 constexpr size_t link_local_interfaces_max = 4;
 
 const sockaddr_in& v4(const TcpAddress& address) { return reinterpret_cast<const sockaddr_in&>(address.storage); }
@@ -122,7 +122,7 @@ Result<TcpAddress> parse_tcp_address(std::string_view text) {
     address.storage.ss_family = AF_INET6;
     address.bytes = sizeof(sockaddr_in6);
     reinterpret_cast<sockaddr_in6&>(address.storage).sin6_addr = wide;
-    // A name that this host does not have stays 0: dial_addresses replaces the scope anyway.
+    // The scope of an unknown interface name stays 0: dial_addresses replaces it anyway.
     if (percent != std::string::npos) address.set_scope(::if_nametoindex(copy.c_str() + percent + 1));
     return address;
   }
@@ -224,7 +224,7 @@ std::vector<TcpAddress> dial_addresses(const TcpAddress& endpoint, const std::ve
     if (result.size() == link_local_interfaces_max) break;
     auto address = endpoint;
     address.set_scope(entry.address.scope());
-    // The same name on both hosts is the best guess.
+    // An interface of the same name on both hosts is the best guess.
     if (entry.address.scope() == endpoint.scope()) result.insert(result.begin(), address);
     else result.push_back(address);
   }

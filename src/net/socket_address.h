@@ -1,7 +1,7 @@
-// Addresses: how endpoints are written, which interfaces this host has, and in which order a peer should try them.
+// Socket addresses: the text form of endpoints, the interfaces of this host, and the order in which a peer should try them.
 //
-// An endpoint is "tcp://192.168.1.7:45001" or "tcp://[fe80::1%eth0]:45001": numbers only, so that nothing here waits for a
-// name server.
+// An endpoint is "tcp://192.168.1.7:45001" or "tcp://[fe80::1%eth0]:45001". It has numbers only, so that nothing here waits for
+// a name server.
 #pragma once
 
 #include <compare>
@@ -25,21 +25,22 @@ struct TcpAddress {
   int family() const { return storage.ss_family; }
   uint16_t port() const;
   void set_port(uint16_t port);
-  uint32_t scope() const;  // interface number; 0 where there is none
+  uint32_t scope() const;  // number of the interface; 0 if there is none
   void set_scope(uint32_t scope);
   bool is_loopback() const;
   bool is_link_local() const;
-  // "10.0.0.1:4", "[::1]:4"; an IPv4 address in IPv6 clothes is shown as IPv4.
+  // "10.0.0.1:4", "[::1]:4". An IPv4-mapped IPv6 address is shown as IPv4.
   std::string to_string() const;
   std::string endpoint() const { return "tcp://" + to_string(); }
-  // Same family and address, whatever the port and scope.
+  // True for the same family and address, whatever the port and scope.
   bool same_host(const TcpAddress& other) const;
 };
 
-// invalid: not of the form above. The address alone ("::1", "10.0.0.1") is parsed by the second one, port 0.
+// Both return invalid if the text does not have this form. parse_tcp_address takes the address alone ("::1", "10.0.0.1"); its
+// port is 0.
 Result<TcpAddress> parse_tcp_endpoint(std::string_view text);
 Result<TcpAddress> parse_tcp_address(std::string_view text);
-// Of a connected or listening socket.
+// The addresses of a connected or listening socket.
 TcpAddress local_address(int socket);
 TcpAddress remote_address(int socket);
 
@@ -51,18 +52,19 @@ struct InterfaceAddress {
 
 // Addresses of all interfaces that are up, as the kernel lists them.
 Result<std::vector<InterfaceAddress>> list_interfaces();
-// By its name: docker0, virbr0, veth…, br-… and the like.
+// Judged by the name: docker0, virbr0, veth…, br-… and the like.
 bool is_virtual_interface(std::string_view name);
-// Lower is better: global addresses, then link-local ones, then virtual interfaces, then loopback; IPv4 first in each.
+// Lower is better: global addresses, then link-local ones, then virtual interfaces, then loopback; IPv4 first in each class.
 int preference(const InterfaceAddress& address);
 void sort_by_preference(std::vector<InterfaceAddress>& addresses);
 
-// Those that `interface` means: the name of an interface, an address, or everything when empty. invalid: nothing has that name
-// or address; the message lists what there is.
+// The entries that `interface` selects: the name of an interface, an address, or everything when empty. Returns invalid if
+// nothing has that name or address; the message lists all of them.
 Result<std::vector<InterfaceAddress>> select_interface(std::vector<InterfaceAddress> all, std::string_view interface);
 
-// Where to dial for one endpoint of a peer. A link-local address is meaningful on one interface only, and the peer's
-// name for that interface says nothing here: it becomes one address per interface of ours that has link-local addresses.
+// The addresses to dial for one endpoint of a peer. A link-local address is meaningful on one interface only, and the peer's
+// name for that interface means nothing here. So it becomes one address for each of our interfaces that has link-local
+// addresses.
 std::vector<TcpAddress> dial_addresses(const TcpAddress& endpoint, const std::vector<InterfaceAddress>& own);
 
 }  // namespace unisono

@@ -19,7 +19,7 @@ namespace unisono {
 namespace {
 
 void set_option(int socket, int level, int name, int value) {
-  // Each of these is an improvement, none is needed: an old kernel that refuses one still works.
+  // Each of these is an improvement, and none is needed: an old kernel that refuses one still works.
   (void)::setsockopt(socket, level, name, &value, sizeof value);
 }
 
@@ -54,7 +54,7 @@ void begin_without_pacing(int socket) {
 void set_congestion_control(int socket) {
   const auto peer = remote_address(socket);
   if (peer.bytes > 0 && local_address(socket).same_host(peer)) return begin_without_pacing(socket);
-  // What a socket has that nobody has asked for anything.
+  // A fresh socket shows the default of this machine.
   const Descriptor fresh(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   char name[16] = {};  // the kernel's TCP_CA_NAME_MAX
   socklen_t bytes = sizeof name;

@@ -41,7 +41,7 @@ struct Connection {
 TEST(TcpSocket, inside_one_host_nothing_paces) {
   for (const int family : {AF_INET, AF_INET6}) {
     const Connection connection(family);
-    // Already when they are made: pacing that was on once stays on.
+    // This must hold from the start: pacing that was on once stays on.
     for (const auto* end : {&connection.dialled, &connection.accepted}) {
       EXPECT_EQ(congestion_control(*end), "reno");
       set_congestion_control(end->get());

@@ -14,17 +14,17 @@ namespace unisono {
 
 namespace {
 
-constexpr uint32_t world_size_limit = 4096;  // of the rendezvous
-constexpr size_t job_bytes_limit = 255;      // likewise
+constexpr uint32_t world_size_limit = 4096;  // the rendezvous' limit
+constexpr size_t job_bytes_limit = 255;      // the rendezvous' limit
 constexpr uint32_t streams_limit = 64;
 constexpr uint32_t compute_threads_limit = 64;
-constexpr uint32_t loss_limit = 999;  // of 1000: with all of them nobody ever meets
+constexpr uint32_t loss_limit = 999;  // in 1000; with all datagrams lost no link would come up
 constexpr uint32_t rate_limit_mbps_limit = 1'000'000;
 constexpr uint32_t record_limit = 1u << 20;  // operations
 
 std::optional<std::string_view> lookup(const Environment& environment, std::string_view name) {
   const auto it = environment.find(name);
-  if (it == environment.end() || it->second.empty()) return std::nullopt;  // set to nothing is not set
+  if (it == environment.end() || it->second.empty()) return std::nullopt;  // an empty value counts as not set
   return it->second;
 }
 
@@ -51,8 +51,8 @@ struct Launcher {
   const char* world_size;
   const char* says;  // for messages
 };
-// In the order in which they are believed: a launcher that was started by another one (torchrun by srun, mpirun in a batch
-// job) sets its own variables later and closer to this process, and the outer one's are still there.
+// In order of preference. A launcher started by another one (torchrun by srun, mpirun in a batch job) sets its own variables
+// later, while the outer launcher's are still there.
 constexpr Launcher launchers[] = {
     {"UNISONO_RANK", "UNISONO_WORLD_SIZE", "UNISONO_RANK and UNISONO_WORLD_SIZE"},
     {"RANK", "WORLD_SIZE", "RANK and WORLD_SIZE"},
@@ -82,7 +82,7 @@ Status resolve_place(const Options& options, const Environment& environment, siz
                    "launch`, torchrun, mpirun or srun");
   };
   const Launcher* found = launcher < launcher_count ? &launchers[launcher] : nullptr;
-  if (options.world_size == 1 && options.rank < 0) {  // alone: there is only one rank to be
+  if (options.world_size == 1 && options.rank < 0) {  // a world of one has only rank 0
     resolved.rank = 0;
     resolved.world_size = 1;
     resolved.source = "world size 1 from Options";
@@ -108,7 +108,7 @@ Result<RendezvousAddress> address_of_master(const Environment& environment) {
   if (!port_text) return invalid("MASTER_ADDR is set, but MASTER_PORT is not");
   auto port = parse_number<uint32_t>("MASTER_PORT", *port_text, 1, 65535);
   if (!port.ok()) return port.status();
-  // torchrun's agent keeps its own store at MASTER_PORT for as long as the workers live: the next port is ours.
+  // torchrun's agent keeps its own store at MASTER_PORT while the workers live, so Unisono takes the next port.
   const bool agent_store = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (agent_store && *port == 65535)
     return invalid(
@@ -119,8 +119,8 @@ Result<RendezvousAddress> address_of_master(const Environment& environment) {
   return address;
 }
 
-// The first host of the step, and a port that all tasks compute from the job: below the kernel's ephemeral range, so
-// that no outgoing connection sits on it by chance.
+// The first host of the step, and a port that all tasks compute from the job. The port is below the kernel's ephemeral range,
+// so that no outgoing connection occupies it by chance.
 Result<RendezvousAddress> address_of_slurm(const Environment& environment) {
   auto list = lookup(environment, "SLURM_STEP_NODELIST");
   if (!list) list = lookup(environment, "SLURM_JOB_NODELIST");
@@ -214,7 +214,7 @@ std::string resolve_job(const Options& options, const Environment& environment, 
   return job.empty() ? "default" : job;
 }
 
-// A time whose value in Options is still the default may come from the environment; 0 and less are refused.
+// A time whose option has its default value may come from the environment; values of 0 and less are refused.
 Status resolve_time(const Environment& environment, const char* name, const char* field, Milliseconds given,
                     Milliseconds fallback, Milliseconds& out) {
   constexpr int64_t most = timeout_max / millisecond;
@@ -246,7 +246,7 @@ Status resolve_switch(const Environment& environment, const char* name, bool giv
   return {};
 }
 
-// 0: the environment decides, else it stays 0, automatic.
+// 0 in Options: the environment decides; otherwise it stays 0, which means automatic.
 Status resolve_number(const Environment& environment, const char* name, const char* field, uint32_t given, uint32_t most,
                       uint32_t& out) {
   out = given;
@@ -260,7 +260,7 @@ Status resolve_number(const Environment& environment, const char* name, const ch
   return {};
 }
 
-// A group that could not even be formed needs no members to be lost to end: a mistake, and said at once.
+// A min_world above the world size is a mistake, because such a group could not even be formed. So it is reported at once.
 Status resolve_min_world(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
   resolved.min_world = options.min_world;
   if (const auto text = lookup(environment, "UNISONO_MIN_WORLD"); text && options.min_world == Options{}.min_world) {
@@ -437,7 +437,7 @@ Result<ResolvedOptions> resolve_options(const Options& options, const Environmen
     return s;
   const size_t launcher = find_launcher(environment);
   if (resolved.join_running) {
-    resolved.source = "joining a running group";  // its rank and world size are the group's to say
+    resolved.source = "joining a running group";  // the group decides its rank and world size
   } else if (auto s = resolve_place(options, environment, launcher, resolved); !s.ok()) {
     return s;
   }

@@ -1,8 +1,7 @@
-// What Options and the environment together ask for: one validated value, and the reason for each part of it.
+// Resolves Options and the environment into one validated value, and records where each part of it came from.
 //
-// resolve_options is a pure function of its arguments, so every launcher's variables are tested without touching the
-// process. Explicit options win, then UNISONO_*, then the launcher that gave the rank: torchrun, Open MPI, MPICH, Slurm
-// (docs/guides/operations.md says why in this order).
+// resolve_options is a pure function of its arguments, so tests cover every launcher's variables without touching the process.
+// Explicit options win, then UNISONO_*, then the launcher that gave the rank: torchrun, Open MPI, MPICH, Slurm.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +21,12 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 // The variables of this process.
 Environment process_environment();
 
-// Where processes meet.
+// The address at which processes meet.
 struct RendezvousAddress {
   enum class Kind : uint8_t { none, tcp, file };
   Kind kind = Kind::none;  // none: a group of one that nobody can join
-  std::string
-      host;  // tcp: name or address, or several with commas between; no brackets; empty = every interface (listening only)
+  // tcp: name or address, or several with commas between; no brackets; empty: every interface (listening only)
+  std::string host;
   uint16_t port = 0;  // tcp
   std::string path;   // file: absolute
   friend bool operator==(const RendezvousAddress&, const RendezvousAddress&) = default;
@@ -35,20 +34,20 @@ struct RendezvousAddress {
   std::string to_string() const;
 };
 
-// "tcp://host:port", "tcp://[::1]:port", "tcp://[10.0.0.1,::1]:port", "file:///path". `wildcard` also takes port 0 and an empty
-// host, for listening.
+// "tcp://host:port", "tcp://[::1]:port", "tcp://[10.0.0.1,::1]:port", "file:///path". With `wildcard`, port 0 and an empty host
+// are also allowed, for listening.
 Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard = false);
 
 struct ResolvedOptions {
-  uint32_t rank = 0;        // meaningless when join_running
-  uint32_t world_size = 1;  // likewise
+  uint32_t rank = 0;        // undefined if join_running
+  uint32_t world_size = 1;  // undefined if join_running
   RendezvousAddress rendezvous;
   std::string job;
   std::string interface;
   std::string transport = "auto";                  // "auto", "shm", "tcp" or "udp"
-  uint32_t lose_per_mille = 0;                     // of datagrams that arrive, on purpose; udp
-  uint32_t rate_limit_mbps = 0;                    // udp
-  DatagramAuth datagram_auth = DatagramAuth::mac;  // udp: that is enough for this process
+  uint32_t lose_per_mille = 0;                     // share of arriving datagrams to lose on purpose; udp only
+  uint32_t rate_limit_mbps = 0;                    // udp only
+  DatagramAuth datagram_auth = DatagramAuth::mac;  // what this process accepts; udp only
   bool join_running = false;
   Milliseconds join_timeout{60'000};
   Milliseconds timeout{300'000};
@@ -57,14 +56,14 @@ struct ResolvedOptions {
   bool require_majority = false;
   uint32_t streams_per_link = 0;
   std::string tuning_file;
-  Tuning tuning{};  // what it says for this transport; read when the process joins
+  Tuning tuning{};  // from tuning_file, for this transport; read when the process joins
   Codec codec{};
   uint32_t compute_threads = 0;
   bool payload_checksum = false;
-  // How many operations the record of a group keeps (0: no record), and the folder that it is written to; empty: memory.
+  // How many operations the record of a group keeps (0: no record), and the folder for it; empty: memory only.
   uint32_t record_operations = 256;
   std::string record_folder;
-  // A listening socket inherited from the launcher, which rank 0 serves the rendezvous on; -1 = rank 0 opens one.
+  // A listening socket inherited from the launcher, on which rank 0 serves the rendezvous; -1: rank 0 opens one.
   int32_t listen_fd = -1;
   // Where rank and rendezvous come from, for messages: "rank from RANK, rendezvous from MASTER_ADDR and MASTER_PORT".
   std::string source;

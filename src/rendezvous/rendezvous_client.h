@@ -1,8 +1,9 @@
-// One process's side of the rendezvous as a state machine: connections and bytes in, bytes out, time as an argument.
+// One process's side of the rendezvous as a state machine: connections and bytes are inputs, bytes are outputs, time is an
+// argument.
 //
-// The driver dials the address (again and again, with back-off) and tells the client of each connection; the client says
-// hello, and knows from the answers whether to wait, to dial again or to give up. After the table has come, the
-// client of an attending rank stays connected and keeps the list of processes that want to join.
+// The driver dials the address repeatedly, with back-off, and tells the client of each connection. The client sends a hello,
+// and decides from the answers whether to wait, to dial again or to fail. After the table has come, the client of an attending
+// rank stays connected and keeps the list of processes that want to join.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +22,26 @@ class Client {
  public:
   enum class Phase : uint8_t {
     apart,            // no connection: dial
-    greeting,         // hello said, no answer yet
+    greeting,         // hello sent, no answer yet
     waiting,          // registered
-    attending,        // told of joiners
+    attending,        // gets announcements of joiners
     met,              // has the table and needs no connection any more
-    refused,          // the server turned this process away: error() says why
-    unauthenticated,  // what answers there is not a rendezvous server: error() says what it is
+    refused,          // the server refused this process; error() says why
+    unauthenticated,  // the program there is not a rendezvous server; error() says what it is
   };
 
-  // hello.remaining_ms is filled in from the deadline at each greeting.
+  // connected() fills in hello.remaining_ms from the deadline for each connection.
   Client(Hello hello, Nanos deadline) : hello_(std::move(hello)), deadline_(deadline) {}
 
-  // A connection is up. Returns what to send first.
+  // A connection is up. Returns the bytes to send first.
   Bytes connected(Nanos now);
-  // May end in any phase; phase() says what to do next.
+  // Handles received bytes; may end in any phase, and phase() says what to do next.
   void received(ByteView bytes, Nanos now);
-  // The connection ended; false if it ended before a single byte came.
+  // The connection ended. False if it ended before a single byte came.
   bool disconnected();
 
   Phase phase() const { return phase_; }
-  // How long the server has said nothing since hello; only while greeting.
+  // Since when the client has waited for an answer to its hello; valid only while greeting.
   Nanos greeting_since() const { return greeting_since_; }
   // The identity of the server that welcomed this process.
   const std::optional<PeerId>& server() const { return server_; }
@@ -48,16 +49,16 @@ class Client {
   std::optional<Roster> take_roster() { return std::exchange(roster_, std::nullopt); }
   uint32_t times_registered() const { return times_registered_; }
 
-  // From now on a member of this running group that is told of joiners. Returns what to send on a connection that
-  // attends already; nothing if the driver must dial.
+  // Makes this process the attending member of the running group: it will get announcements of joiners. Returns the bytes to
+  // send on a connection that attends already, or nothing if the driver must dial.
   std::optional<Bytes> attend(const Roster& roster, Rank self);
   std::vector<MemberRecord> joiners() const;
-  // What to send so that the joiner is told; nothing if it is gone.
+  // The message that tells the joiner the answer; nothing if the joiner is gone.
   std::optional<Bytes> answer(const PeerId& joiner, const Result<Roster>& answer);
 
  private:
   void on_message(const Message& message);
-  void give_up(Phase phase, Status why);
+  void fail(Phase phase, Status why);
 
   Hello hello_;
   Nanos deadline_;

@@ -33,7 +33,7 @@ TEST(RendezvousClient, dials_again_when_the_connection_ends_before_the_table) {
   EXPECT_EQ(client.phase(), Phase::apart);
 }
 
-TEST(RendezvousClient, knows_when_nobody_said_a_word) {
+TEST(RendezvousClient, reports_a_connection_that_ended_without_a_byte) {
   Client client(make_hello(0, 2), 100 * second);
   (void)client.connected(0);
   EXPECT_FALSE(client.disconnected());

@@ -7,11 +7,11 @@ namespace unisono::rendezvous {
 namespace {
 
 constexpr size_t notes_max = 8;
-constexpr size_t listed_max = 16;  // names in one message; a world of 4096 would drown the reader
+constexpr size_t listed_max = 16;  // names in one message; all names of a world of 4096 would make it unreadable
 
 std::string quoted(const std::string& text) { return "'" + text + "'"; }
 
-// The part of "shm://<host>/<name>" that says which host's memory it is; empty if there is no such endpoint.
+// The host part of "shm://<host>/<name>", which identifies the shared memory; empty if there is no such endpoint.
 std::string_view shm_host(const MemberRecord& member) {
   constexpr std::string_view scheme = "shm://";
   for (const auto& endpoint : member.endpoints) {
@@ -23,7 +23,7 @@ std::string_view shm_host(const MemberRecord& member) {
   return {};
 }
 
-// Two demands that no link can meet; empty if they go together.
+// Explains why no link can satisfy both processes' transports; empty if they are compatible.
 std::string transport_conflict(const Hello& a, const Hello& b) {
   const auto says = [](const Hello& hello) { return label(hello.member) + " asks for transport " + hello.transport; };
   if (a.transport == "shm" && b.transport == "tcp") return says(a) + ", " + says(b);

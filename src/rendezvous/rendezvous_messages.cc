@@ -13,7 +13,7 @@ struct Envelope {
   uint16_t protocol = protocol_version;
   uint16_t kind = 0;
   uint32_t payload_bytes = 0;
-  uint32_t checksum = 0;  // of the twelve bytes before it and the payload
+  uint32_t checksum = 0;  // over the twelve bytes before it and the payload
 };
 static_assert(sizeof(Envelope) == envelope_bytes);
 constexpr size_t checked_bytes = offsetof(Envelope, checksum);
@@ -75,7 +75,7 @@ Result<Hello> decode_hello(ByteView payload, uint16_t protocol) {
   if (!reader.ok()) return corrupt("hello: cut or over a limit in version, host, pid or job");
   if (protocol != protocol_version) return hello;
   const auto role = reader.read<uint8_t>();
-  if (role > static_cast<uint8_t>(Role::attender)) return corrupt("hello: role " + std::to_string(role));
+  if (role > static_cast<uint8_t>(Role::attending_member)) return corrupt("hello: role " + std::to_string(role));
   hello.role = static_cast<Role>(role);
   hello.world_size = reader.read<uint32_t>();
   hello.remaining_ms = reader.read<uint32_t>();
@@ -195,7 +195,7 @@ void MessageStream::append(ByteView bytes) {
 std::optional<Message> MessageStream::next(size_t limit) {
   if (fault_ != StreamFault::none) return std::nullopt;
   const ByteView rest = ByteView(buffer_).subspan(at_);
-  // The magic is compared as far as it has come: an unauthenticated peer is known by its first byte.
+  // Compares as much of the magic as has come: the first byte already shows another protocol.
   const size_t known = std::min(rest.size(), sizeof(message_magic));
   if (known > 0 && std::memcmp(rest.data(), &message_magic, known) != 0) {
     fault_ = StreamFault::magic;

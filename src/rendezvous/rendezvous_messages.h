@@ -1,8 +1,8 @@
-// What processes and the rendezvous server say to each other: bytes <-> values. No state but the stream buffer.
+// Messages between processes and the rendezvous server: bytes <-> values. The only state is the stream buffer.
 //
-// Every message is 16 bytes of envelope (magic, protocol version, kind, payload bytes, CRC-32C of envelope and payload)
-// and a payload. Envelope, `refused` and the first four fields of `hello` never change, so that processes of different
-// versions can still tell each other so. Limits are checked before anything is stored.
+// Every message has 16 bytes of envelope (magic, protocol version, kind, payload bytes, CRC-32C of envelope and payload) and a
+// payload. The envelope, `refused` and the first four fields of `hello` never change, so that processes of different versions
+// can still report the difference. Limits are checked before anything is stored.
 #pragma once
 
 #include <cstdint>
@@ -26,23 +26,23 @@ inline constexpr size_t version_bytes_max = 64;
 inline constexpr size_t job_bytes_max = 255;
 inline constexpr size_t transport_bytes_max = 16;
 inline constexpr size_t text_bytes_max = 64 << 10;
-inline constexpr size_t hello_bytes_max = 16 << 10;                   // from unauthenticated peers
-inline constexpr size_t message_bytes_max = roster_bytes_max + 1024;  // from those who have registered
+inline constexpr size_t hello_bytes_max = 16 << 10;                   // from an unauthenticated peer
+inline constexpr size_t message_bytes_max = roster_bytes_max + 1024;  // from a registered process
 
 enum class Kind : uint16_t {
-  hello = 1,        // process -> server: the first message of a connection; again by an attending rank after each epoch
+  hello = 1,        // process -> server: first message of a connection; the attending rank repeats it after each epoch
   refused = 2,      // server -> process: a Status; the connection ends
-  welcome = 3,      // server -> process: registered, wait
+  welcome = 3,      // server -> process: registered, please wait
   table = 4,        // server -> process: the roster
   joiner = 5,       // server -> attending rank: a process wants to join
-  joiner_gone = 6,  // server -> attending rank: it does not any more
+  joiner_gone = 6,  // server -> attending rank: that process does not want to any more
   answer = 7,       // attending rank -> server: the roster for a joiner, or a Status
 };
 
 enum class Role : uint8_t {
-  member = 0,   // one of world_size ranks that form a new group
-  joiner = 1,   // waits for a running group
-  attender = 2  // a member of a running group, to be told of joiners
+  member = 0,           // one of world_size ranks that form a new group
+  joiner = 1,           // waits for a running group
+  attending_member = 2  // the member of a running group that answers joiners
 };
 
 struct Hello {
@@ -52,16 +52,16 @@ struct Hello {
   std::string job;
   Role role = Role::member;
   uint32_t world_size = 0;    // member
-  uint32_t remaining_ms = 0;  // how long the process is going to wait; 0 = for ever (attender)
+  uint32_t remaining_ms = 0;  // how long the process will wait; 0 = for ever (attending_member)
   std::string transport;      // "auto", "shm", "tcp"
-  uint32_t epoch = 0;         // attender: of its roster
-  RosterKey key{};            // attender: of its roster
+  uint32_t epoch = 0;         // attending_member: from its roster
+  RosterKey key{};            // attending_member: from its roster
   MemberRecord member;
   uint16_t protocol = protocol_version;  // from the envelope
 };
 
 struct Welcome {
-  PeerId server;  // identity of the server, so that rank 0 sees whether it reached its own
+  PeerId server;  // lets rank 0 see whether it reached its own server
   std::string version;
 };
 
@@ -79,16 +79,16 @@ Bytes encode_joiner(const MemberRecord& member);
 Bytes encode_joiner_gone(const PeerId& id);
 Bytes encode(const Answer& answer);
 
-// Payloads (without envelope) back to values; corrupt, with the field, if anything is out of range or left over.
-// Of another protocol version only the unchanging fields are read.
+// Decode payloads (without envelope). Return corrupt, with the field's name, if a value is out of range or bytes are left over.
+// For another protocol version, only the unchanging fields are read.
 Result<Hello> decode_hello(ByteView payload, uint16_t protocol);
 Result<Welcome> decode_welcome(ByteView payload);
-Status decode_refused(ByteView payload);  // never ok: what the server said, or corrupt
+Status decode_refused(ByteView payload);  // never ok: the server's refusal, or corrupt
 Result<MemberRecord> decode_joiner(ByteView payload);
 Result<PeerId> decode_joiner_gone(ByteView payload);
 Result<Answer> decode_answer(ByteView payload);
 
-// Why a stream is not ours.
+// Why a stream does not follow the protocol.
 enum class StreamFault : uint8_t { none = 0, magic, size, checksum, kind };
 const char* name(StreamFault fault);
 
@@ -98,14 +98,14 @@ struct Message {
   Bytes payload;
 };
 
-// Cuts a byte stream into messages. After a fault nothing more comes out.
+// Cuts a byte stream into messages. After a fault it returns no more messages.
 class MessageStream {
  public:
   void append(ByteView bytes);
-  // The next whole message with a payload of at most limit bytes; nothing if more bytes are needed or fault() is set.
+  // The next whole message, with a payload of at most `limit` bytes. Nothing if more bytes are needed or fault() is set.
   std::optional<Message> next(size_t limit);
   StreamFault fault() const { return fault_; }
-  // The first bytes received, for naming who is at the other end.
+  // The first bytes received, to identify the program at the other end.
   ByteView start() const { return buffer_; }
 
  private:
@@ -114,7 +114,7 @@ class MessageStream {
   StreamFault fault_ = StreamFault::none;
 };
 
-// A guess at the program behind bytes that are not ours: "an HTTP server", "an SSH server", …
+// A guess at the program that sent bytes of another protocol: "an HTTP server", "an SSH server", …
 std::string guess_program(ByteView first_bytes);
 
 }  // namespace unisono::rendezvous

@@ -55,7 +55,7 @@ TEST(RendezvousMessages, the_longest_hello_fits_what_a_unauthenticated_may_send)
 TEST(RendezvousMessages, of_another_protocol_version_still_say_who_sent_them) {
   Bytes payload = payload_of(encode(sample_hello()));
   payload.resize(4 + std::string(library_version).size() + 4 + 2 + 4 + 4 + 3 +
-                 1);  // another version may say anything after the job
+                 1);  // another version may have anything after the job
   const auto hello = decode_hello(payload, protocol_version + 1);
   ASSERT_TRUE(hello.ok());
   EXPECT_EQ(hello->host, "h1");

@@ -6,7 +6,7 @@ namespace unisono::rendezvous {
 
 namespace {
 
-// Readable by a person with a browser or curl; nothing else is said to unauthenticated peers.
+// The answer to HTTP clients, for people with a browser or curl. An unauthenticated peer gets nothing else.
 constexpr std::string_view http_reply =
     "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis is the rendezvous port of a Unisono "
     "job.\n";
@@ -17,7 +17,7 @@ std::string describe(const Hello& hello, const std::string& from) {
   switch (hello.role) {
     case Role::member: return "rank " + std::to_string(hello.member.rank) + " (" + where + ")";
     case Role::joiner: return "joiner (" + where + ")";
-    case Role::attender: return "attending rank " + std::to_string(hello.member.rank) + " (" + where + ")";
+    case Role::attending_member: return "attending rank " + std::to_string(hello.member.rank) + " (" + where + ")";
   }
   return where;
 }
@@ -38,8 +38,8 @@ void Server::connected(Connection connection, std::string from, Nanos now) {
   peers_.emplace(connection, std::move(peer));
   if (crowded) {
     ++counters_.crowded;
-    refuse(connection, {Code::unavailable, "the rendezvous server has " + std::to_string(peers_.size() - 1) +
-                                               " connections, as many as it takes"});
+    refuse(connection,
+           {Code::unavailable, "the rendezvous server has " + std::to_string(peers_.size() - 1) + " connections, its maximum"});
   }
 }
 
@@ -48,9 +48,9 @@ void Server::received(Connection connection, ByteView bytes, Nanos now) {
   if (it == peers_.end() || it->second.kind == Peer::Kind::closing) return;
   it->second.stream.append(bytes);
   for (;;) {
-    auto& peer = it->second;  // handlers erase no peer: only disconnected() does
+    auto& peer = it->second;  // handlers erase no peer; only disconnected() does
     if (peer.kind == Peer::Kind::closing) return;
-    const auto message = peer.stream.next(peer.kind == Peer::Kind::attender ? message_bytes_max : hello_bytes_max);
+    const auto message = peer.stream.next(peer.kind == Peer::Kind::attending_member ? message_bytes_max : hello_bytes_max);
     if (!message) {
       if (peer.stream.fault() != StreamFault::none) on_fault(connection, peer);
       return;
@@ -62,7 +62,7 @@ void Server::received(Connection connection, ByteView bytes, Nanos now) {
 void Server::on_fault(Connection connection, Peer& peer) {
   const bool http = guess_program(peer.stream.start()) == "an HTTP client";
   ++(http ? counters_.http : counters_.garbage);
-  say(ServerNews::Kind::refused, peer.job,
+  say(ServerEvent::Kind::refused, peer.job,
       peer.from + ": " + (http ? "an HTTP client" : std::string("not our protocol (") + name(peer.stream.fault()) + ")"));
   if (peer.kind != Peer::Kind::unauthenticated) {
     refuse(connection, {Code::corrupt, std::string("the stream broke at the rendezvous server: ") + name(peer.stream.fault())});
@@ -83,7 +83,7 @@ void Server::on_message(Connection connection, Peer& peer, const Message& messag
     return on_hello(connection, peer, *hello, now);
   }
   const auto job = jobs_.find(peer.job);
-  if (message.kind == Kind::answer && peer.kind == Peer::Kind::attender && job != jobs_.end()) {
+  if (message.kind == Kind::answer && peer.kind == Peer::Kind::attending_member && job != jobs_.end()) {
     auto answer = decode_answer(message.payload);
     if (!answer.ok()) return refuse(connection, answer.status());
     return on_answer(job->second, *answer);
@@ -105,22 +105,21 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
                                          " serves job '" + settings_.only_job +
                                          "' at this address: two jobs need two ports (or a standalone `unisono rendezvous`)"});
   }
-  const bool again = peer.kind == Peer::Kind::attender && hello.role == Role::attender && hello.job == peer.job;
+  const bool again = peer.kind == Peer::Kind::attending_member && hello.role == Role::attending_member && hello.job == peer.job;
   if (peer.kind != Peer::Kind::unauthenticated && !again)
     return refuse(connection, {Code::corrupt, "a second hello on one connection"});
   switch (hello.role) {
     case Role::member: return on_member(connection, peer, hello, now);
     case Role::joiner: return on_joiner(connection, peer, hello, now);
-    case Role::attender: return on_attender(connection, peer, hello, now);
+    case Role::attending_member: return on_attender(connection, peer, hello, now);
   }
 }
 
 void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
-    return turn_away(
-        connection, hello,
-        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+    return turn_away(connection, hello,
+                     {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, its maximum"});
   if (job->phase == Job::Phase::failed) {
     ++job->told;
     return turn_away(connection, hello, job->verdict);
@@ -150,7 +149,7 @@ void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Na
   peer.job = hello.job;
   peer.deadline = never;
   send(connection, encode(Welcome{settings_.identity, library_version}));
-  say(ServerNews::Kind::registered, hello.job,
+  say(ServerEvent::Kind::registered, hello.job,
       describe(hello, peer.from) + ", " + std::to_string(job->members().size()) + " of " + std::to_string(hello.world_size));
   if (job->complete()) form(*job, now);
 }
@@ -160,18 +159,18 @@ void Server::form(Job& job, Nanos now) {
   const auto table = std::make_shared<const Bytes>(encode_table(roster));
   for (const auto& [rank, registration] : job.members()) {
     auto& peer = peers_.at(registration.connection);
-    peer.kind = rank == 0 ? Peer::Kind::attender : Peer::Kind::closing;
+    peer.kind = rank == 0 ? Peer::Kind::attending_member : Peer::Kind::closing;
     send_shared(registration.connection, table, rank != 0);
   }
   const auto& first = job.members().at(0);
   job.phase = Job::Phase::running;
-  job.attender = first.connection;
+  job.attending_member = first.connection;
   job.attending = first.hello;
   job.attending.epoch = roster.epoch;
   job.attending.key = roster.key;
   job.since = now;
   job.forget_members();
-  say(ServerNews::Kind::formed, job.name(), std::to_string(roster.members.size()) + " ranks");
+  say(ServerEvent::Kind::formed, job.name(), std::to_string(roster.members.size()) + " ranks");
   announce(job);
 }
 
@@ -184,19 +183,18 @@ void Server::fail(Job& job, const Status& why, Nanos now) {
   job.phase = settings_.keep_verdicts ? Job::Phase::failed : Job::Phase::idle;
   job.verdict = why;
   job.since = now;
-  say(ServerNews::Kind::failed, job.name(), why.message());
+  say(ServerEvent::Kind::failed, job.name(), why.message());
 }
 
 void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
-    return turn_away(
-        connection, hello,
-        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+    return turn_away(connection, hello,
+                     {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, its maximum"});
   if (job->joiners.size() >= settings_.joiners_max) {
     return turn_away(connection, hello,
                      {Code::unavailable, "job '" + hello.job + "' has " + std::to_string(job->joiners.size()) +
-                                             " processes waiting to join, as many as it takes"});
+                                             " processes waiting to join, its maximum"});
   }
   if (const auto before = job->joiners.find(hello.member.id); before != job->joiners.end()) {
     refuse(before->second.connection, {Code::unavailable, "replaced by a newer connection of the same process"});
@@ -210,20 +208,20 @@ void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Na
   peer.id = hello.member.id;
   peer.deadline = never;
   send(connection, encode(Welcome{settings_.identity, library_version}));
-  say(ServerNews::Kind::joiner, hello.job, describe(hello, peer.from));
+  say(ServerEvent::Kind::joiner, hello.job, describe(hello, peer.from));
   announce(*job);
 }
 
-// Tells the attending rank of every joiner that it does not know yet, and turns away those it cannot take.
+// Announces every new joiner to the attending rank, and refuses those that run another version.
 void Server::announce(Job& job) {
-  if (job.phase != Job::Phase::running || job.attender == 0) return;
+  if (job.phase != Job::Phase::running || job.attending_member == 0) return;
   std::vector<PeerId> unfit;
   for (auto& [id, joiner] : job.joiners) {
     if (joiner.hello.version != job.attending.version) {
       unfit.push_back(id);
     } else if (!joiner.announced) {
       joiner.announced = true;
-      send(job.attender, encode_joiner(joiner.hello.member));
+      send(job.attending_member, encode_joiner(joiner.hello.member));
     }
   }
   for (const auto& id : unfit) {
@@ -237,32 +235,31 @@ void Server::announce(Job& job) {
 void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
   if (job == nullptr)
-    return turn_away(
-        connection, hello,
-        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+    return turn_away(connection, hello,
+                     {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, its maximum"});
   if (job->phase == Job::Phase::forming) {
     return turn_away(connection, hello,
                      {Code::invalid, "job '" + hello.job + "' is being formed anew; the running group of " +
                                          label(hello.member) + " cannot be attended here"});
   }
-  const bool rival = job->phase == Job::Phase::running && job->attender != connection;
+  const bool rival = job->phase == Job::Phase::running && job->attending_member != connection;
   if (rival && (hello.key != job->attending.key || hello.epoch <= job->attending.epoch)) {
     return turn_away(connection, hello,
                      {Code::invalid, "job '" + hello.job + "' is attended already, by " + label(job->attending.member) +
                                          " at epoch " + std::to_string(job->attending.epoch)});
   }
   if (rival)
-    refuse(job->attender, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) + " at epoch " +
-                                                std::to_string(hello.epoch) + " now"});
-  if (peer.kind != Peer::Kind::attender) {
+    refuse(job->attending_member, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) +
+                                                        " at epoch " + std::to_string(hello.epoch) + " now"});
+  if (peer.kind != Peer::Kind::attending_member) {
     send(connection, encode(Welcome{settings_.identity, library_version}));
     for (auto& [id, joiner] : job->joiners) joiner.announced = false;
   }
   if (job->phase != Job::Phase::running) job->since = now;
   job->phase = Job::Phase::running;
-  job->attender = connection;
+  job->attending_member = connection;
   job->attending = hello;
-  peer.kind = Peer::Kind::attender;
+  peer.kind = Peer::Kind::attending_member;
   peer.job = hello.job;
   peer.deadline = never;
   announce(*job);
@@ -270,7 +267,7 @@ void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, 
 
 void Server::on_answer(Job& job, const Answer& answer) {
   const auto it = job.joiners.find(answer.joiner);
-  if (it == job.joiners.end()) return;  // gone meanwhile
+  if (it == job.joiners.end()) return;  // the joiner is gone meanwhile
   const auto connection = it->second.connection;
   job.joiners.erase(it);
   if (!answer.status.ok()) return refuse(connection, answer.status);
@@ -287,24 +284,24 @@ void Server::disconnected(Connection connection, Nanos now) {
   if (found == jobs_.end()) return;
   Job& job = found->second;
   if (job.remove(connection)) {
-    say(ServerNews::Kind::ended, peer.job, peer.from + " left before the group was formed");
+    say(ServerEvent::Kind::ended, peer.job, peer.from + " left before the group was formed");
     if (job.members().empty()) job.phase = Job::Phase::idle;
   }
   take_back_joiner(job, connection, peer.id);
-  if (job.attender == connection) {
-    job.attender = 0;
+  if (job.attending_member == connection) {
+    job.attending_member = 0;
     job.phase = Job::Phase::idle;
     for (auto& [id, waiting] : job.joiners) waiting.announced = false;
-    say(ServerNews::Kind::ended, peer.job, "the attending rank left, " + label(job.attending.member));
+    say(ServerEvent::Kind::ended, peer.job, "the attending rank left, " + label(job.attending.member));
   }
   drop_if_idle(peer.job);
 }
 
-// It joins no more, whatever else becomes of its connection.
+// The joiner does not want to join any more, whatever happens to its connection.
 void Server::take_back_joiner(Job& job, Connection connection, const PeerId& id) {
   const auto joiner = job.joiners.find(id);
   if (joiner == job.joiners.end() || joiner->second.connection != connection) return;
-  if (joiner->second.announced && job.attender != 0) send(job.attender, encode_joiner_gone(id));
+  if (joiner->second.announced && job.attending_member != 0) send(job.attending_member, encode_joiner_gone(id));
   job.joiners.erase(joiner);
 }
 
@@ -313,7 +310,7 @@ void Server::woke(Nanos now) {
     if (peer.kind != Peer::Kind::unauthenticated || peer.deadline > now) continue;
     ++counters_.silent;
     peer.kind = Peer::Kind::closing;
-    say(ServerNews::Kind::refused, "", peer.from + ": said nothing for " + seconds_text(settings_.unauthenticated_timeout));
+    say(ServerEvent::Kind::refused, "", peer.from + ": said nothing for " + seconds_text(settings_.unauthenticated_timeout));
     send_shared(connection, nullptr, true);
   }
   std::vector<std::string> touched;
@@ -389,8 +386,8 @@ void Server::turn_away(Connection to, const Hello& hello, const Status& why) {
   ++counters_.refused;
   const auto it = peers_.find(to);
   const std::string who = describe(hello, it == peers_.end() ? std::string("?") : it->second.from);
-  say(ServerNews::Kind::refused, hello.job, who + ": " + why.message());
-  // Ranks that stay missing are often among those that were turned away: the job's own message names them.
+  say(ServerEvent::Kind::refused, hello.job, who + ": " + why.message());
+  // Missing ranks are often among the refused processes, so the job's error names those, too.
   const auto job = jobs_.find(settings_.only_job.empty() ? hello.job : settings_.only_job);
   if (job != jobs_.end())
     job->second.note((hello.job == job->first ? "" : "job '" + hello.job + "', ") + who + ": " + name(why.code()));

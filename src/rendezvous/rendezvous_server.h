@@ -1,8 +1,9 @@
-// The rendezvous server as a state machine: connections and bytes in, bytes out, time as an argument. No sockets.
+// The rendezvous server as a state machine: connections and bytes are inputs, bytes are outputs, time is an argument. No
+// sockets.
 //
-// Serves one job (inside rank 0) or any number of them (standing alone). What an unauthenticated peer can do is bounded:
-// connections, jobs, joiners and message sizes have limits, a connection that has not said hello in unauthenticated_timeout is
-// dropped, and bytes that are not ours end the connection and are counted. A connection that goes away frees its rank.
+// Serves one job (inside rank 0) or any number of them (standalone). An unauthenticated peer can do little: connections, jobs,
+// joiners and message sizes have limits. A connection without a hello after unauthenticated_timeout is dropped. Bytes of
+// another protocol end the connection and are counted. When a connection ends, its rank is free again.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +23,23 @@ namespace unisono::rendezvous {
 struct ServerSettings {
   PeerId identity = {};
   std::string only_job = {};                 // empty: any job
-  std::string label = {};                    // who serves: "rank 0 (host a, pid 1)"
+  std::string label = {};                    // names this server: "rank 0 (host a, pid 1)"
   std::function<RosterKey()> make_key = {};  // from the operating system's random source
-  bool keep_verdicts = false;                // a failed job's late members are told the same (a server that serves one run)
+  bool keep_verdicts = false;                // late members of a failed job get the same error (for a server of one run)
   Nanos unauthenticated_timeout = 5 * second;
-  size_t connections_max = 2 * world_size_max;  // a world, and as many of another job or unauthenticated peers
+  size_t connections_max = 2 * world_size_max;  // a world, and as many again for other jobs or unauthenticated peers
   size_t jobs_max = 1024;
-  size_t joiners_max = 256;  // per job: what one re-forming takes in
+  size_t joiners_max = 256;  // per job: the most that one re-forming admits
 };
 
-// Bytes for a connection, then perhaps its orderly end. One table may be shared by many.
+// Bytes for a connection, then perhaps its orderly end. Many connections may share one table.
 struct ServerSend {
   Connection to = 0;
-  std::shared_ptr<const Bytes> bytes;  // null: nothing to say
+  std::shared_ptr<const Bytes> bytes;  // null: no bytes
   bool close = false;
 };
 
-struct ServerNews {
+struct ServerEvent {
   enum class Kind : uint8_t { registered, formed, failed, joiner, refused, ended };
   Kind kind = Kind::registered;
   std::string job;
@@ -47,35 +48,35 @@ struct ServerNews {
 
 struct ServerCounters {
   uint64_t connections = 0;
-  uint64_t garbage = 0;  // bytes that are not ours
-  uint64_t http = 0;     // likewise, from an HTTP client
+  uint64_t garbage = 0;  // bytes of another protocol
+  uint64_t http = 0;     // those from an HTTP client
   uint64_t silent = 0;   // no hello in time
   uint64_t crowded = 0;  // over connections_max
-  uint64_t refused = 0;  // said hello and were turned away
+  uint64_t refused = 0;  // refused after a hello
 };
 
 class Server {
  public:
   explicit Server(ServerSettings settings) : settings_(std::move(settings)) {}
 
-  // from: the other end's address, for messages. The number is the driver's and is never used again.
+  // from: the other end's address, for messages. The driver numbers connections and never uses a number again.
   void connected(Connection connection, std::string from, Nanos now);
   void received(Connection connection, ByteView bytes, Nanos now);
   void disconnected(Connection connection, Nanos now);
   void woke(Nanos now);
   Nanos next_deadline() const;
-  // Ends all connections with this reason.
+  // Ends all connections and sends them this reason.
   void shut_down(const Status& why, Nanos now);
 
   std::vector<ServerSend> take_sends() { return std::exchange(sends_, {}); }
-  std::vector<ServerNews> take_news() { return std::exchange(news_, {}); }
+  std::vector<ServerEvent> take_events() { return std::exchange(events_, {}); }
   const ServerCounters& counters() const { return counters_; }
-  // The job, if it is known.
+  // The job, if the server has it.
   const Job* job(const std::string& name) const;
 
  private:
   struct Peer {
-    enum class Kind : uint8_t { unauthenticated, member, joiner, attender, closing };
+    enum class Kind : uint8_t { unauthenticated, member, joiner, attending_member, closing };
     Kind kind = Kind::unauthenticated;
     std::string from;
     std::string job;
@@ -102,13 +103,15 @@ class Server {
   void refuse(Connection to, const Status& why);
   void take_back_joiner(Job& job, Connection connection, const PeerId& id);
   void turn_away(Connection to, const Hello& hello, const Status& why);
-  void say(ServerNews::Kind kind, const std::string& job, std::string text) { news_.push_back({kind, job, std::move(text)}); }
+  void say(ServerEvent::Kind kind, const std::string& job, std::string text) {
+    events_.push_back({kind, job, std::move(text)});
+  }
 
   ServerSettings settings_;
   std::map<Connection, Peer> peers_;
   std::map<std::string, Job> jobs_;
   std::vector<ServerSend> sends_;
-  std::vector<ServerNews> news_;
+  std::vector<ServerEvent> events_;
   ServerCounters counters_;
 };
 

@@ -1,4 +1,4 @@
-// Processes that want to join a running group, and the member that attends to them.
+// Processes that want to join a running group, and the member that answers them.
 #include "rendezvous/rendezvous_test_support.h"
 
 namespace unisono::rendezvous {
@@ -95,7 +95,7 @@ TEST(Rendezvous, too_many_joiners_are_refused) {
   EXPECT_EQ(place.phase(place.dial(make_joiner(9))), Phase::refused);
 }
 
-// The hello of a member of a running group that wants to be told of joiners.
+// The hello of a member of a running group that wants announcements of joiners.
 size_t attend(Place& place, uint32_t rank, uint32_t epoch) {
   Client client(make_hello(rank, 2), never);
   Roster roster = test::make_roster(2, epoch);

@@ -1,4 +1,4 @@
-// Members of one job that meet, or are told why not; and what the server does when it is full or ends.
+// Members of one job meet, or get the reason why not; and the server when it is full or ends.
 #include "rendezvous/rendezvous_test_support.h"
 #include "wire/checksum.h"
 
@@ -231,7 +231,7 @@ TEST(Rendezvous, a_standalone_server_serves_jobs_at_once_and_one_after_another) 
   EXPECT_EQ(place.phase(5), Phase::attending);
 }
 
-TEST(Rendezvous, a_member_of_a_job_that_runs_is_told_so) {
+TEST(Rendezvous, a_member_of_a_running_job_learns_that) {
   Place place;
   place.dial(make_hello(0, 1));
   place.pass(12 * second);

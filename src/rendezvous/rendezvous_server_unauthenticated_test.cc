@@ -1,4 +1,4 @@
-// Connections that are none of ours: silent, slow, garbage, hostile.
+// Connections of unauthenticated peers: silent, slow, garbage, hostile.
 #include "rendezvous/rendezvous_test_support.h"
 
 namespace unisono::rendezvous {

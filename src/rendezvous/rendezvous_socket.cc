@@ -28,11 +28,11 @@ using rendezvous::Client;
 using rendezvous::Hello;
 using rendezvous::Role;
 
-constexpr Nanos server_grace = second;            // after the deadline, for a server that knows who is missing to say so
-constexpr Nanos verdict_time = second;            // rank 0 goes on telling late ranks why there is no group
+constexpr Nanos server_grace = second;            // after the deadline, for a server to report the missing ranks
+constexpr Nanos verdict_time = second;            // how long rank 0 still tells late ranks why there is no group
 constexpr Nanos answer_time = 50 * millisecond;   // for answer_joiner to hand its bytes to the kernel
-constexpr Nanos goodbye_time = 50 * millisecond;  // for close to do so
-constexpr uint32_t ignored_max = 3;               // connections that a taken port may end without a word
+constexpr Nanos goodbye_time = 50 * millisecond;  // for close to hand its bytes to the kernel
+constexpr uint32_t ignored_max = 3;               // connections that a program at a taken port may end without an answer
 
 Status random_bytes(void* out, size_t size) {
   auto* at = static_cast<char*>(out);
@@ -75,7 +75,7 @@ Nanos monotonic_now() {
 
 RosterKey random_roster_key() {
   RosterKey key{};
-  // Without a random source the key is zero and the group still works: it keeps unauthenticated peers apart and is no secret.
+  // Without a random source the key is zero, and the group still works: the key only keeps unauthenticated peers apart.
   (void)random_bytes(key.data(), key.size());
   return key;
 }
@@ -87,12 +87,12 @@ struct RendezvousSession::State {
   const PeerId self;
   const MemberRecord record;
   PeerId server_identity;  // of our own server
-  Descriptor epoll;        // server, dialer and timer together: what the owner waits for
+  Descriptor epoll;        // server, dialer and timer together; wait_handle() returns it
   Descriptor timer;
   std::unique_ptr<SocketServer> server;
   std::optional<Client> client;
   std::optional<Dialer> dialer;
-  std::string taken;          // why we could not serve, if somebody else listens at our port
+  std::string taken;          // why we could not serve, if another program listens at our port
   uint32_t served_round = 0;  // the dialer's round in which we last tried to serve
   bool keep_serving = false;  // attending after rank 0 was lost: open the server again when nobody answers
   bool closed = false;
@@ -130,7 +130,7 @@ Hello RendezvousSession::State::hello() const {
   return hello;
 }
 
-// Opens the server. Ok also if somebody else listens there: it may be a standalone server, which dialing will tell.
+// Opens the server. Also ok if another program listens there: it may be a standalone server, and dialling will show that.
 Status RendezvousSession::State::try_serve() {
   auto listening = options.listen_fd >= 0 ? Listening::adopt(options.listen_fd) : Listening::open(options.rendezvous);
   if (!listening.ok()) {
@@ -168,12 +168,12 @@ void RendezvousSession::State::start_dialing(Nanos deadline) {
 void RendezvousSession::State::pump(Nanos now) {
   uint64_t expirations = 0;
   if (timer.open()) (void)!read(timer.get(), &expirations, sizeof(expirations));
-  // Twice: what one says to the other on this host is there at once, and saves a sleep.
+  // Twice: on one host, a message from one to the other arrives at once, and the second round saves a sleep.
   for (int i = 0; i < 2; ++i) {
     if (dialing()) dialer->poll(now);
     if (server) {
       server->poll(now);
-      (void)server->machine().take_news();
+      (void)server->machine().take_events();
     }
   }
 }
@@ -184,7 +184,7 @@ Nanos RendezvousSession::State::next_deadline() const {
   return deadline;
 }
 
-// Makes the epoll descriptor readable when the next thing is due, for owners that watch only that.
+// Makes the epoll descriptor readable at the next deadline, for owners that watch only that descriptor.
 void RendezvousSession::State::set_timer(Nanos now) {
   const Nanos deadline = next_deadline();
   itimerspec when{};
@@ -202,15 +202,15 @@ void RendezvousSession::State::wait(Nanos now, Nanos until) {
   (void)epoll_wait(epoll.get(), &event, 1, static_cast<int>((left + millisecond - 1) / millisecond));
 }
 
-// Rank 0 serves unless somebody else answers at the address; its own server then only confuses those who found it.
+// Rank 0 serves unless another server answers at the address; then its own server would only confuse processes that found it.
 Status RendezvousSession::State::check_own_server() {
   if (server && client->server() && *client->server() != server_identity) stop_serving();
   if (server || !here() || client->times_registered() > 0 || dialer->rounds() == served_round) return {};
   served_round = dialer->rounds();
-  return try_serve();  // the port was taken; the program that held it may have ended
+  return try_serve();  // the port was taken; the program that had it may have ended
 }
 
-// Why meeting is over without a roster; ok if it is not over.
+// The reason why meeting has failed; ok while it goes on.
 Status RendezvousSession::State::verdict(Nanos now, Nanos deadline) {
   if (auto status = check_own_server(); !status.ok()) return status;
   const auto& error = client->error();
@@ -246,11 +246,11 @@ Status RendezvousSession::State::too_late(Nanos now) const {
   return {Code::unavailable, std::move(text)};
 }
 
-// The group failed; rank 0 knows why and others may still be on their way to ask.
+// The group failed. Rank 0 knows why, and others may still be on their way to ask.
 void RendezvousSession::State::drain(Nanos until) {
   for (Nanos now = monotonic_now(); server && now < until; now = monotonic_now()) {
     server->poll(now);
-    (void)server->machine().take_news();
+    (void)server->machine().take_events();
     const auto* job = server->machine().job(options.job);
     if (job == nullptr || (job->told >= options.world_size && server->flushed())) return;
     wait(now, until);
@@ -298,7 +298,7 @@ Result<Roster> RendezvousSession::meet(Nanos deadline) {
     s.pump(now);
     if (auto roster = s.client->take_roster()) {
       (void)s.check_own_server();
-      // The others' tables are on their way before this returns: afterwards nobody may come to drive the server.
+      // Waits until the others' tables are on their way: after the return, perhaps nobody drives the server.
       while (s.server && !s.server->flushed() && monotonic_now() < deadline) {
         s.wait(monotonic_now(), deadline);
         s.pump(monotonic_now());
@@ -307,7 +307,7 @@ Result<Roster> RendezvousSession::meet(Nanos deadline) {
       return std::move(*roster);
     }
     if (auto why = s.verdict(now, deadline); !why.ok()) {
-      // Of ranks that ask for different things some are still on their way; ranks that are missing are not.
+      // Ranks whose requests disagree may still be on their way; missing ranks are not.
       const bool others_come = s.server && s.client->phase() == Client::Phase::refused && why.code() != Code::late;
       if (others_come) s.drain(std::min(deadline + server_grace, monotonic_now() + verdict_time));
       close();

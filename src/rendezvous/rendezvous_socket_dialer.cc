@@ -15,16 +15,16 @@ namespace {
 
 using rendezvous::Client;
 
-constexpr uint64_t tag = 0;  // the owner polls everything; nobody reads it
+constexpr uint64_t tag = 0;  // the owner polls everything, so nobody reads it
 constexpr Nanos pause_first = 2 * millisecond;
-constexpr Nanos pause_max_tcp = 250 * millisecond;  // rank 0 is found within this after it comes up
-constexpr Nanos pause_max_file = 20 * millisecond;  // likewise; asking costs one system call
+constexpr Nanos pause_max_tcp = 250 * millisecond;  // rank 0 is found within this time after its start
+constexpr Nanos pause_max_file = 20 * millisecond;  // rank 0 is found within this time; each try costs one system call
 constexpr Nanos connect_time = 3 * second;          // for one address; then the next
 constexpr Nanos greeting_time = 5 * second;         // for a server to answer hello
-constexpr Nanos resolved_time = 5 * second;         // names may come to lead elsewhere while we try
+constexpr Nanos resolved_time = 5 * second;         // a name may resolve to other addresses while we try
 constexpr size_t dialer_read_bytes = 64 << 10;
 
-// A port of the ephemeral range on this host can, by chance, be connected to itself when nobody listens there.
+// If nobody listens on an ephemeral port of this host, a connection to it may by chance connect to itself.
 bool is_own_echo(int socket) {
   const auto here = bound_address(socket);
   const auto there = peer_address(socket);
@@ -150,7 +150,7 @@ void Dialer::send(const Bytes& bytes, Nanos now) {
 void Dialer::write(Nanos now) {
   if (state_ != State::connected || queue_.empty()) return;
   const auto size = send_some(socket_.get(), queue_);
-  if (size < 0) return;  // the read side says why
+  if (size < 0) return;  // read() reports the reason
   queue_.erase(queue_.begin(), queue_.begin() + size);
   if (queue_.empty() == wants_write_) {
     wants_write_ = !queue_.empty();

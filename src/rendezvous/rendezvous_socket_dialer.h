@@ -1,6 +1,6 @@
-// One process's connection to the rendezvous: resolves the name, dials each address again and again with back-off, and
-// carries bytes for the state machine (rendezvous/rendezvous_client). Keeps count of what was tried, for the error message.
-// Never blocks; whoever owns it calls poll() when its epoll is readable or next_deadline() has come.
+// One process's connection to the rendezvous. It resolves the name, dials each address repeatedly with back-off, and carries
+// bytes for the state machine (rendezvous/rendezvous_client). It counts its attempts for the error message. Nothing blocks; the
+// owner calls poll() when its epoll is readable or next_deadline() has come.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@ class Dialer {
 
   void poll(Nanos now);
   Nanos next_deadline() const;
-  // Says this on the connection that is up.
+  // Sends bytes on the open connection.
   void send(const Bytes& bytes, Nanos now);
   bool flushed() const { return queue_.empty(); }
   void hang_up();
 
   // "connection refused 41 times over 3.2 s; tried addresses 127.0.0.1, ::1"
   std::string history(Nanos now) const;
-  // How often somebody accepted the connection and then said nothing, or hung up without a word: another program, perhaps.
+  // How often a program accepted the connection and then said nothing, or closed it without an answer; perhaps another program.
   uint32_t times_ignored() const { return times_ignored_; }
-  // Rounds over all addresses that came to nothing; grows by one each time, so that the owner may try something else then.
+  // Failed rounds over all addresses. It grows by one each time, so that the owner may then try something else.
   uint32_t rounds() const { return rounds_; }
   // Whether one of the addresses tried is this host's own.
   bool leads_here() const;
@@ -51,7 +51,7 @@ class Dialer {
   void on_connected(Nanos now);
   void read(Nanos now);
   void write(Nanos now);
-  // This attempt came to nothing: counts it and goes on to the next address, or waits.
+  // Counts a failed attempt, and goes on to the next address or waits.
   void failed(const std::string& why, Nanos now);
   void close_socket();
 
@@ -59,7 +59,7 @@ class Dialer {
   rendezvous::Client& client_;
   const int epoll_;
   State state_ = State::waiting;
-  Nanos deadline_ = 0;  // of what state_ waits for
+  Nanos deadline_ = 0;  // deadline of what state_ waits for
   Nanos pause_ = 0;
   std::optional<Resolver> resolver_;
   std::vector<SocketAddress> addresses_;

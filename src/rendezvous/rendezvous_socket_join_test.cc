@@ -22,7 +22,7 @@ TEST(RendezvousSession, a_joiner_is_announced_and_taken_in) {
   EXPECT_TRUE(all[0].session->poll_joiners().empty());
 }
 
-TEST(RendezvousSession, a_joiner_is_told_why_it_is_not_taken_in) {
+TEST(RendezvousSession, a_joiner_gets_the_reason_why_it_is_not_admitted) {
   Folder folder;
   auto all = meet_all(1, file_address(folder.path("meet")));
   auto future = meet(joiner_for(file_address(folder.path("meet"))));
@@ -32,7 +32,7 @@ TEST(RendezvousSession, a_joiner_is_told_why_it_is_not_taken_in) {
   expect_error(future.get().roster, Code::unavailable, {"the group is closing"});
 }
 
-TEST(RendezvousSession, a_joiner_that_nobody_takes_in_is_told_by_its_deadline) {
+TEST(RendezvousSession, a_joiner_that_is_not_admitted_gets_the_reason_by_its_deadline) {
   ReservedPort port;
   auto all = meet_all(1, port.address());
   auto future = meet(joiner_for(port.address()), 300 * millisecond);

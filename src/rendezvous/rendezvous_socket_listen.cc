@@ -75,7 +75,7 @@ Result<Descriptor> listen_on(const SocketAddress& address) {
   if (!socket.open()) return failed(Code::unsupported, "no socket of this kind", errno);
   const int on = 1;
   const int off = 0;
-  (void)setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // ports of the last run are in TIME_WAIT
+  (void)setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // ports of the last run may be in TIME_WAIT
   if (address.storage.ss_family == AF_INET6) (void)setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   if (bind(socket.get(), address.get(), address.size) != 0 || listen(socket.get(), backlog) != 0) {
     return failed(errno == EADDRINUSE ? Code::unavailable : Code::invalid, "cannot listen at " + address.to_string(), errno);
@@ -83,7 +83,7 @@ Result<Descriptor> listen_on(const SocketAddress& address) {
   return socket;
 }
 
-// A Unix socket's path must fit into 108 bytes; through /proc any folder does.
+// A Unix socket's path must fit into 108 bytes; a path through /proc makes any folder short enough.
 Result<SocketAddress> unix_address(int folder, const std::string& folder_path, const std::string& name) {
   SocketAddress address;
   auto* unix_address = reinterpret_cast<sockaddr_un*>(&address.storage);
@@ -172,7 +172,7 @@ Result<Listening> Listening::adopt(int socket) {
   if (getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0)
     return failed(Code::invalid, "UNISONO_LISTEN_FD=" + std::to_string(socket), errno);
   if (listens == 0) return Status(Code::invalid, "UNISONO_LISTEN_FD=" + std::to_string(socket) + " is not a listening socket");
-  // A copy, so that the launcher's descriptor stays usable for a second group of this process.
+  // A copy, so that the launcher's descriptor stays usable for another group of this process.
   Descriptor own(fcntl(socket, F_DUPFD_CLOEXEC, 3));
   if (!own.open()) return failed(Code::unavailable, "UNISONO_LISTEN_FD", errno);
   (void)fcntl(own.get(), F_SETFL, fcntl(own.get(), F_GETFL) | O_NONBLOCK);
@@ -182,8 +182,8 @@ Result<Listening> Listening::adopt(int socket) {
 }
 
 Result<Listening> Listening::open_tcp(const RendezvousAddress& address) {
-  // A host name may lead to another address here than elsewhere (127.0.1.1 on Debian), so only an address that is plainly
-  // this host's own is taken at its word.
+  // A host name may lead to another address here than elsewhere (127.0.1.1 on Debian). So the server listens at every address,
+  // unless the given one is a numeric loopback address.
   const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host;
   const auto literal = numeric(host, address.port);
   auto socket = literal.ok() && is_loopback(*literal) ? listen_on(*literal) : listen_on(wildcard(AF_INET6, address.port));
@@ -205,7 +205,7 @@ Result<Listening> Listening::open_file(const RendezvousAddress& address) {
   }
   auto where = unix_address(place->folder.get(), place->folder_path, place->name);
   if (!where.ok()) return where.status();
-  // The lock is ours, so a socket that is there belongs to a process that is gone.
+  // The lock is ours, so an existing socket belongs to a dead process.
   (void)unlinkat(place->folder.get(), place->name.c_str(), 0);
   auto socket = listen_on(*where);
   if (!socket.ok()) return Status(socket.status().code(), address.to_string() + ": " + socket.status().message());
@@ -217,7 +217,7 @@ Result<Listening> Listening::open_file(const RendezvousAddress& address) {
 }
 
 Listening::~Listening() {
-  if (socket_.open() && folder_.open()) (void)unlinkat(folder_.get(), socket_name_.c_str(), 0);  // while the lock is held
+  if (socket_.open() && folder_.open()) (void)unlinkat(folder_.get(), socket_name_.c_str(), 0);  // while we hold the lock
 }
 
 Result<Descriptor> dial_file(const std::string& path) {
@@ -235,7 +235,7 @@ Result<Descriptor> dial_file(const std::string& path) {
 struct Resolver::Shared {
   Descriptor event;
   std::mutex mutex;
-  bool done = false;  // guarded by mutex, like the two below
+  bool done = false;  // the mutex guards it and the next two
   std::vector<SocketAddress> addresses;
   std::string error;
 };
@@ -289,11 +289,12 @@ Result<Resolver> Resolver::start(const std::string& host, uint16_t port) {
     shared->done = true;
     (void)eventfd_write(shared->event.get(), 1);
   };
-  if (std::ranges::all_of(hosts, [&](const auto& one) { return numeric(one, port).ok(); })) {  // needs no thread
+  if (std::ranges::all_of(hosts,
+                          [&](const auto& one) { return numeric(one, port).ok(); })) {  // numeric addresses need no thread
     work();
     return Resolver(std::move(shared));
   }
-  // Not joined: it owns all that it touches, and nobody can cancel getaddrinfo.
+  // The thread is not joined: it owns everything that it touches, and nobody can cancel getaddrinfo.
   std::thread(work).detach();
   return Resolver(std::move(shared));
 }

@@ -1,4 +1,4 @@
-// Where a rendezvous server listens and how processes find the place: TCP addresses, and the Unix socket behind file:///path.
+// Where a rendezvous server listens and how processes find it: TCP addresses, and the Unix socket behind file:///path.
 #pragma once
 
 #include <sys/socket.h>
@@ -25,22 +25,22 @@ struct SocketAddress {
 };
 SocketAddress bound_address(int socket);
 SocketAddress peer_address(int socket);
-// Whether an address belongs to this host: whether a socket can be bound to it.
+// Whether an address belongs to this host, that is, whether a socket can be bound to it.
 bool is_local(const SocketAddress& address);
 
-// A listening socket, and what must be undone when it closes.
+// A listening socket; its destructor removes what it made.
 class Listening {
  public:
-  // Who may dial: everyone; for a loopback address only this host. unavailable: taken by somebody who listens there now.
+  // Listens for everyone; at a loopback address only for this host. Returns unavailable if another process listens there now.
   static Result<Listening> open(const RendezvousAddress& address);
-  // Takes over a socket that a launcher made. Invalid if it does not listen.
+  // Takes over a socket that a launcher made. Returns invalid if it does not listen.
   static Result<Listening> adopt(int socket);
   Listening(Listening&&) = default;
   Listening& operator=(Listening&&) = default;
   ~Listening();
 
   int socket() const { return socket_.get(); }
-  // With the real port where 0 was asked for.
+  // The address with the real port where 0 was requested.
   const RendezvousAddress& address() const { return address_; }
 
  private:
@@ -50,24 +50,24 @@ class Listening {
 
   Descriptor socket_;
   RendezvousAddress address_;
-  // file: the folder of the socket, and a lock that the kernel frees when this process dies, so that a socket that was left
-  // behind is known to be stale and is replaced.
+  // file: the folder of the socket, and a lock that the kernel releases when this process dies. So a socket left behind is
+  // recognised as stale, and is replaced.
   Descriptor folder_;
   Descriptor lock_;
   std::string socket_name_;
 };
 
-// Connects to the Unix socket behind file:///path, without blocking. unavailable: nobody serves there yet.
+// Connects to the Unix socket behind file:///path without blocking. Returns unavailable while nobody serves there.
 Result<Descriptor> dial_file(const std::string& path);
 
-// Turns a name into addresses on a thread of its own: the system's resolver can block for half a minute.
+// Resolves a name on its own thread, because the system's resolver can block for half a minute.
 class Resolver {
  public:
-  // ready() is a descriptor that becomes readable when done() is true.
+  // ready() is a descriptor that becomes readable when done() becomes true.
   static Result<Resolver> start(const std::string& host, uint16_t port);
   int ready() const;
   bool done() const;
-  // After done(): the addresses, or what the resolver said.
+  // After done(): the addresses, or the resolver's error.
   Result<std::vector<SocketAddress>> take();
 
  private:

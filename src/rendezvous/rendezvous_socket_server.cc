@@ -15,8 +15,8 @@ constexpr uint64_t listener_tag = 0;
 constexpr int accepts_per_poll = 256;
 constexpr size_t server_read_bytes = 64 << 10;
 constexpr size_t queue_bytes_max = rendezvous::message_bytes_max + (1u << 20);  // for one client
-constexpr Nanos drain_time = second;               // for a refused unauthenticated peer to read why
-constexpr Nanos accept_pause = 100 * millisecond;  // after running out of descriptors
+constexpr Nanos drain_time = second;                                            // for a refused peer to read the reason
+constexpr Nanos accept_pause = 100 * millisecond;                               // after running out of descriptors
 
 bool is_tcp(int socket) { return bound_address(socket).storage.ss_family != AF_UNIX; }
 
@@ -105,7 +105,7 @@ void SocketServer::write_some(uint64_t number, Client& client, Nanos now) {
   while (!client.queue.empty()) {
     const auto rest = ByteView(*client.queue.front()).subspan(client.sent_bytes);
     const auto size = send_some(client.socket.get(), rest);
-    if (size < 0) {  // the other side is gone; the read side reports it to the machine
+    if (size < 0) {  // the other side is gone; read_some() reports it to the machine
       client.queue.clear();
       client.queued_bytes = 0;
       break;
@@ -122,7 +122,7 @@ void SocketServer::write_some(uint64_t number, Client& client, Nanos now) {
     rewatch(epoll_.get(), client.socket.get(), EPOLLIN | (wants_write ? EPOLLOUT : 0u), number);
   }
   if (!wants_write && client.closing && client.drain_until == never) {
-    // Closing at once could throw away what we just said: bytes of theirs that nobody read make the kernel send a reset.
+    // Closing at once could destroy our last message: if the other side's bytes are unread, the kernel sends a reset.
     (void)shutdown(client.socket.get(), SHUT_WR);
     client.drain_until = now + drain_time;
   }
@@ -139,13 +139,13 @@ void SocketServer::apply_sends(Nanos now) {
     }
     client.closing = client.closing || send.close;
     if (client.queued_bytes > queue_bytes_max)
-      (void)shutdown(client.socket.get(), SHUT_RDWR);  // it reads nothing: the read side reports its end
+      (void)shutdown(client.socket.get(), SHUT_RDWR);  // it does not read; read_some() reports its end
     write_some(send.to, client, now);
   }
 }
 
 void SocketServer::drop(uint64_t number, Nanos now) {
-  clients_.erase(number);  // closing the descriptor takes it out of epoll
+  clients_.erase(number);  // closing the descriptor removes it from epoll
   machine_.disconnected(number, now);
 }
 

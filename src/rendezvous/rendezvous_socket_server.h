@@ -1,5 +1,5 @@
-// The rendezvous server over sockets: accepts, reads and writes for the state machine (rendezvous/rendezvous_server).
-// Never blocks; whoever owns it calls poll() when wait_handle() is readable or next_deadline() has come.
+// The rendezvous server over sockets: accepts, reads and writes for the state machine (rendezvous/rendezvous_server). Nothing
+// blocks; the owner calls poll() when wait_handle() is readable or next_deadline() has come.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ class SocketServer {
   void poll(Nanos now);
   int wait_handle() const { return epoll_.get(); }
   Nanos next_deadline() const;
-  // True if all that was said has been handed to the kernel.
+  // True if the kernel has all bytes for the clients.
   bool flushed() const;
-  // Tells every connection why, and takes no more.
+  // Sends every connection the reason, and accepts no more.
   void shut_down(const Status& why, Nanos now);
-  // How often a connection had to wait because this process has no descriptors left.
+  // How often a connection had to wait because this process had no descriptors left.
   uint64_t accepts_failed() const { return accepts_failed_; }
   const RendezvousAddress& address() const { return listening_.address(); }
   rendezvous::Server& machine() { return machine_; }
@@ -37,9 +37,9 @@ class SocketServer {
     Descriptor socket;
     std::deque<std::shared_ptr<const Bytes>> queue;
     size_t sent_bytes = 0;      // of the first in the queue
-    size_t queued_bytes = 0;    // of all
+    size_t queued_bytes = 0;    // of all in the queue
     bool closing = false;       // ends when the queue is empty
-    Nanos drain_until = never;  // our side is shut; the other may still read
+    Nanos drain_until = never;  // our side is shut down; the other may still read
     bool wants_write = false;
   };
 

@@ -15,8 +15,8 @@ namespace {
 constexpr Nanos stop_check = 50 * millisecond;
 constexpr Nanos goodbye_time = 200 * millisecond;
 
-RendezvousEvent::Kind kind_of(rendezvous::ServerNews::Kind kind) {
-  using From = rendezvous::ServerNews::Kind;
+RendezvousEvent::Kind kind_of(rendezvous::ServerEvent::Kind kind) {
+  using From = rendezvous::ServerEvent::Kind;
   using To = RendezvousEvent::Kind;
   switch (kind) {
     case From::registered: return To::registered;
@@ -62,7 +62,7 @@ Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& sto
   while (!stop.load(std::memory_order_relaxed)) {
     const Nanos now = monotonic_now();
     server.poll(now);
-    for (const auto& news : server.machine().take_news()) tell({kind_of(news.kind), news.job, news.text, {}});
+    for (const auto& news : server.machine().take_events()) tell({kind_of(news.kind), news.job, news.text, {}});
     wait(monotonic_now(), stop_check);
   }
   const Nanos until = monotonic_now() + goodbye_time;

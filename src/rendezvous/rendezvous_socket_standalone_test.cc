@@ -1,4 +1,4 @@
-// The rendezvous that stands alone and outlives the groups that meet there.
+// The standalone rendezvous server, which outlives the groups that meet there.
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -83,7 +83,7 @@ TEST(StandaloneRendezvous, takes_precedence_over_rank_0_at_a_file) {
   expect_met(meet_all(2, server.address()));
 }
 
-TEST(StandaloneRendezvous, tells_those_who_wait_when_it_is_stopped) {
+TEST(StandaloneRendezvous, waiting_processes_learn_that_it_was_stopped) {
   Standalone server({.kind = RendezvousAddress::Kind::tcp, .host = "127.0.0.1", .port = 0, .path = {}});
   auto member = meet(options_for(1, 2, server.address(), "a"));
   auto joiner = meet(joiner_for(server.address(), "b"));

@@ -1,4 +1,4 @@
-// Coming together over a port, a file or a folder; and what each rank is told when that fails.
+// Meeting over a port, a file or a folder; and the error of each rank if that fails.
 #include <sys/stat.h>
 #include <sys/un.h>
 
@@ -23,7 +23,7 @@ TEST(RendezvousSession, ranks_meet_over_ipv4) {
 
 TEST(RendezvousSession, ranks_meet_over_ipv6) {
   ReservedPort port(true, AF_INET6);
-  // A kernel without IPv6, or a container whose loopback has no such address, has nothing that could be tested.
+  // A kernel without IPv6, or a container without an IPv6 loopback address, cannot run this test.
   if (!port.usable()) GTEST_SKIP() << "SKIPPED: no IPv6 loopback here";
   expect_met(meet_all(3, port.address(), port.fd()));
 }

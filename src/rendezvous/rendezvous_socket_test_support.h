@@ -1,4 +1,4 @@
-// For the tests of the rendezvous over real sockets and files: places to meet, and ranks that meet there, each in a thread.
+// For tests of the rendezvous over real sockets and files: addresses, and ranks that meet there, each in its own thread.
 #pragma once
 
 #include <arpa/inet.h>
@@ -24,8 +24,8 @@ inline constexpr Nanos plenty = 20 * second;
 
 inline std::vector<std::string> endpoints_of(uint32_t rank) { return {"tcp://10.0.0.1:" + std::to_string(1000 + rank)}; }
 
-// A port of the kernel's choice that nobody else gets while this lives. Listening: for rank 0 to take over. Otherwise a
-// server that names the port can still open it, and until then connections are refused.
+// A port of the kernel's choice that nobody else gets while this object lives. With `listening`, rank 0 takes the socket over.
+// Without it, a server that names the port can still open it, and until then connections are refused.
 class ReservedPort {
  public:
   explicit ReservedPort(bool listening = false, int family = AF_INET)
@@ -116,7 +116,7 @@ inline std::vector<Met> meet_all(uint32_t world, const RendezvousAddress& addres
                                  const std::string& job = "job") {
   std::vector<std::future<Met>> futures;
   for (uint32_t i = 0; i < world; ++i) {
-    auto options = options_for(world - 1 - i, world, address, job);  // rank 0 last: the others have to wait for it
+    auto options = options_for(world - 1 - i, world, address, job);  // rank 0 comes last, so the others have to wait for it
     if (options.rank == 0) options.listen_fd = listen_fd;
     futures.push_back(meet(options));
   }
@@ -145,7 +145,7 @@ inline void expect_error(const Result<Roster>& roster, Code code, std::initializ
         << "'" << part << "' is not in: " << roster.status().message();
 }
 
-// Polls until a joiner is there, sleeping on the session's descriptor only.
+// Polls until a joiner is there, and sleeps on the session's descriptor only.
 inline std::vector<MemberRecord> wait_for_joiners(RendezvousSession& session, size_t count = 1) {
   const Nanos until = monotonic_now() + plenty;
   for (auto joiners = session.poll_joiners();; joiners = session.poll_joiners()) {

@@ -1,4 +1,4 @@
-// Programs that are no rendezvous where one should be, and unauthenticated peers that come to ours.
+// Other programs at the rendezvous address, and unauthenticated peers at our server.
 #include <fstream>
 #include <thread>
 
@@ -19,7 +19,7 @@ Descriptor dial(const RendezvousAddress& address) {
   return socket;
 }
 
-// A program that listens where the rendezvous should be.
+// A program that listens at the rendezvous address.
 class OtherProgram {
  public:
   OtherProgram(const ReservedPort& port, std::string says, bool hangs_up)
@@ -86,7 +86,7 @@ TEST(RendezvousSession, unauthenticated_at_the_port_do_no_harm_and_are_counted) 
   Descriptor http;
   Descriptor silent;
   {
-    // Rank 0 is not there yet, perhaps: a first meeting of two tells when it is.
+    // Rank 0 may not be up yet: a failed attempt to join another job shows when it is.
     auto wrong = meet(options_for(1, 2, port.address(), "other")).get();
     EXPECT_EQ(wrong.roster.status().code(), Code::invalid);
     http = dial(port.address());

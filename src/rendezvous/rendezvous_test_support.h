@@ -1,4 +1,4 @@
-// For the tests of the rendezvous server: hellos, and a place where a server and its clients meet without a network.
+// For tests of the rendezvous server: hellos, and a server with its clients without a network.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,12 +33,12 @@ inline Hello make_joiner(uint32_t number, const std::string& job = "job") {
   return hello;
 }
 
-// A server and its clients without a network: what one says, the other hears at once. Clients number their connections.
+// A server and its clients without a network: each gets the other's messages at once. Clients number their connections.
 class Place {
  public:
   explicit Place(ServerSettings settings = {}) : server(complete(std::move(settings))) {}
 
-  // Dials with this hello; the number of the connection.
+  // Dials with this hello; returns the number of the connection.
   size_t dial(const Hello& hello, Nanos timeout = 60 * second) {
     clients.emplace_back(std::make_unique<Client>(hello, now + timeout));
     const auto connection = clients.size();
@@ -47,7 +47,7 @@ class Place {
     deliver();
     return connection;
   }
-  // A connection that says these bytes; what came back, and whether it was closed.
+  // A connection that sends these bytes; returns the answer, and whether the server closed it.
   std::pair<std::string, bool> dial_raw(std::string_view text) {
     clients.emplace_back(nullptr);
     const auto connection = clients.size();

@@ -1,8 +1,8 @@
-// Who is in a group: one record per process, in rank order, under one epoch.
+// The members of a group: one record per process, in rank order, under one epoch.
 //
-// A roster is a value: the rendezvous makes the first one (epoch 1), re-forming makes each next one, and every member
-// holds the same bytes. digest() covers all of it, so two halves of a split group that both reach the same epoch number
-// still never take each other's frames: see wire_epoch(). Decoders trust nothing and allocate no more than they read.
+// A roster is a value. The rendezvous makes the first one (epoch 1), each re-forming makes the next, and every member holds the
+// same bytes. digest() covers all of it. So if a split group has two halves with the same epoch number, they still never accept
+// each other's frames: see wire_epoch(). Decoders trust nothing and allocate no more than they read.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@
 
 namespace unisono {
 
-// Random, made by the rendezvous, known to members only. The same type as the transports' job key.
+// Random, made by the rendezvous, known to members only. It is the transports' job key, with the same type.
 using RosterKey = std::array<std::byte, 16>;
 
-// Limits of what is accepted from the network. A roster of the largest size is below roster_bytes_max.
+// Limits for rosters from the network. A roster of the largest size is below roster_bytes_max.
 inline constexpr uint32_t world_size_max = 4096;
 inline constexpr size_t host_bytes_max = 255;
 inline constexpr size_t endpoint_bytes_max = 255;
@@ -34,14 +34,14 @@ struct MemberRecord {
   uint32_t rank = 0;
   std::string host;
   int32_t pid = 0;
-  uint64_t machine = 0;  // equal where processes share cores, whatever their hosts are called (containers); 0: unknown
+  uint64_t machine = 0;  // equal for processes that share cores, whatever their host names are (containers); 0: unknown
   std::vector<std::string> endpoints;
   friend bool operator==(const MemberRecord&, const MemberRecord&) = default;
 };
 
 // "rank 3 (host b, pid 42)"
 std::string label(const MemberRecord& member);
-// "host b, pid 42": for processes that have no rank yet.
+// "host b, pid 42": for processes without a rank.
 std::string place_of(const MemberRecord& member);
 
 struct Roster {
@@ -50,32 +50,33 @@ struct Roster {
   std::vector<MemberRecord> members;  // members[r].rank == r
   friend bool operator==(const Roster&, const Roster&) = default;
 
-  // The rank of this process here, or nothing.
+  // The rank of this process in the roster, if it is there.
   std::optional<Rank> rank_of(const PeerId& id) const;
 };
 
-// Processes of the roster that share cores with this one, which counts too.
+// How many processes of the roster share cores with this one, itself included.
 uint32_t ranks_beside(const Roster& roster, Rank self);
-// Hosts on the machine that has most of them.
+// The largest number of hosts on one machine.
 uint32_t hosts_per_machine(const Roster& roster);
-// Names of hosts in the order of their lowest ranks: a host's place there is its number, and that of its host group.
+// Host names in the order of their lowest ranks. The index of a host is its number, and the number of its host group.
 std::vector<std::string> hosts_of(const Roster& roster);
 
-// A hash of everything in the roster (not a cryptographic one: it keeps honest groups apart).
+// A hash of the whole roster; it is not cryptographic, and only keeps honest groups apart.
 uint64_t digest(const Roster& roster);
-// What frames carry as their epoch: a mix of epoch and digest, never 0.
+// The epoch in frames: a mix of epoch and digest, never 0.
 uint32_t wire_epoch(const Roster& roster);
 
-// Says what is wrong with a record that is about to be sent: too long, too many endpoints.
+// What is wrong with a record before it is sent: a text is too long, or there are too many endpoints.
 Status check_member(const MemberRecord& member);
 
 void write_member(ByteWriter& writer, const MemberRecord& member);
-// False if the record is cut or a limit is exceeded; the reader is then not ok.
+// False if the record is cut or exceeds a limit; the reader is then not ok.
 bool read_member(ByteReader& reader, MemberRecord& member);
 
 Bytes encode(const Roster& roster);
 void write_roster(ByteWriter& writer, const Roster& roster);
-// Corrupt if cut, over a limit, not in rank order, or with one process twice. Reads to the end of the roster only.
+// Returns corrupt if the roster is cut, over a limit, not in rank order, or holds one process twice. Reads to the end of the
+// roster only.
 Status read_roster(ByteReader& reader, Roster& roster);
 // As read_roster; the bytes must hold nothing else.
 Result<Roster> decode_roster(ByteView bytes);

@@ -32,7 +32,7 @@ TEST(Roster, finds_the_rank_of_a_process) {
   EXPECT_EQ(roster.rank_of(PeerId{99, 99}), std::nullopt);
 }
 
-TEST(Roster, tells_who_shares_cores) {
+TEST(Roster, counts_ranks_that_share_cores) {
   Roster roster = make_roster(6);  // six hosts
   for (Rank r = 0; r < 6; ++r) EXPECT_EQ(ranks_beside(roster, r), 1u);
   EXPECT_EQ(hosts_per_machine(roster), 1u);

@@ -7,7 +7,7 @@
 namespace unisono {
 namespace {
 
-// Of this host, those first that others are likely to reach. Link-local ones mean another interface to each.
+// This host's addresses, best first. Link-local addresses are left out, because each host would use another interface for them.
 Result<std::string> own_hosts(const std::string& interface) {
   auto all = list_interfaces();
   if (!all.ok()) return all.status();
@@ -29,9 +29,9 @@ Result<std::string> own_hosts(const std::string& interface) {
 
 Result<std::optional<Listening>> meet_by_store(ResolvedOptions& options, KeyValueStore& store) {
   if (options.join_running)
-    return Status(
-        Code::invalid,
-        "Options::store is for processes that start together; who joins a running group needs its rendezvous address");
+    return Status(Code::invalid,
+                  "Options::store is for processes that start together; a process that joins a running group needs the address "
+                  "of its rendezvous");
   if (options.world_size == 1) return std::optional<Listening>();
   const auto key = "unisono/" + options.job + "/rendezvous";
   const auto failed = [&](const char* what, const Status& why) {

@@ -1,5 +1,5 @@
-// Where to meet, told through a store that all processes reach: rank 0 opens a free port and writes its addresses down, the
-// others read them.
+// Exchanges the rendezvous address through a store that all processes reach: rank 0 opens a free port and writes its addresses,
+// and the others read them.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace unisono {
 
-// Fills in `rendezvous`, and on rank 0 `listen_fd`: of the socket that is returned, which is to be kept until the group has
+// Fills in `rendezvous`, and on rank 0 `listen_fd`, the descriptor of the returned socket. Keep that socket until the group has
 // formed.
 Result<std::optional<Listening>> meet_by_store(ResolvedOptions& options, KeyValueStore& store);
 

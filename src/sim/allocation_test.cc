@@ -1,8 +1,7 @@
-// What an all-reduce of four does when the n-th allocation of one rank fails, for every n.
+// An all-reduce of four ranks when the n-th allocation of one rank fails, for every n.
 //
-// Promised, and checked here: nothing is thrown out of the engine, nothing hangs or leaks; the rank itself ends with
-// unavailable: "out of memory", and the others with its name. This file replaces the global operator new of the whole test
-// program.
+// Guaranteed, and checked here: the engine throws nothing, and nothing hangs or leaks. That rank ends with unavailable: "out of
+// memory"; the other ranks' errors name it. This file replaces the global operator new of the whole test program.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +21,7 @@ namespace {
 
 thread_local bool armed = false;
 thread_local uint64_t allocations = 0, fails_from = 0, fails_to = 0;
-thread_local int64_t live = 0;  // what this thread has allocated and not freed
+thread_local int64_t live = 0;  // bytes or blocks that this thread has allocated and not freed
 
 }  // namespace
 
@@ -46,11 +45,11 @@ constexpr int operations = 2;
 
 struct Story {
   ScheduleKind schedule = ScheduleKind::two_step;
-  bool last = false;      // rank 0 calls when the others' messages have already come
-  bool for_good = false;  // not one allocation fails, but all from the n-th on
+  bool last = false;      // rank 0 calls after the others' messages have arrived
+  bool for_good = false;  // all allocations from the n-th on fail, not only that one
 };
 
-// Four engines in memory; rank 0's allocations may be made to fail.
+// Four engines in memory. Rank 0's allocations can be made to fail.
 class Cluster {
  public:
   explicit Cluster(const Story& story) : story_(story), hub_(std::move(LoopbackHub::make({.count = world}).value())) {
@@ -135,7 +134,7 @@ void expect_ended(const Cluster& cluster, int operation, Rank rank, const std::s
     return;
   }
   const auto text = done.status.to_string();
-  // Rank 0 may hear first of an operation's failure by another rank, which had it from rank 0.
+  // Another rank may report the failure to rank 0 first, although rank 0 caused it.
   if (rank == 0) EXPECT_NE(text.find("out of memory"), std::string::npos) << where << ": " << text;
   else EXPECT_NE(text.find("rank 0"), std::string::npos) << where << ": " << text;
 }
@@ -143,7 +142,7 @@ void expect_ended(const Cluster& cluster, int operation, Rank rank, const std::s
 class Allocation : public testing::TestWithParam<Story> {};
 
 TEST_P(Allocation, may_fail_at_any_time_and_ends_what_needed_it) {
-  Cluster(GetParam()).run(UINT64_MAX);  // what is made once in a process
+  Cluster(GetParam()).run(UINT64_MAX);  // allocations that happen once per process
   uint64_t n = 1, failed = 0;
   for (bool more = true; more; ++n) {
     const auto before = live;

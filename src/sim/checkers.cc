@@ -20,8 +20,8 @@ Bytes input_of(const Call& call, Rank rank, uint32_t world) {
   return input;
 }
 
-// The reduction of all inputs in rank order, as the scalar kernels define it. Made once per call: it is most of the work of
-// a check.
+// The reduction of all inputs in rank order, as the scalar kernels define it. Computed once per call, because it is most of a
+// check's work.
 struct Reduced {
   std::vector<Bytes> inputs;  // by rank
   Bytes result;
@@ -55,7 +55,7 @@ size_t elements_before(const Call& call, Rank rank) {
   return before;
 }
 
-// The output that a rank must have, where no values are added.
+// The output that a rank must have if no values are added.
 Bytes moved(const Call& call, Rank rank, uint32_t world) {
   const auto size = element_bytes(call.dtype);
   Bytes expected;
@@ -90,8 +90,8 @@ double epsilon(DType dtype) {
   }
 }
 
-// |error| of a sum of n values in any order is below n * epsilon * sum of magnitudes (Higham, Accuracy and Stability, §4.2); a
-// product's is n * epsilon of itself. The last rounding and the division are within the same bound.
+// |error| of a sum of n values in any order is below n * epsilon * sum of magnitudes (Higham, Accuracy and Stability, §4.2). A
+// product's is n * epsilon of itself. The final rounding and the division are within the same bound.
 bool near(const Call& call, const std::byte* got, const std::vector<Bytes>& inputs, size_t index) {
   const auto offset = index * element_bytes(call.dtype);
   const auto world = static_cast<double>(inputs.size());
@@ -110,7 +110,7 @@ bool near(const Call& call, const std::byte* got, const std::vector<Bytes>& inpu
   }
 }
 
-// How far off the elements of an encoded call may be whose inputs are exact, that is between -8 and 8.
+// Error bound for the elements of an encoded call with exact inputs between -8 and 8.
 double encoding_bound(const Call& call, const Codec& codec, uint32_t world) {
   if (!call.reduces()) return encoding_error_bound(codec.gather, call.dtype, 8);
   const double bound = sum_error_bound(codec, call.dtype, 8, world);
@@ -118,9 +118,9 @@ double encoding_bound(const Call& call, const Codec& codec, uint32_t world) {
 }
 
 struct Expected {
-  Bytes moved;                       // where no values are added
+  Bytes moved;                       // if no values are added
   std::span<const std::byte> bytes;  // of `moved`, or of the reduction
-  size_t first = 0;                  // element of the inputs at which bytes begin
+  size_t first = 0;                  // first element of the inputs in `bytes`
 };
 
 Expected expected_of(const Call& call, Rank rank, uint32_t world, const Reduced& reduced) {
@@ -139,7 +139,7 @@ Expected expected_of(const Call& call, Rank rank, uint32_t world, const Reduced&
   return e;
 }
 
-// The part of the kept output that the collective defines.
+// The part of the output that the collective defines.
 std::span<const std::byte> defined(const Call& call, Rank rank, const Part& part, size_t bytes) {
   const std::span<const std::byte> all(part.result);
   if (call.collective == Collective::reduce_scatter && part.memory.in_place)
@@ -147,10 +147,10 @@ std::span<const std::byte> defined(const Call& call, Rank rank, const Part& part
   return all.first(std::min(bytes, all.size()));
 }
 
-// A sum's order is defined in direct schedules alone, and does not matter to integers and to small whole numbers.
+// Only direct schedules define the order of a sum. It is irrelevant for integers and small whole numbers.
 bool to_the_bit(const Call& call, const Part& part, uint32_t world) {
   const auto& schedule = part.completion->report.schedule;
-  if (world == 1) return call.values != Values::special;  // a NaN stays as it is where nothing is added
+  if (world == 1) return call.values != Values::special;  // a NaN stays unchanged if nothing is added
   if (!call.reduces() || !is_floating(call.dtype) || call.values == Values::exact) return true;
   return schedule == "two_step" || schedule == "one_shot" || schedule == "direct";
 }
@@ -222,14 +222,14 @@ std::vector<Rank> ranks_named(std::string message) {
 
 namespace {
 
-// Whoever is faulty may be blamed, and who had not even made the call.
+// Errors may blame faulty ranks, and ranks that had not made the call.
 void check_blame(const Run& run, size_t index, Rank rank, const FaultPlan& plan, std::vector<std::string>& problems) {
   const auto& program = run.program();
   const auto& call = program.calls[index];
   const auto& group = program.groups[call.group];
   const auto& parts = run.parts()[index];
   const auto& status = parts[rank].status();
-  if (is_faulty(plan, group.members[rank])) return;  // who is cut off cannot know who is to blame
+  if (is_faulty(plan, group.members[rank])) return;  // a rank that is cut off cannot know which rank is to blame
   auto first_call = parts[rank].submitted_at;
   for (const auto& part : parts) first_call = part.submitted ? std::min(first_call, part.submitted_at) : first_call;
   const auto too_late = first_call + call.options.timeout.count() * millisecond / 2;
@@ -285,7 +285,7 @@ void check_slips(const Run& run, std::vector<std::string>& problems) {
   for (const auto& deviation : program.deviations) {
     const auto& call = program.calls[deviation.call];
     if (deviation.slip == Slip::none || deviation.slip == Slip::missing) continue;
-    // Roots, senders and those whose block has the right size may be through before they can know.
+    // Roots, senders, and ranks whose block has the right size may finish before they can notice.
     if (call.is_rooted() || call.is_message() || (call.collective == Collective::all_to_all && !call.counts.empty())) continue;
     const auto& parts = run.parts()[deviation.call];
     for (Rank rank = 0; rank < parts.size() && parts.size() > 1; ++rank) {

@@ -115,7 +115,7 @@ void Cluster::poll(PeerIndex process) {
   touched(process);
 }
 
-// One timer per process is in the event queue, never later than the engine's next deadline.
+// The event queue holds one timer per process, never later than the engine's next deadline.
 void Cluster::set_timer(PeerIndex process) {
   auto& p = *processes_[process];
   const auto deadline = p.engine.next_deadline();

@@ -1,5 +1,5 @@
-// Virtual processes with the real engine in each, over a virtual network, in virtual time: the second driver of the state
-// machines (the first one is node/). One thread; equal settings and calls give equal runs to the last bit.
+// Virtual processes, each with the real engine, over a virtual network in virtual time. It is the second driver of the state
+// machines; the first is group/lifecycle. Single-threaded; equal settings and calls give equal runs to the bit.
 #pragma once
 
 #include <functional>
@@ -38,27 +38,27 @@ class Cluster {
   Nanos now() const { return event_queue_.now(); }
   Engine& engine(PeerIndex process) { return processes_[process]->engine; }
   Network& network() { return network_; }
-  // members: processes in rank order; the process must be one of them.
+  // members: processes in rank order, including this process.
   GroupCore& make_group(PeerIndex process, uint32_t number, const std::vector<PeerIndex>& members,
                         const std::vector<uint32_t>& host_groups);
 
-  // The scenario's own events. They happen whether the process is stopped or not; see awake().
+  // Schedules an event of the scenario. It happens whether the process is stopped or not; see awake().
   void at(Nanos time, std::function<void()> action);
-  // Called after every event in which the process did something: operations may have ended.
+  // Calls `call` after every event in which the process did something: operations may have ended.
   void on_progress(std::function<void(PeerIndex)> call) { progress_ = std::move(call); }
-  // Must be called after using a process's engine from outside of an event.
+  // Call after using a process's engine outside an event.
   void touched(PeerIndex process);
 
-  // Faults. Stopped: polls nothing, computes nothing, until then.
+  // Faults. A stopped process neither polls nor computes until the given time.
   void stop(PeerIndex process, Nanos until);
-  // Dead for good. The others learn of it after about `notice`, unless `never`.
+  // Kills the process. The others notice after about `notice`; `never`: only by their deadlines.
   void kill(PeerIndex process, Nanos notice);
   void slow_down(PeerIndex process, double compute, double link);
   bool alive(PeerIndex process) const { return !processes_[process]->dead; }
-  // When the process can act again; now, if it can already.
+  // When the process can act again; the current time if it can act now.
   Nanos awake_at(PeerIndex process) const;
 
-  // Runs until nothing is left to do or the time is reached; then now() may be earlier. True if nothing is left.
+  // Runs until no event is left, or until the time; now() may be earlier afterwards. True if no event is left.
   bool run_until(Nanos time);
   bool step();
   uint64_t events() const { return events_; }

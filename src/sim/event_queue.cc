@@ -22,7 +22,7 @@ void EventQueue::add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index) {
     line.last = event.at;
     line.behind.push_back(event);
   } else {
-    sift_in(event);  // overtakes others: not in the line
+    sift_in(event);  // earlier than the line's last event, so not in the line
   }
 }
 
@@ -65,7 +65,7 @@ Event EventQueue::pop_heap() {
   return first;
 }
 
-// Puts the event into the place of the first one.
+// Replaces the first event by this one.
 void EventQueue::sift_down(const Event& event) {
   size_t hole = 0;
   for (;;) {

@@ -1,9 +1,8 @@
-// What happens next in virtual time: one queue of events, earliest first, equal times in the order in which they were added.
+// The event queue of virtual time: earliest first, equal times in the order of insertion.
 //
-// So a run depends on nothing but the calls made: no address, hash order or clock decides anything. A large run holds a
-// million events, and each level of a heap of them is a cache miss. So events of one rank that come in the order of their
-// times, as frames on the wire do, wait in a line of which the heap holds only the first; and events of the current time do
-// not enter it at all.
+// A run depends only on the calls made, never on an address, a hash order or a clock. A large run holds a million events, and
+// each level of a heap costs a cache miss. So events of one rank that come in time order, such as frames on the wire, wait in a
+// line; the heap holds only its first event. Events of the current time bypass the heap.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +18,11 @@ namespace unisono::sim {
 enum class EventKind : uint8_t {
   arrive,    // a frame (index) reached its receiver
   poll,      // the rank wakes up and polls
-  timer,     // the rank's engine had asked to be woken
-  computed,  // a computation (index = its id) is done
-  credit,    // links of the rank may take frames again
-  lose,      // the rank learns that a link is gone (index)
-  act,       // something that the scenario planned (index)
+  timer,     // the rank's engine asked for this wake-up
+  computed,  // a computation (index) is done
+  credit,    // links of the rank may accept frames again
+  lose,      // the rank notices that a link (index) is gone
+  act,       // an event planned by the scenario (index)
 };
 
 struct Event {
@@ -39,22 +38,24 @@ class EventQueue {
   explicit EventQueue(size_t ranks) : lines_(ranks), polls_(ranks, never) {}
 
   Nanos now() const { return now_; }
-  bool empty() const { return heap_.empty() && due_.empty(); }  // a line that is not empty has its first event in the heap
-  // Only if not empty.
+  bool empty() const {
+    return heap_.empty() && due_.empty();
+  }  // the heap holds the first event of every line that is not empty
+  // Requires a non-empty queue.
   Nanos next_at() const { return due_.empty() ? heap_.front().at : now_; }
-  // In the past: now.
+  // A time in the past means now.
   void add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index);
-  // The rank polls at this time or earlier. Many requests make one event.
+  // The rank polls at this time or earlier. Several requests become one event.
   void request_poll(PeerIndex rank, Nanos at);
-  // False if this poll was overtaken by an earlier one and is not wanted any more.
+  // False: an earlier poll made this one obsolete.
   bool take_poll(const Event& event);
-  // The next event; time moves on to it. Only if not empty.
+  // Removes the next event and advances the time to it. Requires a non-empty queue.
   Event pop();
 
  private:
   static constexpr uint64_t nobody = UINT64_MAX;
-  struct Line {                // of frames that arrive at one rank
-    uint64_t first = nobody;   // sequence of its first event, which is in the heap
+  struct Line {                // frames that arrive at one rank
+    uint64_t first = nobody;   // sequence number of its first event, which is in the heap
     Nanos last = 0;            // time of its last event
     std::deque<Event> behind;  // all but the first
   };
@@ -68,7 +69,7 @@ class EventQueue {
   uint64_t next_sequence_ = 0;
   std::vector<Event> heap_;
   std::vector<Line> lines_;  // by rank
-  std::deque<Event> due_;    // now
+  std::deque<Event> due_;    // events of the current time
   std::vector<Nanos> polls_;
 };
 

@@ -30,7 +30,7 @@ TEST(EventQueue, events_come_by_time_and_equal_times_in_the_order_added) {
   EXPECT_TRUE(event_queue.empty());
 }
 
-// Frames wait in lines of their receivers, which must not show.
+// Frames wait in per-receiver lines, which must not change the order.
 TEST(EventQueue, frames_of_many_ranks_come_by_time_whether_they_overtake_each_other_or_not) {
   constexpr uint64_t seed = 6;
   constexpr PeerIndex ranks = 5;
@@ -67,7 +67,7 @@ TEST(EventQueue, what_is_added_for_now_comes_behind_what_already_waits_for_now) 
   event_queue.add(10, EventKind::act, 0, 2);
   EXPECT_EQ(event_queue.pop().index, 1u);
   event_queue.add(10, EventKind::act, 0, 3);
-  event_queue.add(4, EventKind::act, 0, 4);  // the past is now
+  event_queue.add(4, EventKind::act, 0, 4);  // a time in the past means now
   EXPECT_EQ(event_queue.pop().index, 2u);
   EXPECT_EQ(event_queue.pop().index, 3u);
   EXPECT_EQ(event_queue.pop().index, 4u);

@@ -5,7 +5,7 @@
 namespace unisono::sim {
 namespace {
 
-constexpr double lossy = 0.05;  // above it, retransmissions may outlast an operation or end a link
+constexpr double lossy = 0.05;  // above it, retransmissions may outlast an operation or break a link
 
 constexpr FaultProfile profiles[] = {FaultProfile::none, FaultProfile::light,     FaultProfile::heavy, FaultProfile::kill,
                                      FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed};

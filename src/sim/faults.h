@@ -1,4 +1,4 @@
-// What goes wrong in one run, chosen by profile and seed: a value that can be printed and compared.
+// The faults of one run, chosen by profile and seed: a value that can be printed and compared.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ const char* name(FaultProfile profile);
 Result<FaultProfile> parse_fault_profile(std::string_view text);
 
 enum class FaultKind : uint8_t {
-  slow,       // process computes and sends `factor` times as slowly, from the start
-  stop,       // process does nothing for `time`, then goes on
-  kill,       // process is gone; the others learn it after `time` (`never`: only by their deadlines)
-  cut,        // the link between process and other is gone; both learn it after about `time`
-  partition,  // processes whose bit in `side` is set are apart from the others for `time`; links are lost after `notice`
+  slow,       // the process computes and sends `factor` times as slowly, from the start
+  stop,       // the process does nothing for `time`, then continues
+  kill,       // the process dies; the others notice after `time` (`never`: only by their deadlines)
+  cut,        // the link between process and other breaks; both notice after about `time`
+  partition,  // processes whose bit in `side` is set are separated from the others for `time`; links break after `notice`
 };
 
 struct Fault {
@@ -38,7 +38,7 @@ struct Fault {
 struct FaultPlan {
   double loss = 0;  // of packets, until `calm_at`
   std::vector<Fault> faults;
-  Nanos calm_at = 0;  // the last fault has begun and ended, except for what never ends
+  Nanos calm_at = 0;  // the last temporary fault has ended by then
 
   std::string to_string() const;
 };
@@ -47,16 +47,16 @@ struct FaultRequest {
   FaultProfile profile = FaultProfile::none;
   uint32_t processes = 2;
   Nanos span = 5 * millisecond;       // faults begin within it
-  Nanos timeout = 500 * millisecond;  // of the operations: decides what is short and what is long
+  Nanos timeout = 500 * millisecond;  // of operations: determines which faults are short and which are long
 };
 FaultPlan make_fault_plan(const FaultRequest& request, Random& random);
 
-// Whether every operation must succeed in spite of the plan: nothing in it lasts as long as an operation may.
+// Whether every operation must succeed despite the plan, because no fault lasts as long as an operation may.
 bool harmless(const FaultPlan& plan, const FaultRequest& request);
 // Whether an error may name this process (partition: any).
 bool is_faulty(const FaultPlan& plan, PeerIndex process);
 
-// How the links behave where Transport leaves it open; legal without any fault.
+// Random link behaviour within the freedom that Transport leaves; all of it is legal without faults.
 NetworkSettings random_network(Random& random);
 
 }  // namespace unisono::sim

@@ -1,4 +1,4 @@
-// Who is named when an operation is late, where that cannot be known without asking.
+// Blame for late operations in cases where ranks must ask each other.
 #include <gtest/gtest.h>
 
 #include "group/api/calls.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t world = 4;
 constexpr Nanos timeout = 100 * millisecond;
 
-// One ring all-reduce; each rank makes its call at its own time.
+// One ring all-reduce; each rank calls at its own time.
 class LateCalls {
  public:
   explicit LateCalls(const Nanos (&calls)[world])
@@ -46,7 +46,7 @@ class LateCalls {
   std::shared_ptr<Completion> done_[world];
 };
 
-// Rank 1 asks around first. It lacks what rank 0 has to send on, who lacks what rank 3 has to send.
+// Rank 1 asks first. It waits for data that rank 0 passes on, and rank 0 waits for rank 3.
 TEST(Late, a_rank_that_comes_while_the_others_ask_who_is_to_blame_is_named) {
   const LateCalls calls({30 * millisecond, 0, 30 * millisecond, 120 * millisecond});
   for (Rank rank = 0; rank < world; ++rank) {

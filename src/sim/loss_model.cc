@@ -12,7 +12,7 @@ namespace {
 using Kind = LossModel::Kind;
 
 constexpr double burst_max = 1e9;
-constexpr double rounding = 1e-9;  // of conditions that decimal numbers meet exactly
+constexpr double rounding = 1e-9;  // tolerance for conditions that decimal numbers meet exactly
 
 struct Key {
   const char* name;
@@ -64,7 +64,7 @@ bool read_place(int64_t& rank, std::string_view text) {
   return true;
 }
 
-// As short as it can be read back.
+// Shortest text that parses to the same number.
 std::string shortest(double number) {
   char text[32];
   return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
@@ -170,7 +170,7 @@ Status check_law(const LossModel& model) {
   return {};
 }
 
-// The parts behind the colon; a first one that is only a number is p.
+// The parts after the colon; if the first is only a number, it is p.
 Status read_parts(LossModel& model, const KindText& kind, std::string_view parts) {
   std::string seen = ",";
   for (size_t begin = 0; begin <= parts.size();) {
@@ -253,13 +253,13 @@ double LossModel::link_loss(Rank sender, Rank receiver) const {
   return found;
 }
 
-// Stationary: a (1 - bad share) = r (bad share), with the mean loss p. For h_g = 0 and h_b = 1: a = p / (L (1 - p)).
+// Stationary: a (1 - bad share) = r (bad share), with mean loss p. For h_g = 0 and h_b = 1: a = p / (L (1 - p)).
 double LossModel::fall() const {
   if (kind == Kind::gilbert_elliott) return (loss - good) / (burst * (bad - loss));
   return kind == Kind::chain ? loss * recovery / (1 - loss) : 0;
 }
 
-// p = x + (1 - x) y and c = x + (1 - x) y^2, of x lost to all and y to each: 1 - c = (1 - p)(1 + y).
+// p = x + (1 - x) y and c = x + (1 - x) y^2, where x is lost at all and y at each: 1 - c = (1 - p)(1 + y).
 double LossModel::own_loss() const { return std::clamp((loss - both) / (1 - loss), 0., 1.); }
 double LossModel::common_loss() const { return std::clamp(1 - (1 - loss) / (1 - own_loss()), 0., 1.); }
 

@@ -7,7 +7,7 @@ namespace {
 
 using Kind = LossModel::Kind;
 
-// Which of several independent draws at one place.
+// Distinguishes independent draws at one position.
 enum Draw : uint64_t { draw_state = 0, draw_loss = 1, draw_late = 2 };
 
 double unit(uint64_t key, uint64_t place, Draw draw) {
@@ -63,7 +63,7 @@ bool LossPattern::in_bad_state(const DatagramPlace& at, uint64_t key, uint64_t s
   const size_t link = size_t{at.sender} * shape_.world + at.receiver;
   if (model_.kind == Kind::gilbert_elliott) return walk(walks_[link], key, sequence, chain_);
   const size_t range = model_.granularity == LossModel::Granularity::shard ? 0 : at.range;
-  // Each range of each phase is a chain of its own.
+  // Each range of each phase has its own chain.
   const size_t place = at.phase * shape_.ranges + range;
   return walk(walks_[link * 2 * shape_.ranges + place], mix64(key + 1 + place), at.step, chain_);
 }

@@ -1,5 +1,5 @@
-// The fate of each datagram under a LossModel: a function of seed, link and place on the link, so neither timing nor the order
-// of asking changes it.
+// The fate of each datagram under a LossModel: a function of seed, link and position on the link, so timing and query order do
+// not change it.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace unisono::sim {
 
-// Sequence numbers of a link count its datagrams: step by step, in each the contributions, then the results.
+// A link's datagrams are numbered step by step; in each step the contributions, then the results.
 struct DatagramPlace {
-  Rank sender = 0, receiver = 0;  // may be the same: the owner's own contribution, where an estimator lets it be lost
+  Rank sender = 0, receiver = 0;  // may be equal: the owner's own contribution, if an estimator lets it be lost
   uint64_t step = 0;
   uint32_t phase = 0;  // 0 contributions, 1 results
   uint32_t range = 0;
@@ -21,17 +21,17 @@ class LossPattern {
  public:
   struct Shape {
     uint32_t world = 2;
-    uint32_t ranges = 1;  // of every stream
+    uint32_t ranges = 1;  // per stream
   };
-  // The model's ranks are below shape.world.
+  // The model must not name ranks at or above shape.world.
   LossPattern(const LossModel& model, uint64_t seed, const Shape& shape);
 
   bool lost(const DatagramPlace& at);
 
  private:
-  // Where a chain of two states is; asked for an earlier place it begins again, so it costs least in order.
+  // Position of a two-state chain. A query for an earlier position restarts the chain, so ascending queries are cheapest.
   struct Walk {
-    uint64_t next = 0;  // the first place that it has not been to
+    uint64_t next = 0;  // the first position not yet reached
     bool bad = false;
   };
   struct Chain {
@@ -44,9 +44,9 @@ class LossPattern {
   const LossModel model_;
   const Shape shape_;
   Chain chain_;
-  std::vector<uint64_t> keys_;  // by link; in the end one per sender, for what all its receivers share
-  std::vector<double> losses_;  // by link, of Kind::links
-  std::vector<Walk> walks_;     // by link; of Kind::chain by link, phase and range
+  std::vector<uint64_t> keys_;  // by link; then one per sender, for draws that its receivers share
+  std::vector<double> losses_;  // by link, for Kind::links
+  std::vector<Walk> walks_;     // by link; for Kind::chain by link, phase and range
 };
 
 }  // namespace unisono::sim

@@ -154,7 +154,7 @@ TEST(LossPattern, of_a_slow_peer_a_share_of_streams_comes_too_late_at_all_receiv
 struct Spread {
   double mean = 0, deviation = 0;
 };
-// Of the losses in streams of so many datagrams, each on a link of its own.
+// Spread of the losses in streams of this many datagrams, each stream on its own link.
 Spread losses_in_streams(const LossModel& model, uint32_t datagrams, size_t streams) {
   const uint32_t world = 128;
   LossPattern pattern(model, 17, {.world = world, .ranges = datagrams});

@@ -1,4 +1,4 @@
-// The mean over steps of something that is correlated from step to step, and how sure it is: by the means of blocks of steps.
+// Mean over steps of a quantity that is correlated between steps, with its standard error, from the means of blocks of steps.
 #pragma once
 
 #include <cmath>
@@ -8,11 +8,11 @@
 
 namespace unisono::sim {
 
-// What is added per step is a sum and how many samples it is of; steps beyond the last whole block count for nothing. Blocks
-// without a sample are left out.
+// Each step adds a sum and its number of samples. Steps after the last whole block do not count, and blocks without samples are
+// left out.
 class BlockMeans {
  public:
-  BlockMeans() = default;  // of blocks of one step
+  BlockMeans() = default;  // with blocks of one step
   explicit BlockMeans(uint64_t steps_per_block) : steps_per_block_(steps_per_block) {}
 
   void add(double sum, double samples) {
@@ -23,7 +23,7 @@ class BlockMeans {
     sum_ = samples_ = 0;
     steps_ = 0;
   }
-  // The blocks of another run.
+  // Adds the blocks of another run.
   void append(const BlockMeans& other) { blocks_.insert(blocks_.end(), other.blocks_.begin(), other.blocks_.end()); }
 
   bool empty() const { return blocks_.empty(); }
@@ -35,13 +35,13 @@ class BlockMeans {
     for (const auto& block : blocks_) all += block.samples;
     return all;
   }
-  // NaN if there is no block.
+  // NaN without blocks.
   double mean() const {
     double sum = 0;
     for (const auto& block : blocks_) sum += block.mean * block.samples;
     return sum / samples();
   }
-  // Of the mean; infinite for one block.
+  // Standard error of the mean; infinite for one block.
   double standard_error() const {
     if (blocks_.size() < 2) return std::numeric_limits<double>::infinity();
     const double centre = mean(), all = samples(), count = static_cast<double>(blocks_.size());
@@ -60,7 +60,7 @@ class BlockMeans {
   std::vector<Block> blocks_;
 };
 
-// How many standard errors of a mean of so many blocks are as unlikely as z are where the error is known: Student's
+// For a mean of this many blocks: the number of standard errors that is as unlikely as z is with a known error. Student's
 // distribution by Wallace's approximation (1959, "Bounds on normal approximations to Student's and the chi-square
 // distributions").
 inline double student(double z, size_t blocks) {

@@ -1,4 +1,4 @@
-// Sending: room, slots, the clock of a frame's journey.
+// Sending: send credit, slots, and the timing of frames.
 #include "sim/network.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ uint32_t Network::take_block(size_t bytes) {
   const auto number = free_blocks_.back();
   free_blocks_.pop_back();
   auto& block = blocks_[number - 1];
-  // Exactly as large as asked for, and given back to the heap: so that tools notice who writes beyond it or reads it too late.
+  // Exact size, and freed to the heap, so that sanitizers notice accesses beyond it or after it is freed.
   block.data = std::make_unique<std::byte[]>(std::max<size_t>(bytes, 1));
   block.bytes = bytes;
   block.uses = 1;
@@ -81,7 +81,7 @@ void Network::drop_block(uint32_t number) {
   give_credit(owner);
 }
 
-// From now on the payload does not need the sender's memory.
+// After this call, the payload no longer needs the sender's memory.
 void Network::own_payload(Frame& frame) {
   if (frame.block != 0 || frame.data == nullptr) return;
   frame.block = take_block(frame.header.payload_bytes);
@@ -112,7 +112,7 @@ void Network::want_credit(PeerIndex self, PeerIndex peer) {
   stations_[self].wants_credit.push_back(peer);
 }
 
-// Something came free at this process: whoever was refused is told, if frames can go now.
+// Memory became free at this process: notifies the peers that were refused, if they can send now.
 void Network::give_credit(PeerIndex self) {
   auto& wants = stations_[self].wants_credit;
   if (wants.empty()) return;
@@ -125,7 +125,7 @@ void Network::give_credit(PeerIndex self) {
   });
 }
 
-// True while the link is refusing by chance; the chance is drawn anew when it is not.
+// True while the link randomly refuses; otherwise it draws anew.
 bool Network::refuses(Link& l, PeerIndex self) {
   if (l.refused_until > event_queue_.now()) return true;
   if (settings_.refuse == 0 || !random_.chance(settings_.refuse)) return false;
@@ -164,7 +164,7 @@ Slot Network::acquire(PeerIndex self, std::span<const PeerIndex> peers, size_t b
   if (!possible) {
     for (const auto peer : peers) want_credit(self, peer);
     if (station.slots_out == 0)
-      event_queue_.add(event_queue_.now() + 1, EventKind::credit, self, 0);  // nothing else would bring the news
+      event_queue_.add(event_queue_.now() + 1, EventKind::credit, self, 0);  // nothing else would trigger the notification
     return {};
   }
   const auto number = take_block(bytes);
@@ -191,7 +191,7 @@ Nanos Network::arrival_time(PeerIndex from, PeerIndex to, size_t bytes, bool& br
     return static_cast<Nanos>(static_cast<double>(bytes) * 1000 * slowness / settings_.bytes_per_us);
   };
   sender.egress_free = std::max(sender.egress_free, event_queue_.now()) + wire(sender.slowness);
-  // The receiver's side of the wire is shared in the order of sending, which is near enough and needs no second event.
+  // The receiver's share of the wire is used in sending order, which is close enough and saves a second event.
   receiver.ingress_free = std::max(receiver.ingress_free, sender.egress_free + settings_.latency) + wire(receiver.slowness);
   auto arrival = receiver.ingress_free;
   if (settings_.jitter > 0) arrival += static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.jitter)));
@@ -206,12 +206,12 @@ Nanos Network::arrival_time(PeerIndex from, PeerIndex to, size_t bytes, bool& br
   return arrival;
 }
 
-// A frame whose header and payload are set goes onto the wire.
+// Sends a frame whose header and payload are set.
 void Network::launch(uint64_t key) {
   auto& frame = frame_at(key);
   const auto from = frame.from, to = frame.to;
   const auto bytes = sizeof(FrameHeader) + frame.header.payload_bytes;
-  // A large run would read gigabytes once more for nothing: there payloads are not verified and not in the trace.
+  // Large runs skip checksums and the trace of payloads, because reading gigabytes again would cost too much.
   frame.checksum = frame.data == nullptr || settings_.single_copy ? 0 : crc32c(frame.data, frame.header.payload_bytes);
   seal_frame(frame.header);
   trace_.frame(event_queue_.now(), "send", from, to, frame.header, frame.checksum);
@@ -251,7 +251,7 @@ bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, st
     frame.data = payload.data();
     const bool copy = !settings_.single_copy && random_.chance(settings_.copy);
     if (copy) own_payload(frame);
-    // sent() may follow although the payload was copied.
+    // sent() may still follow, although the payload was copied.
     free_already = copy && (settings_.copy >= 1 || random_.chance(0.5));
     if (!free_already) frame.tell = settings_.single_copy || random_.chance(0.5) ? Tell::on_taking : Tell::on_arrival;
   }

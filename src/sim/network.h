@@ -1,10 +1,10 @@
-// Virtual links between virtual processes: frames in flight, their timing, what may go wrong with them. SimTransport is one
-// process's view of it.
+// Virtual links between virtual processes: frames in flight, their timing and faults. SimTransport is one process's view of the
+// network.
 //
-// The links are reliable, as the real transports are: a lost packet costs a retransmission, too many of them the link. All
-// that Transport allows happens, by chance and seed: frames overtake each other, room ends and comes back, sent() comes late
-// or at once, payloads land in place in two parts or are lent. What Transport forbids its user is noted in violations().
-// Owns all frames and all memory that it lends; single-threaded.
+// Links are reliable, like the real transports: a lost packet costs a retransmission, and too many lost packets break the link.
+// Everything that Transport allows happens randomly, by seed: frames overtake each other, send credit runs out and returns,
+// sent() comes late or at once, and payloads are written to their destination in two parts or given as views. violations()
+// records whatever Transport forbids its user. Owns all frames and all memory behind views and slots; single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -21,32 +21,30 @@
 
 namespace unisono::sim {
 
-// Chances are 0 … 1 per frame or call.
+// Probabilities are 0 … 1 per frame or call.
 struct NetworkSettings {
   Nanos latency = 20 * microsecond;
-  Nanos jitter = 0;            // up to this much more
-  double bytes_per_us = 1250;  // that one process sends, and receives at the same time (10 Gbit/s)
+  Nanos jitter = 0;            // added delay, at most
+  double bytes_per_us = 1250;  // that a process sends, and also receives at the same time (10 Gbit/s)
   double loss = 0;             // of a packet; costs `retransmit`, doubled each time
   Nanos retransmit = 500 * microsecond;
-  uint32_t retransmits_max = 10;   // one more loses the link
+  uint32_t retransmits_max = 10;   // one more breaks the link
   bool ordered = true;             // frames of one link do not overtake each other
   uint32_t queue_frames_max = 64;  // with payload, per link, sent and not yet taken
   bool lends_slots = false;
   uint32_t slots = 64, result_slots = 16;  // per process
-  double lend = 0;                         // a payload is lent although it could be placed
-  bool views_take_credit =
-      false;          // lent payloads keep their place in the link's queue, and slots need none: as in shared memory
-  double copy = 1;    // send() needs the payload no longer than the call
-  double split = 0;   // a placed payload lands in two parts, the second one later
-  double refuse = 0;  // credit() and acquire() say no for a while
+  double lend = 0;                         // a payload is given as a view although it has a destination
+  bool views_take_credit = false;          // views occupy the link's queue, and slots do not: as in shared memory
+  double copy = 1;                         // send() needs the payload only during the call
+  double split = 0;                        // a payload is written to its destination in two parts, the second one later
+  double refuse = 0;                       // credit() and acquire() refuse for a while
   Nanos refuse_max = 200 * microsecond;
-  uint32_t news_per_poll_max = 0;  // 0 = all there are
-  Nanos wake_max = 0;              // from news to the poll that takes it
+  uint32_t news_per_poll_max = 0;  // 0: all pending events
+  Nanos wake_max = 0;              // from an event to the poll that takes it
   Nanos poll_gap = 0;              // a process polls no more often than this
-  // For speed: lent views show the sender's own memory, and payloads are neither verified nor part of the trace. Only
-  // without faults.
+  // Saves time: views show the sender's own memory, and payloads are neither verified nor traced. Only without faults.
   bool single_copy = false;
-  // The n-th of all calls fails, counted from 1: a send or an arrival cuts its link, credit() and acquire() say no.
+  // The n-th call of its kind fails, counted from 1: a send or an arrival cuts its link, credit() and acquire() refuse.
   uint64_t fail_send = 0, fail_receive = 0, fail_credit = 0, fail_acquire = 0;
 };
 
@@ -79,10 +77,10 @@ class Network {
   void credit_again(PeerIndex self) { give_credit(self); }
   void lose(uint64_t loss);
 
-  // Faults, from now on.
-  // Nothing more passes between the two; each learns of it after its delay (`never`: not at all).
+  // Faults, effective from now on.
+  // Cuts the link between the two; each notices after its delay (`never`: not at all).
   void cut(PeerIndex a, PeerIndex b, Nanos notice_a, Nanos notice_b, const std::string& why);
-  // The process is gone: it takes nothing and polls no more. Its links are not cut by this.
+  // The process is gone: it takes nothing and polls no more. This does not cut its links.
   void kill(PeerIndex self);
   // Frames between the two sides wait until `until`.
   void partition(std::vector<bool> side, Nanos until);
@@ -94,9 +92,9 @@ class Network {
   const NetworkSettings& settings() const { return settings_; }
   const NetworkCounters& counters() const { return counters_; }
   TransportCounters counters_of(PeerIndex self) const { return stations_[self].counters; }
-  // Broken promises of the transports' user, each with its time.
+  // Rules that the transports' user has broken, each with its time.
   const std::vector<std::string>& violations() const { return violations_; }
-  // What each process still holds of the network's memory, or the network of its; empty if nothing. One look at all frames.
+  // Memory of the network that each process still holds, and the reverse; empty if none. Visits all frames once.
   std::vector<std::string> held() const;
   std::string held_by(PeerIndex self) const { return held()[self]; }
 
@@ -109,7 +107,7 @@ class Network {
     lent,
     stranded
   };                                                            // stranded: never arrives; the sender does not know yet
-  enum class Tell : uint8_t { nobody, on_arrival, on_taking };  // when the sender hears sent(id)
+  enum class Tell : uint8_t { nobody, on_arrival, on_taking };  // when sent(id) is reported to the sender
   enum class NewsKind : uint8_t { frame, landed, sent, credit, lost, nothing };
 
   struct Frame {
@@ -122,8 +120,8 @@ class Network {
     uint32_t generation = 0;
     State state = State::free;
     Tell tell = Tell::nobody;
-    bool offered_slot = false;  // the payload was committed, not sent
-    bool takes_credit = false;  // in its link's queue
+    bool offered_slot = false;  // the payload was committed in a slot, not sent
+    bool takes_credit = false;  // counts in its link's queue
     std::byte* target = nullptr;
     size_t landed = 0;
   };
@@ -167,7 +165,7 @@ class Network {
   const Frame& frame_at(uint64_t key) const {
     return pages_[(key & 0xFFFFFFFF) / page_frames][(key & 0xFFFFFFFF) % page_frames];
   }
-  // Null if the frame has gone since.
+  // Null if the frame no longer exists.
   Frame* find(uint64_t key);
   uint64_t key_of(uint32_t index) { return uint64_t{frame_at(index).generation} << 32 | index; }
   template <typename F>

@@ -1,4 +1,4 @@
-// Receiving: arrival, the news of a poll, payloads that land or are lent.
+// Receiving: arrivals, polls, and payloads that are written to their destination or given as views.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -22,7 +22,7 @@ void Network::arrive(uint64_t key) {
     cut(frame.from, frame.to, 10 * microsecond, 0, "injected: a receive failed");
   auto& l = link(frame.from, frame.to);
   if (l.cut || stations_[frame.to].dead) {
-    // The sender hears of its payload when it hears of the loss.
+    // The sender's payload is released when the sender notices the loss.
     return strand(key);
   }
   frame.state = State::queued;
@@ -56,19 +56,19 @@ bool Network::poll(PeerIndex self, Sink& sink) {
       case NewsKind::nothing: break;
     }
   }
-  // What came up meanwhile has asked for its own poll.
+  // Later arrivals have requested a poll of their own.
   if (limited) event_queue_.request_poll(self, std::max(event_queue_.now() + 1, station.next_poll));
   return true;
 }
 
-// The receiver's transport has the frame in hand.
+// The receiver's transport has taken the frame.
 void Network::taken(const Frame& frame) {
   auto& station = stations_[frame.to];
   ++station.counters.received_frames;
   station.counters.received_bytes += sizeof(FrameHeader) + frame.header.payload_bytes;
 }
 
-// The link has room for another one.
+// The link can accept another frame.
 void Network::leave_queue(Frame& frame) {
   if (!std::exchange(frame.takes_credit, false)) return;
   auto& l = link(frame.from, frame.to);
@@ -96,7 +96,7 @@ void Network::deliver(PeerIndex self, uint64_t key, Sink& sink) {
   frame.state = State::landing;
   frame.target = target;
   if (!random_.chance(settings_.split)) return land(self, key, sink);
-  // The first part now, the rest with a later poll. Whatever happens meanwhile, the target is ours until then.
+  // Writes the first part now and the rest at a later poll. Until then the destination must stay reserved.
   verify(frame);
   frame.landed = random_.below(header.payload_bytes + 1);
   std::memcpy(target, frame.data, frame.landed);

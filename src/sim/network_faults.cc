@@ -1,4 +1,4 @@
-// What goes wrong, and what has to be cleaned up then: cancelled operations, cut links, dead processes, partitions.
+// Faults and their clean-up: cancelled operations, cut links, dead processes, partitions.
 #include <utility>
 
 #include "sim/network.h"
@@ -51,7 +51,7 @@ void Network::cut(PeerIndex a, PeerIndex b, Nanos notice_a, Nanos notice_b, cons
   tell(b, a, notice_b);
 }
 
-// The process learns that the link is gone: first that its sends are over, then the loss.
+// The process notices that the link is gone: first its pending sends end, then the loss is reported.
 void Network::lose(uint64_t index) {
   const auto self = losses_[index].self, peer = losses_[index].peer;
   auto& l = link(self, peer);
@@ -61,7 +61,7 @@ void Network::lose(uint64_t index) {
   put_news(self, {NewsKind::lost, peer, index});
 }
 
-// Frames that never arrive keep the sender's memory until the sender is told.
+// A frame that never arrives keeps the sender's memory until the sender is notified.
 void Network::strand(uint64_t key) {
   auto& frame = frame_at(key);
   if (frame.tell == Tell::nobody) return drop_frame(key);
@@ -90,7 +90,7 @@ void Network::kill(PeerIndex self) {
   station.dead = true;
   station.news.clear();
   each_frame([&](Frame& frame, uint64_t key) {
-    // What it had in its own memory when it died still goes out: the kernel has it.
+    // Frames in the dead process's own memory still go out, because the kernel has them.
     if (frame.from == self && frame.state != State::lent) own_payload(frame);
     if (frame.from == self) frame.tell = Tell::nobody;
     if (frame.to == self && frame.state != State::flying) strand(key);

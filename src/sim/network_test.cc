@@ -1,4 +1,4 @@
-// The virtual links by themselves: time, order, and the promises of Transport, kept by them and demanded from their users.
+// The virtual links alone: timing, order, and the rules of Transport that links keep and users must keep.
 #include "sim/network.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace unisono::sim {
 namespace {
 
-// Notes what it is told; places payloads if it has a place.
+// Records its events; has a receive buffer for payloads if the test gives one.
 class Listener final : public Sink {
  public:
   std::byte* place(PeerIndex, const FrameHeader&) override { return place_; }
@@ -35,7 +35,7 @@ class World {
   explicit World(NetworkSettings settings) : network_(settings, 3, 1, event_queue_, trace_) {
     for (PeerIndex p = 0; p < 3; ++p) transports_.emplace_back(network_, p);
   }
-  // Carries out events until the time, polling whoever has news.
+  // Processes events until the time, and polls each process that has events.
   void run(Nanos until = second) {
     constexpr int events_max = 10'000;
     int events = 0;
@@ -45,7 +45,7 @@ class World {
       step();
     }
   }
-  // The next event; none left: nothing.
+  // Processes the next event, if there is one.
   void step() {
     if (event_queue_.empty()) return;
     const auto event = event_queue_.pop();
@@ -79,7 +79,7 @@ TEST(SimNetwork, a_frame_takes_its_time_on_the_wire_and_the_latency) {
   EXPECT_TRUE(world.send(0, 1, 5, payload));
   world.run();
   EXPECT_EQ(world.heard(1).log, "frame 5 from 0; ");
-  EXPECT_EQ(world.now(), 10 * microsecond + 2 * 10'640);  // 1064 bytes leave the one and enter the other
+  EXPECT_EQ(world.now(), 10 * microsecond + 2 * 10'640);  // 1064 bytes leave one process and enter the other
 }
 
 TEST(SimNetwork, lost_packets_cost_retransmissions_and_in_the_end_the_link) {

@@ -48,7 +48,7 @@ ScheduleKind random_schedule(Collective collective, Order order, uint32_t world,
   return possible ? kind : ScheduleKind::automatic;
 }
 
-// Drawn apart from all else, so that the same seeds give the same programs with and without codecs.
+// Drawn separately, so that equal seeds give equal programs with and without codecs.
 void add_codec(Call& call, Random random) {
   const auto collective = call.collective;
   if (!takes_codec(collective) || !random.chance(0.4)) return;
@@ -108,7 +108,7 @@ Call random_call(const Program& program, const ProgramRequest& q, Random& random
   return call;
 }
 
-// In place where the collective allows it, by chance.
+// Randomly in place if the collective allows it.
 bool may_be_in_place(const Call& call, Rank rank) {
   switch (call.collective) {
     case Collective::all_reduce:
@@ -285,12 +285,12 @@ Program random_program(const ProgramRequest& q, Random& random) {
       const auto rank = program.groups[call.group].rank_of(process);
       if (rank != UINT32_MAX && call.concerns(rank)) order.push_back(i);
     }
-    // Calls with numbers may come in any order; messages keep theirs among themselves.
+    // Numbered calls may come in any order; messages keep their order.
     for (size_t i = 0; numbered && !messages && i + 1 < order.size(); ++i)
       std::swap(order[i], order[i + random.below(order.size() - i)]);
   }
   program.think_max = random.chance(0.3) ? 0 : static_cast<Nanos>(random.below(500)) * microsecond;
-  // Who waits for a message, or for a call that others make later, must not keep back what the others wait for.
+  // A rank that waits for a message, or for a call that others make later, must not block calls that the others wait for.
   if (!numbered && !messages && random.chance(0.7)) program.in_flight_max = 1 + random.below(3);
   return program;
 }
@@ -315,7 +315,7 @@ Call slipped(const Call& call, Slip slip, uint32_t world) {
   return wrong;
 }
 
-// Whether the slip changes what the process calls.
+// Whether the slip changes the process's call.
 static bool matters(const Call& call, Slip slip, uint32_t world) {
   const bool barrier = call.collective == Collective::barrier;
   switch (slip) {

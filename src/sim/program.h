@@ -1,4 +1,4 @@
-// What the simulated processes call: a random program, the same on all of them, or one in which somebody errs.
+// The calls of the simulated processes: a random program, equal on all of them, or one in which a process makes a wrong call.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ struct SimGroup {
   std::vector<PeerIndex> members;     // by rank
   std::vector<uint32_t> host_groups;  // by rank
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
-  // UINT32_MAX if it is not a member.
+  // UINT32_MAX if the process is not a member.
   Rank rank_of(PeerIndex process) const;
 };
 
-// One call as all members make it.
+// One call, as all members make it.
 struct Call {
   size_t group = 0;                                // index into Program::groups
-  Collective collective = Collective::all_reduce;  // send stands for the message, from root to destination
+  Collective collective = Collective::all_reduce;  // send stands for a message from root to destination
   DType dtype = DType::f32;
   Values values = Values::exact;
   size_t count = 0;            // elements of the tensor or of an even block
-  std::vector<size_t> counts;  // elements of each rank's block, where uneven; all_to_all: see pair_count
+  std::vector<size_t> counts;  // per rank, if uneven; all_to_all: see pair_count
   Rank root = 0, destination = 0;
   uint32_t tag = 0;
   uint64_t seed = 0;  // of the inputs
@@ -49,7 +49,7 @@ struct Call {
   std::string to_string() const;
 };
 
-// How a process makes a call that the others make as it stands.
+// How a process deviates from the call that the others make.
 enum class Slip : uint8_t { none, size, dtype, op, collective, root, missing };
 
 struct Memory {  // of one call on one rank
@@ -68,11 +68,11 @@ struct Deviation {
 };
 
 struct Program {
-  std::vector<SimGroup> groups;  // the first one is everybody
+  std::vector<SimGroup> groups;  // the first contains all processes
   std::vector<Call> calls;
-  std::vector<std::vector<size_t>> order;  // by process: indices into calls, in the order in which it makes them
-  size_t in_flight_max = SIZE_MAX;         // a process waits for older calls beyond it
-  Nanos think_max = 0;                     // between two calls
+  std::vector<std::vector<size_t>> order;  // by process: indices into calls, in call order
+  size_t in_flight_max = SIZE_MAX;         // limit of unfinished calls; beyond it, a process waits for older ones
+  Nanos think_max = 0;                     // limit of the pause between two calls
   std::vector<Deviation> deviations;
 
   Slip slip_of(PeerIndex process, size_t call) const;
@@ -85,11 +85,11 @@ struct ProgramRequest {
   Nanos timeout = second;
 };
 Program random_program(const ProgramRequest& request, Random& random);
-// Somebody calls something else than the others, or in another order. Every call matters to everybody.
+// One process makes a different call, or calls in another order. Every call concerns all processes.
 void make_wrong(Program& program, Random& random);
-// One call of everybody.
+// A single call of all processes.
 Program single_call(uint32_t processes, const Call& call);
-// Applies a slip to a call, as its author would have written it.
+// Applies a slip to a call, as a programmer would have written it.
 Call slipped(const Call& call, Slip slip, uint32_t world);
 
 }  // namespace unisono::sim

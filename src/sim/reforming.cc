@@ -13,7 +13,7 @@
 namespace unisono::sim {
 namespace {
 
-constexpr std::byte reform_kind{1};  // first byte of a control message, as in node/
+constexpr std::byte reform_kind{1};  // first byte of a control message, as in group/lifecycle
 
 PeerId id_of(PeerIndex process) { return {.low = process + 1, .high = 0x73696D}; }
 PeerIndex process_of(const PeerId& id) { return static_cast<PeerIndex>(id.low - 1); }
@@ -30,7 +30,7 @@ Roster first_roster(uint32_t processes) {
   return roster;
 }
 
-// One process: what node/ and a user's program are in real life.
+// One process: plays group/lifecycle and the user's program.
 class Member {
  public:
   using Report = std::function<void(const std::string&)>;
@@ -96,7 +96,7 @@ class Member {
             .seed = mix64(settings_.seed ^ uint64_t{wire_epoch(rosters_.back())} << 16 ^ done_ << 8 ^ process)};
   }
 
-  // Not from inside the engine, which may be in the middle of an upcall.
+  // Deferred, because the engine may be in the middle of an upcall.
   void call_later() {
     waiting_ = true;
     cluster_.at(cluster_.now() + static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.think_max))), [this] {
@@ -177,7 +177,7 @@ class Member {
     if (!status.ok()) report_("a message of process " + std::to_string(from) + " is refused: " + status.to_string());
     due_ = true;
     flush();
-    // What all have nearly done may end well: who was quicker has sent all its part before it began to re-form.
+    // Operations that are nearly done may still succeed: a faster rank has sent its whole part before it began to re-form.
     const auto now = cluster_.now();
     if (reform_.wanted() && operation_ != nullptr)
       cluster_.engine(self_).wind_down(from, {Code::peer_lost, "another member re-forms the group"},
@@ -195,7 +195,7 @@ class Member {
     }
   }
 
-  // One step of the state machine, and what follows from it.
+  // One step of the state machine, and its consequences.
   void turn() {
     due_ = false;
     if (removed_) return end({Code::peer_lost, "removed"});
@@ -250,7 +250,7 @@ bool was_stopped(const FaultPlan& plan, PeerIndex process) {
                      [&](const Fault& f) { return f.kind == FaultKind::stop && f.process == process; });
 }
 
-// Cut links and partitions may leave two groups, and lossy links remove anybody; then only safety is checked.
+// Cut links and partitions may leave two groups, and lossy links may remove any rank; then only safety is checked.
 bool only_processes_fail(const FaultPlan& plan) {
   return plan.loss < 0.05 && std::none_of(plan.faults.begin(), plan.faults.end(), [](const Fault& f) {
            return f.kind == FaultKind::cut || f.kind == FaultKind::partition;

@@ -37,7 +37,7 @@ void Run::schedule(PeerIndex process, Nanos at) {
   });
 }
 
-// The process's next call, and the time of the one after it.
+// Makes the process's next call, and schedules the one after it.
 void Run::walk(PeerIndex process) {
   auto& walker = walkers_[process];
   const auto& order = program_.order[process];

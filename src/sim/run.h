@@ -1,7 +1,7 @@
-// Executes a program on a cluster, the way a user's processes would: calls, waits, looks at the result, uses the memory again.
+// Executes a program on a cluster as a user's processes would: it calls, waits, checks the result and reuses the memory.
 //
-// When an operation has ended, its output is kept for the checkers and then overwritten: whoever still reads or writes it
-// shows.
+// When an operation has ended, its output is kept for the checkers and then overwritten. So a late read or write by the library
+// shows up.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ struct Part {
   Slip slip = Slip::none;
   std::shared_ptr<Completion> completion;
   Nanos submitted_at = 0, ended_at = 0;
-  std::vector<std::byte> result;  // output as it was when the operation ended
-  std::vector<std::byte> unread;  // input as it was at the start, where it must not change
+  std::vector<std::byte> result;  // output at the end of the operation
+  std::vector<std::byte> unread;  // input at the start, if it must not change
   const Status& status() const { return completion->status; }
 };
 
 struct RunSettings {
-  bool large = false;  // keep no copies, overwrite nothing: for speed
+  bool large = false;  // saves time: keeps no copies and overwrites nothing
   uint64_t seed = 1;
 };
 
@@ -35,19 +35,19 @@ class Run {
  public:
   Run(Cluster& cluster, const Program& program, const RunSettings& settings);
 
-  // Runs until all operations on living processes have ended and the links are quiet, or `limit`. True if all ended.
+  // Runs until all operations on living processes have ended and the links are idle, or until `limit`. True if all have ended.
   bool finish(Nanos limit);
 
   const Program& program() const { return program_; }
   // By call, then by rank in its group.
   const std::vector<std::vector<Part>>& parts() const { return parts_; }
-  // What broke while it ran: calls that were refused as wrong, memory touched after the end.
+  // Problems found during the run: calls refused as wrong, memory touched after the end.
   const std::vector<std::string>& problems() const { return problems_; }
-  // Looks once more at the memory of everything that has ended.
+  // Checks the memory of all ended operations once more.
   void check_memory();
 
  private:
-  struct Walker {  // one process's way through its calls
+  struct Walker {  // one process's position in its calls
     size_t next = 0;
     size_t in_flight = 0;
     bool scheduled = false;

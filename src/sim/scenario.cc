@@ -11,9 +11,9 @@ namespace unisono::sim {
 namespace {
 
 constexpr ScenarioKind kinds[] = {ScenarioKind::all_reduce, ScenarioKind::random, ScenarioKind::wrong, ScenarioKind::reform};
-// What a process needs for its work between two polls. In large runs it counts for time: several frames are taken at once.
+// Processing time between two polls. In large runs it saves host time, because one poll takes several frames.
 constexpr Nanos large_poll_gap = 5 * microsecond;
-constexpr Nanos quiet_time = 10 * second;  // after the last deadline; everything must have happened by then
+constexpr Nanos quiet_time = 10 * second;  // after the last deadline; everything must have ended by then
 
 struct Plan {
   ClusterSettings cluster;
@@ -56,7 +56,7 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
   c.topology = {shared_memory_profile(2), network_tcp_profile(2)};
   if (s.message_us != 0) c.topology.between.per_batch_cpu_us = s.message_us;
   if (s.kind == ScenarioKind::all_reduce) {
-    // Time enough on the slowest links for what all send together; without faults nothing should ever need it.
+    // Enough time on the slowest links for all data; without faults it should never expire.
     plan.fault_request.timeout = 2 * second + static_cast<Nanos>(s.bytes) * peers / 10;
     plan.program = single_call(peers, all_reduce_of(s, seed, plan.fault_request.timeout));
     for (Rank r = 0; r < peers; ++r) plan.program.groups[0].host_groups[r] = r / std::max(1u, s.ranks_per_host);
@@ -73,8 +73,8 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
   }
   plan.faults = make_fault_plan(plan.fault_request, random);
   if (s.kind == ScenarioKind::all_reduce && s.faults == FaultProfile::none) {
-    // Lent views of the sender's memory save gigabytes in large runs. Not for one-shot: there each waits for its own sends
-    // before it adds, and would wait for the others' adding.
+    // Zero-copy views save gigabytes in large runs. Not for one-shot: there each rank waits for its own sends before it adds,
+    // and would wait for the other ranks' additions.
     const bool one_shot =
         s.schedule == ScheduleKind::one_shot || (s.schedule == ScheduleKind::automatic && s.bytes < (128u << 10));
     c.network.single_copy = s.bytes * peers > (8u << 20) && !one_shot;
@@ -121,8 +121,7 @@ void plant(const FaultPlan& plan, Cluster& cluster) {
   if (plan.calm_at > 0) cluster.at(plan.calm_at, [&cluster] { cluster.network().calm(); });
 }
 
-// The largest set of living processes whose links among each other all stand, as far as taking away the worst one by one finds
-// it.
+// A large set of living processes with intact links among each other, found greedily by removing the worst process.
 std::vector<PeerIndex> healthy_core(Cluster& cluster) {
   std::vector<PeerIndex> core;
   for (PeerIndex p = 0; p < cluster.size(); ++p) {
@@ -138,7 +137,7 @@ std::vector<PeerIndex> healthy_core(Cluster& cluster) {
   }
 }
 
-// Liveness: who is alive and connected can go on as a group of its own.
+// Liveness: living, connected processes can continue as a group of their own.
 void check_core_goes_on(Cluster& cluster, uint64_t seed, std::vector<std::string>& problems) {
   const auto core = healthy_core(cluster);
   if (core.empty()) return;
@@ -148,7 +147,7 @@ void check_core_goes_on(Cluster& cluster, uint64_t seed, std::vector<std::string
   call.seed = mix64(seed ^ 0x636F7265);
   call.options.timeout = Milliseconds(2000);
   call.options.schedule =
-      ScheduleKind::two_step;  // in large runs views are the senders' own memory, which one-shot does not bear
+      ScheduleKind::two_step;  // in large runs, views show the senders' own memory, which one-shot does not allow
   Program program;
   program.groups.push_back({.number = 4711, .members = core, .host_groups = std::vector<uint32_t>(core.size(), 0)});
   program.calls.push_back(call);
@@ -168,7 +167,7 @@ void check_core_goes_on(Cluster& cluster, uint64_t seed, std::vector<std::string
   cluster.on_progress(nullptr);
 }
 
-// Large runs keep no copies: the sum of small whole numbers is checked in the tensors themselves.
+// Large runs keep no copies: the sum of small whole numbers is checked in place.
 void check_large(const Program& program, const Run& run, std::vector<std::string>& problems) {
   const auto& call = program.calls[0];
   const auto world = program.groups[0].world();
@@ -198,7 +197,7 @@ void check_large(const Program& program, const Run& run, std::vector<std::string
 
 bool is_tainted(const Program& program, size_t call) {
   if (program.deviations.empty()) return false;
-  // After a missing call the others' numbers are shifted; values of what happens to fit are nobody's promise.
+  // After a missing call, the others' numbers are shifted; then equal sizes may match by chance, and values are undefined.
   return std::any_of(program.deviations.begin(), program.deviations.end(),
                      [&](const Deviation& d) { return d.slip == Slip::missing || d.call == call; });
 }
@@ -223,7 +222,7 @@ void leave_groups(Cluster& cluster) {
   }
 }
 
-// Calls that fail, and what else a program notices.
+// Checks failed calls and everything else that a program notices.
 void run_program(const ScenarioSettings& settings, const Plan& plan, Cluster& cluster, Outcome& outcome) {
   const auto seed = plan.cluster.seed;
   auto& problems = outcome.problems;

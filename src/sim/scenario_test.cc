@@ -1,5 +1,4 @@
-// Whole runs in virtual time: every seed is another cluster, program and set of faults. UNISONO_TEST_SEEDS asks for more of
-// them.
+// Whole runs in virtual time: every seed is another cluster, program and set of faults. UNISONO_TEST_SEEDS asks for more seeds.
 #include "sim/scenario.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +62,7 @@ TEST(Scenario, all_reduce_under_any_fault_ends_right_or_with_the_name_of_who_is_
                   seed_count(25));
 }
 
-// Where messages are dear, values are passed on: who waits for a rank is not who is late.
+// If messages are expensive, values are relayed: a rank that waits for another one is not late itself.
 TEST(Scenario, relayed_sums_end_right_or_with_the_name_of_who_is_to_blame) {
   for (const auto faults : {FaultProfile::none, FaultProfile::stop, FaultProfile::kill, FaultProfile::mixed}) {
     for (const uint32_t peers : {7u, 9u}) {
@@ -80,8 +79,8 @@ TEST(Scenario, relayed_sums_end_right_or_with_the_name_of_who_is_to_blame) {
   }
 }
 
-// Large runs share memory between sender and receiver and poll more rarely; that path is checked here. 1024 peers are for
-// the command line.
+// Large runs share memory between sender and receiver and poll less often; this test covers that. 1024 peers are left to the
+// command line.
 TEST(Scenario, a_large_all_reduce_succeeds_with_the_schedules_that_are_made_for_it) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr uint32_t peers = 72;
@@ -99,7 +98,7 @@ TEST(Scenario, a_large_all_reduce_succeeds_with_the_schedules_that_are_made_for_
   }
 }
 
-// Where shared memory begins, and the group that goes on afterwards is so small that it would choose one-shot for itself.
+// From the size at which memory is shared. The group that continues is so small that it would choose one-shot.
 TEST(Scenario, a_medium_all_reduce_succeeds_too) {
   for (const uint32_t peers : {9u, 16u, 40u}) {
     expect_passed({.kind = ScenarioKind::all_reduce, .peers = peers, .faults = FaultProfile::none, .bytes = 1u << 20}, 2);
@@ -112,7 +111,7 @@ TEST_P(Profiles, random_programs_end_right_or_with_the_name_of_who_is_to_blame) 
   expect_passed({.kind = ScenarioKind::random, .faults = GetParam()}, seed_count(60));
 }
 
-// Without failing processes: who is to blame could not be told otherwise.
+// Without failing processes, because otherwise blame would be ambiguous.
 TEST(Scenario, wrong_programs_end_with_the_names_of_who_differ_and_never_hang) {
   for (const auto faults : {FaultProfile::none, FaultProfile::light})
     expect_passed({.kind = ScenarioKind::wrong, .faults = faults}, seed_count(100));
@@ -148,7 +147,7 @@ struct Injected {
   uint64_t NetworkCounters::*count;
 };
 
-// Without this the names of the tests would hold addresses, which differ from run to run.
+// Without it, test names would contain addresses, which differ between runs.
 void PrintTo(const Injected& injected, std::ostream* out) { *out << injected.what; }
 
 class NthCall : public testing::TestWithParam<Injected> {};
@@ -164,7 +163,7 @@ TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
                               .schedule = schedule,
                               .slice_bytes = 256};
     const uint64_t seed =
-        GetParam().count == &NetworkCounters::credits ? 2 : 1;  // odd: the links lend slots, and then room is not asked for
+        GetParam().count == &NetworkCounters::credits ? 2 : 1;  // odd: the links have slots, so no credit is requested
     uint64_t n = 1;
     for (;; ++n) {
       settings.*GetParam().setting = n;

@@ -1,4 +1,4 @@
-// Seeds that once failed: each line of tests/seeds/*.txt is what stood behind `unisono simulate`.
+// Seeds that once failed: each line of tests/seeds/*.txt holds arguments of `unisono simulate`.
 #include <gtest/gtest.h>
 
 #include <filesystem>

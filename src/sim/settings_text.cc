@@ -21,7 +21,7 @@ Result<uint64_t> number(std::string_view word, std::string_view text, uint64_t m
   return value;
 }
 
-// The enumerator of that name.
+// Finds the enumerator by its name.
 template <typename E>
 Result<E> named(std::string_view word, std::string_view text, int count) {
   for (int i = 0; i < count; ++i) {

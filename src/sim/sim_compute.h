@@ -1,5 +1,5 @@
-// Arithmetic that is done at once and charged in virtual time: nothing, the process's own time (it does nothing else
-// meanwhile), or that of a worker beside it, who reports later.
+// Arithmetic that runs immediately and is charged in virtual time: not at all, to the process (which does nothing else
+// meanwhile), or to a worker that reports later.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class SimCompute final : public Compute {
   }
 
   void slow_down(double factor) { slowness_ = factor; }
-  // Until then the process itself computes and does not poll.
+  // Until then the process computes and does not poll.
   Nanos busy_until() const { return settings_.mode == ComputeMode::busy ? free_at_ : 0; }
 
  private:

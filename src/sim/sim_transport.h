@@ -1,4 +1,4 @@
-// One virtual process's transport: its view of the Network. All its peers are reached through it.
+// One virtual process's transport: its view of the Network, through which it reaches all peers.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ class SimTransport final : public Transport {
     network_.cancel(self_, match, mask, group, operation);
   }
   bool poll(Nanos, Sink& sink) override { return network_.poll(self_, sink); }
-  Nanos next_deadline() const override { return never; }  // news make events, and events make polls
+  Nanos next_deadline() const override { return never; }  // arrivals are events of the network, and these cause polls
   void close(PeerIndex peer) override { network_.close(self_, peer); }
   int wait_handle() const override { return -1; }
   bool arm() override { return !network_.has_news(self_); }

@@ -15,7 +15,7 @@ namespace {
 constexpr std::byte guard_byte{0xA7};
 constexpr size_t batch = 512;
 
-// Eight values from one random word: a large run makes hundreds of millions of them.
+// Eight values per random word, as a large run makes hundreds of millions of them.
 int small_number(uint64_t seed, size_t i) { return static_cast<int>(mix64(seed ^ (i / 8)) >> (i % 8 * 8) & 15) - 8; }
 
 double product_number(uint64_t seed, size_t i) {
@@ -51,7 +51,7 @@ double number(const Fill& fill, size_t i) {
   return 0;
 }
 
-// Eight of them come from one word, and are made together where a group is whole.
+// Eight values from one word are made together if the group is complete.
 template <typename T>
 void fill_small(uint64_t seed, size_t first, size_t count, T* values) {
   size_t k = 0;

@@ -1,4 +1,4 @@
-// The memory of simulated calls: values that follow from a seed, between guards that show who writes beyond them.
+// Memory of simulated calls: values that follow from a seed, between guards that reveal writes beyond the buffer.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@
 
 namespace unisono::sim {
 
-// exact: small whole numbers, whose sums are right to the bit in any order. rough: any magnitudes. special: with NaN,
-// infinities, zeros of both signs and subnormals. Integers are random bits in all three.
+// exact: small whole numbers, whose sums are exact in any order. rough: any magnitude. special: with NaN, infinities, zeros of
+// both signs and subnormals. Integers are random bits in all three.
 enum class Values : uint8_t { exact, rough, special };
 
 struct Fill {
   DType dtype = DType::f32;
   Values values = Values::exact;
-  bool product = false;  // exact: small enough to be multiplied
+  bool product = false;  // exact: small enough for products
   uint64_t seed = 0;     // of this tensor
 };
 
-// Elements first … first + count of the tensor that `fill` names; `data` may have any alignment.
+// Elements first … first + count of the tensor described by `fill`; `data` may have any alignment.
 void fill_values(const Fill& fill, size_t first, size_t count, std::byte* data);
 
-// One element as a number; for messages and for sums in double.
+// One element as a number, for messages and for sums in double.
 double as_double(DType dtype, const std::byte* element);
 
-// Memory of exactly `bytes` bytes, `shift` bytes away from alignment, with guards on both sides.
+// Exactly `bytes` bytes of memory, `shift` bytes off alignment, with guards on both sides.
 class GuardedBuffer {
  public:
   GuardedBuffer() = default;

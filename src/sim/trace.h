@@ -1,7 +1,7 @@
-// Everything that crossed a virtual wire, as a hash and, if wanted, as text: equal seeds of equal programs give equal traces.
+// Trace of all frames on the virtual wires, as a hash and optionally as text: equal seeds of equal programs give equal traces.
 //
-// A line is: time in ns, what, from, to, kind of frame, operation, chunk, slice, payload bytes, checksum of header and payload.
-// Lines that are not about a frame (a link cut, a process stopped) end behind `to`.
+// A line holds: time in ns, event, from, to, frame kind, operation, chunk, slice, payload bytes, checksum of header and
+// payload. Lines without a frame (a cut link, a stopped process) end after `to`.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace unisono::sim {
 
 class Trace {
  public:
-  // text: null = only the hash. Not owned.
+  // text: null: hash only. Not owned.
   explicit Trace(std::string* text = nullptr) : text_(text) {}
 
   void frame(Nanos at, const char* what, PeerIndex from, PeerIndex to, const FrameHeader& header, uint32_t payload_checksum) {

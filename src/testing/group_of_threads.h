@@ -1,4 +1,5 @@
-// For tests: threads of this process that form a group over shared memory, a rank each. Who uses it links the library.
+// For tests: threads of this process that form a group over shared memory, one rank each. A test that uses this links the whole
+// library.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ inline void member(const Options& options, const std::function<void(Group&)>& bo
 }
 }  // namespace detail
 
-// newcomer: of one more thread, which is taken in when the others re-form the group; null: there is none.
+// newcomer: body of one more thread, which joins when the others re-form the group; null: there is none.
 inline void in_group(uint32_t world, const std::function<void(Group&)>& body, const Options& common = {},
                      const std::function<void(Group&)>& newcomer = {}) {
   const TemporaryFolder folder;

@@ -1,4 +1,4 @@
-// Rosters and records for the tests of this folder and of node/.
+// Peer ids, member records and rosters for tests.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// For tests: operator new and delete of the whole program, by two functions that the including file defines in namespace
-// unisono::replaced_new. Include it in one file of a program, once.
+// For tests: replaces operator new and delete of the whole program by two functions. The including file defines both in
+// namespace unisono::replaced_new. Include this in exactly one file of a program.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace unisono::replaced_new {
 
-// Null: there is no memory. alignment 0: as usual.
+// Returns null if there is no memory. alignment 0 means the default alignment.
 void* allocate(size_t bytes, size_t alignment);
 void release(void* memory);
 

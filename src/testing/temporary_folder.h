@@ -1,4 +1,4 @@
-// A folder of its own for a test or a benchmark, below the system's folder for temporary files; gone with the object.
+// A temporary folder for one test or benchmark, below the system's folder for temporary files. The destructor removes it.
 #pragma once
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ namespace unisono::test {
 
 class TemporaryFolder {
  public:
-  // Without a folder nothing can be tried: ends the program.
+  // Aborts the program if the folder cannot be made.
   TemporaryFolder() : path_((std::filesystem::temp_directory_path() / ("unisono-test-" + std::string(6, 'X'))).string()) {
     if (::mkdtemp(path_.data()) == nullptr) std::abort();
   }

@@ -1,8 +1,9 @@
-// Reused memory for payloads that a transport keeps for a while: lent to the sink, or copied from a sender.
+// Reused memory for payloads that a transport keeps for a while: zero-copy views for the sink, and copies of what a sender
+// gave.
 //
-// Blocks come in power-of-two sizes, are kept after use up to a limit, and are named by a handle that is never 0. What one
-// owner (a peer) may hold is limited, so that views which a sink keeps from one peer cannot starve the others.
-// Not thread-safe. Blocks still out when the pool dies are freed with it.
+// Blocks have power-of-two sizes. Used blocks are kept up to a limit. A handle names a block and is never 0. The bytes that one
+// owner (a peer) holds are limited, so that views kept from one peer cannot starve the others. Not thread-safe. The destructor
+// frees blocks that are still out.
 #pragma once
 
 #include <array>
@@ -14,8 +15,8 @@
 namespace unisono {
 
 struct PayloadPoolLimits {
-  // Enough for four frames of the largest size. When an owner holds this much, take() refuses; the transport then stops
-  // reading from that peer until something is released, and the network's own flow control holds the peer back.
+  // Four frames of the largest size. When an owner holds this much, take() refuses. The transport then stops reading from that
+  // peer until something is released, and the network's flow control holds the peer back.
   size_t owner_bytes_max = 64u << 20;
   // Free blocks beyond it go back to the operating system.
   size_t kept_bytes_max = 64u << 20;
@@ -23,7 +24,7 @@ struct PayloadPoolLimits {
 
 class PayloadPool {
  public:
-  // Owner of blocks that are limited elsewhere (copies in a bounded send queue).
+  // Owner for blocks that are limited elsewhere (copies in a bounded send queue).
   static constexpr uint32_t no_owner = UINT32_MAX;
 
   struct Block {
@@ -36,11 +37,11 @@ class PayloadPool {
   PayloadPool(const PayloadPool&) = delete;
   PayloadPool& operator=(const PayloadPool&) = delete;
 
-  // At least `bytes` of memory, 64-byte aligned. Empty if the owner holds too much already, or if the system has no more;
-  // an owner that holds nothing is never refused for its limit.
+  // At least `bytes` of memory, 64-byte aligned. Empty if the owner holds too much already, or if the system has no more. An
+  // owner that holds nothing is never refused because of its limit.
   Block take(uint32_t owner, size_t bytes);
   bool may_take(uint32_t owner, size_t bytes) const;
-  // Handles that are unknown or already given back are ignored.
+  // Returns a block. Handles that are unknown or already returned are ignored.
   void give(uint64_t handle);
 
   size_t held_bytes(uint32_t owner) const { return owner < held_.size() ? held_[owner] : 0; }

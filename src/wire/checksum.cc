@@ -28,7 +28,7 @@ uint64_t word_at(const std::byte* data) {
   return word;
 }
 
-// The rest of a message, behind a checksum so far.
+// Continues the checksum `wide` over the rest of a message.
 __attribute__((target("sse4.2"))) uint32_t finish_sse42(const std::byte* data, size_t bytes, uint64_t wide) {
   for (; bytes >= 8; bytes -= 8, data += 8) wide = _mm_crc32_u64(wide, word_at(data));
   auto crc = static_cast<uint32_t>(wide);
@@ -36,9 +36,9 @@ __attribute__((target("sse4.2"))) uint32_t finish_sse42(const std::byte* data, s
   return crc;
 }
 
-// The instruction takes a word in each cycle and has its result two cycles later, so three parts of a block go side by side.
-// What the first two are worth behind the zeros that follow them is looked up: a checksum is linear. 448 bytes: three of them
-// are most of a packet of Ethernet.
+// The crc32 instruction takes a word in each cycle, and its result comes two cycles later; so three parts of a block are
+// computed side by side. A checksum is linear: the tables say what a checksum becomes after part_bytes zeros. Three parts of
+// 448 bytes are most of an Ethernet packet.
 constexpr size_t part_bytes = 448;
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
@@ -59,7 +59,7 @@ constexpr Shift make_shift() {
 }
 constexpr Shift shift = make_shift();
 
-// `crc` behind part_bytes zeros.
+// The checksum `crc` after part_bytes more zeros.
 uint32_t shifted(uint64_t crc) {
   return shift[0][crc & 0xFF] ^ shift[1][crc >> 8 & 0xFF] ^ shift[2][crc >> 16 & 0xFF] ^ shift[3][crc >> 24 & 0xFF];
 }
@@ -79,11 +79,12 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(const void* from, size_t
   return finish_sse42(data, bytes, wide);
 }
 
-// A message is a polynomial, and only what it is modulo the checksum's counts: 128 bits are moved over `distance` bits of what
-// follows by multiplying their halves with x to the power of that, and adding. (Gopal et al., Fast CRC Computation for Generic
-// Polynomials Using PCLMULQDQ Instruction, Intel, 2009.) Bits are mirrored, as everywhere in this checksum.
+// A message is a polynomial, and only its remainder modulo the checksum's polynomial counts. So 128 bits move forward by
+// `distance` bits: both halves are multiplied with that power of x, and the results are added. (Gopal et al., Fast CRC
+// Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009.) Bits are mirrored, as everywhere in this
+// checksum.
 struct alignas(64) Fold {
-  uint64_t factors[8];  // of low and high halves, for four times 128 bits
+  uint64_t factors[8];  // for the low and high halves, four times 128 bits
   constexpr explicit Fold(uint32_t distance) : factors{} {
     for (size_t i = 0; i < 8; ++i) factors[i] = factor(i % 2 == 0 ? distance + 32 : distance - 32);
   }
@@ -144,7 +145,6 @@ struct Runnable {
   size_t count = 0;
 };
 
-// The processor is asked once.
 const Runnable& runnable() {
   static const Runnable result = [] {
     Runnable found;

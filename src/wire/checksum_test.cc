@@ -21,7 +21,7 @@ TEST(Checksum, has_the_value_that_is_known) {
   EXPECT_EQ(crc32c(nullptr, 0), 0u);
 }
 
-// However long it is and wherever it lies: parts of a block go side by side, and what is left over does not.
+// All lengths and alignments: parts of a block are computed side by side, and the rest is not.
 TEST(Checksum, is_that_of_the_table_for_all_lengths) {
   Random random(7);
   std::vector<std::byte> bytes(5000);
@@ -39,7 +39,7 @@ TEST(Checksum, is_that_of_the_table_for_all_lengths) {
 
 TEST(Checksum, reads_nothing_else) {
   for (const size_t length : {1u, 63u, 255u, 256u, 257u, 320u, 511u, 1344u, 1416u}) {
-    const std::vector<std::byte> exact(length, std::byte{7});  // a sanitizer sees one byte more
+    const std::vector<std::byte> exact(length, std::byte{7});  // a sanitizer would see a read past the end
     const auto expected = crc32c_by(runnable_checksums().back(), exact.data(), length);
     for (const auto& kernel : runnable_checksums())
       EXPECT_EQ(crc32c_by(kernel, exact.data(), length), expected) << kernel.name << ", " << length;

@@ -73,7 +73,7 @@ DatagramFault check_shape(std::span<const std::byte> datagram, uint32_t bytes_ma
   if (datagram.size() < datagram_header_bytes) return DatagramFault::too_short;
   DatagramHeader seen;
   std::memcpy(&seen, datagram.data(), sizeof seen);
-  // Probes find out which length arrives, so they may be longer than what is known to.
+  // Path probes find out which lengths arrive, so they may be longer than the known length.
   if (datagram.size() > bytes_max && seen.kind != DatagramKind::path_probe) return DatagramFault::too_short;
   if (seen.magic != datagram_magic) return DatagramFault::magic;
   if (seen.version != datagram_version) return DatagramFault::version;

@@ -1,4 +1,4 @@
-// A million damaged datagrams, of which none is taken.
+// Damages a million datagrams at random; the checks must refuse all of them.
 #include <algorithm>
 #include <array>
 #include <iostream>
@@ -32,7 +32,7 @@ Buffer random_sound(Random& random, const DatagramGroup& group) {
   return sealed(made, payload, group);
 }
 
-// One to three changes: a bit, a byte, a field that lies, a cut, something appended, a piece moved.
+// Makes one to three changes: a flipped bit, a changed byte, a wrong field, a cut, appended bytes, or a moved piece.
 void damage(Buffer& bytes, Random& random) {
   for (uint64_t changes = 1 + random.below(3); changes > 0; --changes) {
     const size_t at = bytes.empty() ? 0 : random.below(bytes.size());
@@ -74,12 +74,12 @@ TEST(DatagramRandom, damaged_ones_are_never_taken_and_sound_ones_always) {
       ++unchanged;
       continue;
     }
-    bytes.shrink_to_fit();  // so that a sanitizer sees what is read behind the end
+    bytes.shrink_to_fit();  // so that a sanitizer sees reads past the end
     const auto fault = check(bytes, trusted);
     ASSERT_NE(fault, DatagramFault::none) << "round " << round;
     ++seen[static_cast<size_t>(fault)];
   }
-  // Damage of every kind has been seen: the test is not vacuous.
+  // The test saw each kind of fault, so it is not vacuous.
   for (const auto fault :
        {DatagramFault::too_short, DatagramFault::magic, DatagramFault::version, DatagramFault::kind, DatagramFault::run,
         DatagramFault::epoch, DatagramFault::receiver, DatagramFault::sender, DatagramFault::length, DatagramFault::tag}) {

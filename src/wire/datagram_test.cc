@@ -20,7 +20,7 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-// A sound datagram of both kinds of tag, changed before it is sealed: so the tag is right, and only what was changed is wrong.
+// A valid datagram with either kind of tag, changed before it is sealed: the tag is right, and only the change is wrong.
 template <typename Change>
 DatagramFault fault_of_sealed(Change change) {
   auto made = header();
@@ -30,7 +30,7 @@ DatagramFault fault_of_sealed(Change change) {
   return fault;
 }
 
-// The same, changed after it was sealed.
+// The same datagram, changed after it was sealed.
 template <typename Change>
 DatagramFault fault_of_changed(Change change) {
   auto bytes = sealed(header(), payload(), group());
@@ -171,8 +171,8 @@ TEST(DatagramFaults, tag_of_a_flipped_payload_bit) {
   EXPECT_EQ(fault_of_changed([](auto& bytes) { bytes[70] ^= std::byte{16}; }), DatagramFault::tag);
 }
 
-// To another rank, in another epoch or run, or as another rank's: with the field made to fit, the tag is wrong, because the key
-// of the link differs.
+// A datagram for another rank, epoch, run or sender, whose field was made to fit: the tag is wrong, because the key of the link
+// differs.
 TEST(DatagramFaults, tag_of_the_right_content_at_the_wrong_receiver) {
   auto other = group();
   other.self = 4;
@@ -213,7 +213,7 @@ TEST(DatagramFaults, tag_of_a_checksum_where_a_mac_is_due) {
   EXPECT_EQ(check(sealed(header(), payload(), group()), group(DatagramAuth::checksum)), DatagramFault::tag);
 }
 
-// The first failure counts: each fault together with all that are checked after it.
+// Only the first fault counts: each fault is combined with all that are checked after it.
 TEST(DatagramFaults, are_checked_in_order) {
   auto made = header();
   made.payload_bytes = 15;  // length; the tag is 0

@@ -1,4 +1,4 @@
-// The 64-bit digest that elastic runs put on encoded chunks: XXH3 (64 bits, seed 0), fixed in the wire format.
+// The 64-bit digest of encoded chunks in elastic runs: XXH3 (64 bits, seed 0), fixed in the wire format.
 #pragma once
 
 #include <cstdint>

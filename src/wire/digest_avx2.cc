@@ -1,4 +1,5 @@
-// Compiled for AVX2, so no function of this file may be one that other files share: no header of C++ here.
+// Compiled for AVX2. This file includes no C++ header: an inline function compiled here could otherwise be linked into code for
+// other processors.
 #include "wire/digest_avx2.h"
 
 #ifdef UNISONO_DIGEST_AVX2

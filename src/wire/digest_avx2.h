@@ -1,4 +1,4 @@
-// The digest by AVX2: the same values in half of the time. digest64() takes it where the processor has AVX2.
+// The digest with AVX2: the same values in half of the time. digest64() calls it where the processor has AVX2.
 #pragma once
 
 #include <stddef.h>

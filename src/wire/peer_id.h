@@ -1,4 +1,4 @@
-// Who is meant. A Rank is a place in one group; a PeerIndex is a place in this node's roster of processes.
+// Names of processes and ranks. A Rank is a position in one group; a PeerIndex is a position in this process's peer table.
 #pragma once
 
 #include <compare>
@@ -7,7 +7,7 @@
 namespace unisono {
 
 using Rank = uint32_t;       // 0 … world_size-1 in a group
-using PeerIndex = uint32_t;  // index of a process in the node's peer table; stable while the process is known
+using PeerIndex = uint32_t;  // index of a process in this process's peer table; stable while that process is known
 
 // 128 random bits, new at every process start.
 struct PeerId {

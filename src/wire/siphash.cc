@@ -46,7 +46,7 @@ uint64_t load(const std::byte* at) {
   return word;
 }
 
-// The lowest bytes of a word; count < 8.
+// The first `count` bytes as a word; count < 8.
 uint64_t load_some(const std::byte* at, size_t count) {
   uint64_t word = 0;
   for (size_t i = 0; i < count; ++i) word |= std::to_integer<uint64_t>(at[i]) << (8 * i);
@@ -90,14 +90,14 @@ void siphash_2_4(std::span<const SipMessage* const> messages, std::span<uint64_t
 
 namespace {
 
-// Messages that go side by side: of one size, at most as many as there are lanes.
+// Messages that are computed side by side: of one size, at most as many as there are lanes.
 struct Side {
   std::array<const SipMessage*, sip_lanes_max> messages;
   std::array<uint8_t, sip_lanes_max> indices;
   size_t count = 0;
 };
 
-// Takes those that go with the first of `left` (bits of those that were not taken yet).
+// Takes the messages that can go with the first one of `left`. `left` has a bit for each message that is not taken yet.
 Side take_side(std::span<const SipMessage* const> messages, size_t lanes, uint64_t& left) {
   Side side;
   const auto& first = *messages[static_cast<size_t>(std::countr_zero(left))];

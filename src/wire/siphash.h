@@ -1,4 +1,4 @@
-// SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed 64-bit tag of short messages, and the keys of links made with it.
+// SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed 64-bit tag for short messages. The keys of links are made with it, too.
 #pragma once
 
 #include <array>
@@ -15,19 +15,19 @@ struct SipKey {
   friend bool operator==(const SipKey&, const SipKey&) = default;
 };
 
-// Of `head` followed by `rest`, wherever the border is; fastest if head.size() is a multiple of 8.
+// The tag of `head` followed by `rest`; the split does not matter. It is fastest if head.size() is a multiple of 8.
 uint64_t siphash_2_4(const SipKey& key, std::span<const std::byte> head, std::span<const std::byte> rest = {});
 
 struct SipMessage {
   SipKey key;
   std::span<const std::byte> head, rest;
 };
-// tags[i] is that of *messages[i]. One tag takes a chain of steps that wait for each other, so messages of equal parts go side
-// by side, where the processor has vectors of 256 bits or more: eight of 1472 bytes in the time of one or two.
+// Sets tags[i] to the tag of *messages[i]. One tag is a chain of dependent steps. So messages of equal sizes are computed side
+// by side where the processor has vectors of 256 bits or more: eight messages of 1472 bytes take the time of one or two.
 void siphash_2_4(std::span<const SipMessage* const> messages, std::span<uint64_t> tags);
 
 using GroupKey = std::array<std::byte, 16>;  // random, new for each epoch of a group
-// The key of what `sender` sends to `receiver`, both below 65536: docs/design/methods/packet_loss.md, "Keys and refusals".
+// The key for what `sender` sends to `receiver`, both below 65536: docs/design/methods/packet_loss.md, "Keys and refusals".
 SipKey link_key(const GroupKey& group, Rank sender, Rank receiver, uint32_t epoch, uint64_t run_id);
 
 }  // namespace unisono

@@ -1,7 +1,7 @@
 // One source, compiled once per instruction set by Highway's foreach_target.
 //
-// Words of a message lie one behind the other, and a vector needs one word of each message: blocks of as many words as there
-// are lanes are loaded row by row and transposed in registers. Gathering them word by word is slow on many processors.
+// Each message lies in memory word after word, but a vector needs one word of each message. So blocks of as many words as there
+// are lanes are loaded row by row and transposed in registers. Gathering word by word is slow on many processors.
 
 #include "base/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -56,7 +56,7 @@ struct State {
   }
 };
 
-// Rows become columns: 64-bit words between pairs of rows, then pairs of words between pairs of pairs, then halves.
+// Transposes: swaps 64-bit words between pairs of rows, then pairs of words between pairs of pairs, then halves.
 HWY_INLINE void transpose(V (&rows)[lanes]) {
   V pairs[lanes];
   for (size_t i = 0; i < lanes; i += 2) {
@@ -86,7 +86,7 @@ HWY_INLINE void transpose(V (&rows)[lanes]) {
 
 HWY_INLINE const uint64_t* words_at(const std::byte* at) { return reinterpret_cast<const uint64_t*>(at); }
 
-// `bytes` of each message, whole words. Meanwhile so much of the next ones is fetched.
+// Absorbs `bytes` of each message, in whole words. Meanwhile it prefetches as much of the next messages.
 HWY_INLINE void absorb(State& state, const std::byte* const* at, size_t bytes, const std::byte* const* next) {
   V rows[lanes];
   size_t done = 0;

@@ -1,4 +1,4 @@
-// The tag and the keys of links: published values, and independence of how the bytes are cut.
+// The tag and the keys of links: published values, and independence of how the bytes are split.
 #include "wire/siphash.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ TEST(SipHash, has_the_published_values) {
   EXPECT_EQ(siphash_2_4(key_of_paper, counting(63)), 0x958a324ceb064572ull);
 }
 
-// The last word has the length modulo 256.
+// The last word holds the length modulo 256.
 TEST(SipHash, knows_messages_longer_than_256_bytes) {
   EXPECT_EQ(siphash_2_4(key_of_paper, counting(1500)), 0xb15522cf08ed635full);
 }
@@ -50,7 +50,8 @@ TEST(SipHash, does_not_care_where_in_memory_the_parts_are) {
   const auto whole = counting(148);
   const auto expected = siphash_2_4(key_of_paper, whole);
   for (size_t offset = 0; offset < 8; ++offset) {
-    std::vector<std::byte> head(48 + offset), rest(100 + offset);  // exactly as long as needed: a sanitizer sees one byte more
+    std::vector<std::byte> head(48 + offset),
+        rest(100 + offset);  // exactly as long as needed: a sanitizer would see one byte more
     std::copy_n(whole.begin(), 48, head.begin() + static_cast<ptrdiff_t>(offset));
     std::copy_n(whole.begin() + 48, 100, rest.begin() + static_cast<ptrdiff_t>(offset));
     EXPECT_EQ(siphash_2_4(key_of_paper, std::span(head).subspan(offset), std::span(rest).subspan(offset)), expected);
@@ -63,8 +64,8 @@ std::vector<const SipMessage*> pointers_to(const std::vector<SipMessage>& messag
   return pointers;
 }
 
-// Every kernel, for every number of messages: of one size, of mixed sizes, of sizes that no vector divides, in memory that ends
-// where they end.
+// Every kernel, for every number of messages: of one size, of mixed sizes, and of sizes that are no multiple of a vector. The
+// memory ends where the messages end.
 TEST(SipHash, of_many_is_that_of_each) {
   Random random(9);
   for (const size_t count : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 16u, 63u, 64u, 65u, 130u}) {

@@ -1,5 +1,5 @@
-// For tests and fuzzers of datagrams: the group and the datagram of check D3 of
-// docs/design/methods/packet_loss.md, and all checks of a datagram that need no state.
+// For tests and fuzzers of datagrams: the group and the datagram of check D3 of docs/design/methods/packet_loss.md, and all
+// checks of a datagram that need no state.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ inline DatagramGroup group(DatagramAuth auth = DatagramAuth::mac) {
   return group;
 }
 
-// Not sealed; from rank 2 to rank 5.
+// A header from rank 2 to rank 5, not sealed.
 inline DatagramHeader header(uint16_t payload_bytes = 16) {
   return {.epoch = 7,
           .run_id = 0x1122334455667788ull,
@@ -54,14 +54,14 @@ inline std::vector<std::byte> join(const DatagramHeader& header, std::span<const
   return bytes;
 }
 
-// With the key of the link that its header names.
+// Sealed with the key of the link that its header names.
 inline std::vector<std::byte> sealed(DatagramHeader header, std::span<const std::byte> payload, const DatagramGroup& group) {
   seal_datagram(header, payload,
                 {link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), group.auth});
   return join(header, payload);
 }
 
-// As a transport checks what comes: the first fault.
+// Checks a received datagram in the transport's order and returns the first fault.
 inline DatagramFault check(std::span<const std::byte> datagram, const DatagramGroup& group, uint32_t limit = bytes_max) {
   DatagramHeader header;
   if (const auto fault = check_shape(datagram, limit, header); fault != DatagramFault::none) return fault;

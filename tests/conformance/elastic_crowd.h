@@ -1,4 +1,5 @@
-// Members of a run in one process, over real sockets and in time that the test makes; and a proxy that changes what it carries.
+// Members of a run in one process, over real sockets with time set by the test; and a proxy that changes the frames that it
+// carries.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -71,7 +72,7 @@ class Crowd : public testing::Test {
       }
     }
   }
-  // Nothing is said any more; its port is closed.
+  // Destroys the member's links: it sends nothing more, and its port is closed.
   void kill(size_t i) { members[i]->links.reset(); }
   void say(size_t from, size_t to, SharedBuffer message) { EXPECT_TRUE(links(from).send(id(to), std::move(message), now)); }
   void settle(int turns = 30) {
@@ -110,7 +111,7 @@ class Crowd : public testing::Test {
   Nanos now = 1000 * second;
 };
 
-// Stands between a dialler and a listener. Frames of the dialler pass `change`, which says what is sent instead.
+// A proxy between a dialler and a listener. It passes each frame of the dialler to `change` and sends the result instead.
 class Proxy {
  public:
   using Frames = std::vector<Bytes>;
@@ -129,14 +130,14 @@ class Proxy {
       Pipe pipe;
       pipe.dialler = std::move(came);
       pipe.listener = Descriptor(::socket(AF_INET, SOCK_STREAM, 0));
-      // Or small frames would wait for real acknowledgements, and what waits for them here is made time.
+      // Without these options small frames would wait for real acknowledgements, while the test's time goes on.
       set_stream_options(pipe.dialler.get());
       set_stream_options(pipe.listener.get());
       if (::connect(pipe.listener.get(), to_.get(), to_.bytes) == 0) pipes_.push_back(std::move(pipe));
     }
     std::erase_if(pipes_, [&](auto& pipe) { return !carry(pipe); });
   }
-  // As a middlebox that forgets its connections.
+  // Drops all connections, as a middlebox does that forgets them.
   void cut() { pipes_.clear(); }
 
  private:

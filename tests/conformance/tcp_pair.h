@@ -1,4 +1,4 @@
-// Two TCP transports that a test drives, and connections to them that are not theirs.
+// Two TCP transports driven by a test, and foreign connections to them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,12 +50,12 @@ class TcpPair : public testing::Test {
     ASSERT_TRUE(a && b);
     a->set_job(job());
     b->set_job(job());
-    hear_a = std::make_unique<Recorder>(a.get());
-    hear_b = std::make_unique<Recorder>(b.get());
+    sink_a = std::make_unique<Recorder>(a.get());
+    sink_b = std::make_unique<Recorder>(b.get());
   }
   void turn() {
-    a->poll(clock_now(), *hear_a);
-    if (b) b->poll(clock_now(), *hear_b);
+    a->poll(clock_now(), *sink_a);
+    if (b) b->poll(clock_now(), *sink_b);
   }
   bool until(const std::function<bool()>& done) {
     for (const auto limit = clock_now() + patience; !done();) {
@@ -72,21 +72,21 @@ class TcpPair : public testing::Test {
   }
   void expect_link_works() {
     const auto payload = pattern(100'000, test_seed());
-    const auto before = hear_b->frames.size();
+    const auto before = sink_b->frames.size();
     ASSERT_TRUE(until([&] { return a->credit(0) > 0; }));
     a->send(0, data_header(1, payload.size()), payload, 1);
-    ASSERT_TRUE(until([&] { return hear_b->frames.size() == before + 1; }));
-    EXPECT_EQ(hear_b->frames.back().payload, payload);
-    EXPECT_TRUE(hear_a->losses.empty());
-    EXPECT_TRUE(hear_b->losses.empty());
+    ASSERT_TRUE(until([&] { return sink_b->frames.size() == before + 1; }));
+    EXPECT_EQ(sink_b->frames.back().payload, payload);
+    EXPECT_TRUE(sink_a->losses.empty());
+    EXPECT_TRUE(sink_b->losses.empty());
   }
-  const Status& loss_of_a() { return hear_a->losses[0].at(0); }
+  const Status& loss_of_a() { return sink_a->losses[0].at(0); }
 
   std::unique_ptr<TcpTransport> a, b;
-  std::unique_ptr<Recorder> hear_a, hear_b;
+  std::unique_ptr<Recorder> sink_a, sink_b;
 };
 
-// A connection that is not ours.
+// A connection from an unauthenticated peer.
 class Unauthenticated {
  public:
   explicit Unauthenticated(const TcpTransport& to) : Unauthenticated(to.endpoints().at(0)) {}

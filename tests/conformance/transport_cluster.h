@@ -28,7 +28,7 @@ inline Nanos clock_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Real time within which anything that is promised must happen; generous, for slow machines under sanitizers.
+// Real time within which anything promised must happen; long enough for slow machines under sanitizers.
 inline constexpr Nanos patience = 30 * second;
 
 // Transport i knows transport j as PeerIndex j.
@@ -37,10 +37,10 @@ class Cluster {
   virtual ~Cluster() = default;
   virtual size_t size() const = 0;
   virtual Transport& at(size_t i) = 0;
-  // As if its process had died. at(i) must not be used afterwards.
+  // Simulates the death of its process. at(i) must not be used afterwards.
   virtual void destroy(size_t i) = 0;
   virtual bool alive(size_t i) const = 0;
-  // Under which the others know i.
+  // The label under which the others know i.
   virtual std::string label(size_t i) const = 0;
   // Null where links are not made by a Connector.
   virtual Connector* connector(size_t i) = 0;
@@ -63,7 +63,7 @@ class SilentSink final : public Sink {
   Transport& transport_;
 };
 
-// Of transports that are also Connectors. The lower index dials.
+// A cluster of transports that are also Connectors. The lower index dials.
 template <typename T>
 class ConnectorCluster final : public Cluster {
  public:
@@ -139,7 +139,7 @@ class ConnectorCluster final : public Cluster {
   std::vector<std::vector<std::string>> endpoints_;
 };
 
-// Bytes that follow from a number, so that the receiver can check what the sender meant.
+// Bytes that follow from a seed, so that the receiver can check what the sender meant.
 inline void fill(std::span<std::byte> bytes, uint64_t seed) {
   Random random(seed);
   size_t at = 0;
@@ -150,7 +150,7 @@ inline void fill(std::span<std::byte> bytes, uint64_t seed) {
   const auto word = random.next();
   if (at < bytes.size()) std::memcpy(bytes.data() + at, &word, bytes.size() - at);
 }
-// A byte at a time is what takes the time of these tests under sanitizers.
+// Comparing byte by byte dominated the time of these tests under sanitizers.
 inline bool same(ByteView a, ByteView b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
@@ -160,7 +160,7 @@ inline Bytes pattern(size_t count, uint64_t seed) {
   return bytes;
 }
 
-// Keeps all that it is told.
+// Records all upcalls.
 class Recorder final : public Sink {
  public:
   struct Frame {
@@ -191,7 +191,7 @@ class Recorder final : public Sink {
   }
   void credit(PeerIndex peer) override { ++credits[peer]; }
 
-  // A copy, as far from the next multiple of 16 bytes as the original.
+  // A copy with the same offset from a multiple of 16 bytes as the original.
   ByteView keep(ByteView payload) {
     const auto shift = reinterpret_cast<uintptr_t>(payload.data()) % 16;
     auto& bytes = kept.emplace_back(payload.size() + 32);
@@ -214,7 +214,7 @@ class Recorder final : public Sink {
   size_t place_count = 0;
 };
 
-// One recorder per transport, and turns for all of them.
+// One recorder per transport; turn() polls the transports.
 class Players {
  public:
   explicit Players(Cluster& cluster) : cluster_(cluster) {

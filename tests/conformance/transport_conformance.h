@@ -1,10 +1,10 @@
-// One suite for every transport: what src/transports/transport.h promises, each promise as a test.
+// One suite for every transport: each promise of src/transports/transport.h is a test.
 //
-// A transport's own _test.cc says
+// A transport's own _test.cc registers the suite:
 //   [[maybe_unused]] const bool tcp_v4 = test_transport("TcpV4", [](size_t count) { return …; });
-// where the function gives `count` transports of this process, all linked with each other, or null. The suite then runs for
-// 2, 3 and 5 of them as TcpV4_2.*, TcpV4_3.*, TcpV4_5.*. Registered at run time, not by templates: as typed tests, the same
-// suite took a minute per transport to compile under the sanitizers.
+// The function returns `count` transports of this process, all linked with each other, or null. The suite then runs for 2, 3
+// and 5 of them as TcpV4_2.*, TcpV4_3.*, TcpV4_5.*. It is registered at run time: as typed tests, the same suite took a minute
+// per transport to compile under the sanitizers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ namespace unisono::conformance {
 
 #define UNISONO_TRANSPORT_PROMISES(X)                      \
   X(frames_of_every_size_are_placed_intact)                \
-  X(frames_of_every_size_are_lent_intact)                  \
-  X(what_is_looked_at_is_what_comes)                       \
+  X(frames_of_every_size_come_intact_as_views)             \
+  X(next_shows_the_frame_that_arrives)                     \
   X(unaligned_payloads_arrive_intact)                      \
   X(headers_arrive_as_they_were_sent)                      \
   X(many_frames_obey_flow_control)                         \
@@ -34,13 +34,13 @@ namespace unisono::conformance {
   X(a_slot_reaches_several_peers)                          \
   X(copies_reach_several_peers_or_nobody)                  \
   X(an_abandoned_slot_is_free_again)                       \
-  X(lent_views_stay_intact_and_are_released_in_any_order)  \
+  X(views_stay_intact_and_are_released_in_any_order)       \
   X(a_cancelled_send_leaves_its_memory_and_the_link_alone) \
   X(a_cancelled_placement_is_not_touched)                  \
   X(a_dead_peer_is_lost_once_with_its_label)               \
   X(sends_to_a_lost_peer_vanish)                           \
   X(pending_sends_are_reported_before_lost)                \
-  X(who_closes_hears_nothing_more)                         \
+  X(no_upcall_follows_close)                               \
   X(frames_sent_before_close_arrive)                       \
   X(counters_of_both_sides_agree)                          \
   X(a_sleeper_is_woken_by_a_frame)                         \
@@ -61,7 +61,7 @@ class TransportPromise final : public testing::Test {
     RecordProperty("seed", std::to_string(test_seed()));
     SCOPED_TRACE("seed " + std::to_string(test_seed()));
     const auto cluster = make_(count_);
-    ASSERT_NE(cluster, nullptr) << "the transports did not come together";
+    ASSERT_NE(cluster, nullptr) << "the transports did not connect";
     promise_(*cluster);
   }
 
@@ -89,7 +89,8 @@ inline bool test_transport(const std::string& name, const MakeCluster& make) {
   return true;
 }
 
-// The same as typed tests, for factories with `static std::unique_ptr<Cluster> make()`. Costs compile time: prefer the above.
+// The same suite as typed tests, for factories with `static std::unique_ptr<Cluster> make()`. It costs compile time: prefer the
+// above.
 template <typename Factory>
 class TransportConformance : public testing::Test {};
 TYPED_TEST_SUITE_P(TransportConformance);

@@ -1,4 +1,4 @@
-// Promises about frames: they arrive once, whole, where they were wanted, and under flow control.
+// Promises about frames: each arrives once, whole, where the sink wanted it, and under flow control.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,17 +18,17 @@ inline FrameHeader data_header(uint64_t operation, size_t bytes) {
   return header;
 }
 
-// Sends as soon as there is room. The payload is kept for as long as the players live: a sender may need it after it has
-// arrived, until it knows.
+// Sends as soon as there is credit. The payload lives as long as the players: a sender may need it after it has arrived, until
+// the sender knows.
 inline void send_soon(Cluster& cluster, Players& players, size_t from, size_t to, const FrameHeader& header, ByteView payload,
                       uint64_t id = 0) {
   const auto peer = static_cast<PeerIndex>(to);
-  ASSERT_TRUE(players.until([&] { return cluster.at(from).credit(peer) > 0; })) << "no room in time";
+  ASSERT_TRUE(players.until([&] { return cluster.at(from).credit(peer) > 0; })) << "no credit in time";
   cluster.at(from).send(peer, header, players[from].keep(payload), id);
 }
 
 inline void expect_frame(const Recorder::Frame& frame, ByteView payload, bool placed) {
-  auto sealed = frame.header;  // header_checksum is the transport's own affair
+  auto sealed = frame.header;  // the transport fills in header_checksum
   seal_frame(sealed);
   EXPECT_EQ(check_frame(sealed), FrameFault::none);
   EXPECT_EQ(frame.header.payload_bytes, payload.size());
@@ -40,7 +40,7 @@ inline void expect_frame(const Recorder::Frame& frame, ByteView payload, bool pl
 
 inline constexpr std::array<size_t, 9> frame_sizes = {0, 1, 63, 4096, 4097, 64u << 10, 65537, 1u << 20, payload_bytes_max};
 
-// Every size from 0 to 1; small sizes between all others.
+// Every size from transport 0 to transport 1; small sizes between all other pairs.
 inline void frames_of_every_size(Cluster& cluster, bool place) {
   Players players(cluster);
   Bytes target(payload_bytes_max);
@@ -59,7 +59,7 @@ inline void frames_of_every_size(Cluster& cluster, bool place) {
         ASSERT_EQ(players[to].frames.size(), 1u);
         EXPECT_EQ(players[to].frames[0].from, from);
         EXPECT_EQ(players[to].frames[0].header.operation, operation);
-        // What the transport holds in lendable memory anyway may be lent although it could be placed.
+        // A payload that the transport already holds in memory may come as a zero-copy view although the sink offered a buffer.
         expect_frame(players[to].frames[0], payload, players[to].place_count > 0 && place);
         players[to].frames.clear();
         players[to].place_count = 0;
@@ -71,7 +71,7 @@ inline void frames_of_every_size(Cluster& cluster, bool place) {
 }
 
 inline void frames_of_every_size_are_placed_intact(Cluster& cluster) { frames_of_every_size(cluster, true); }
-inline void frames_of_every_size_are_lent_intact(Cluster& cluster) { frames_of_every_size(cluster, false); }
+inline void frames_of_every_size_come_intact_as_views(Cluster& cluster) { frames_of_every_size(cluster, false); }
 
 inline void unaligned_payloads_arrive_intact(Cluster& cluster) {
   Players players(cluster);
@@ -112,14 +112,14 @@ inline void headers_arrive_as_they_were_sent(Cluster& cluster) {
   ASSERT_TRUE(players.until([&] { return players[0].frames.size() == 1; }));
   const auto& got = players[0].frames[0].header;
   EXPECT_EQ(got.payload_bytes, 100u);
-  // All before the length is the sender's, except the flags, where a transport may say that it added a checksum.
+  // All fields before the length are the sender's, except the flags: a transport may add a checksum there.
   header.flags = got.flags;
   EXPECT_EQ(std::memcmp(&got, &header, offsetof(FrameHeader, payload_bytes)), 0);
 }
 
-// A look shows whether the next frame is the expected one, again and again; that one alone is taken, and the rest is left to
-// poll. Who cannot look never finds it.
-inline void what_is_looked_at_is_what_comes(Cluster& cluster) {
+// next() shows repeatedly whether the next frame is the expected one. take_next() takes that frame alone, and the rest is left
+// to poll. A transport that does not look ahead never finds it.
+inline void next_shows_the_frame_that_arrives(Cluster& cluster) {
   Players players(cluster);
   auto& transport = cluster.at(1);
   const Bytes payloads[] = {pattern(100, test_seed()), {}, pattern(5000, test_seed() + 1)};

@@ -29,7 +29,7 @@ inline void a_dead_peer_is_lost_once_with_its_label(Cluster& cluster) {
       EXPECT_EQ(connector->state(static_cast<PeerIndex>(victim)), LinkState::lost);
     }
   }
-  // The living go on.
+  // The others still work.
   if (victim < 2) return;
   const auto payload = pattern(10'000, test_seed());
   ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(1, payload.size()), payload));
@@ -63,7 +63,7 @@ inline void pending_sends_are_reported_before_lost(Cluster& cluster) {
   EXPECT_EQ(players[0].sent_ids.size(), pending.size());
 }
 
-inline void who_closes_hears_nothing_more(Cluster& cluster) {
+inline void no_upcall_follows_close(Cluster& cluster) {
   Players players(cluster);
   cluster.at(0).close(1);
   ASSERT_TRUE(players.until([&] { return !players[1].losses.empty(); }));
@@ -81,7 +81,7 @@ inline void frames_sent_before_close_arrive(Cluster& cluster) {
     ASSERT_GT(cluster.at(0).credit(1), 0u);
     cluster.at(0).send(1, data_header(i, payload.size()), payload, i);
   }
-  // The other side's frames that nobody reads must not turn the end into a reset.
+  // Unread frames from the other side must not turn the end into a reset.
   for (uint64_t i = 0; i < 20; ++i) cluster.at(1).send(0, data_header(i, 0), {}, 0);
   cluster.at(0).close(1);
   ASSERT_TRUE(players.until([&] { return !players[1].losses.empty(); }));

@@ -1,4 +1,4 @@
-// Promises about memory: room, slots, lent views, and what cancel takes back.
+// Promises about memory: credit, slots, zero-copy views, and what cancel takes back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,11 +13,11 @@ namespace unisono::conformance {
 inline void frames_without_payload_and_failures_need_no_credit(Cluster& cluster) {
   Players players(cluster);
   const auto payload = pattern(256u << 10, test_seed());
-  // Only 0 has turns: nobody takes anything away, so that the room ends.
+  // Only 0 is polled: nobody takes anything away, so the credit must run out.
   size_t sent = 0;
   for (; sent < 2000 && cluster.at(0).credit(1) > 0; ++sent)
     cluster.at(0).send(1, data_header(sent, payload.size()), payload, sent);
-  ASSERT_EQ(cluster.at(0).credit(1), 0u) << "there is no end to the room";
+  ASSERT_EQ(cluster.at(0).credit(1), 0u) << "the credit has no end";
   for (uint64_t i = 0; i < 100; ++i) {
     auto header = data_header(10'000 + i, 0);
     header.kind = FrameKind::credit;
@@ -80,13 +80,13 @@ inline void copies_reach_several_peers_or_nobody(Cluster& cluster) {
     EXPECT_FALSE(send(0));
     return;
   }
-  // As many as go while nobody reads, and again when they have.
+  // As many frames as fit while nobody reads, and the same again when they were read.
   size_t count = 0;
   for (int round = 0; round < 2; ++round) {
     const size_t before = count;
     while (count - before < 100'000 && send(count)) ++count;
     EXPECT_GT(count, before);
-    EXPECT_LT(count - before, 100'000u) << "there is no end to the room";
+    EXPECT_LT(count - before, 100'000u) << "the credit has no end";
     for (const auto peer : others) {
       ASSERT_TRUE(players.until([&] { return players[peer].frames.size() == count; }));
     }
@@ -108,7 +108,7 @@ inline void an_abandoned_slot_is_free_again(Cluster& cluster) {
     ASSERT_TRUE(slot) << "slot " << i;
     cluster.at(0).abandon(slot);
   }
-  // All of them at once: they end, and come back.
+  // Takes all slots at once: they run out, and come back.
   std::vector<Slot> slots;
   while (slots.size() < 2000) {
     const auto slot = cluster.at(0).acquire(peer, 64u << 10, true);
@@ -116,14 +116,14 @@ inline void an_abandoned_slot_is_free_again(Cluster& cluster) {
     slots.push_back(slot);
   }
   EXPECT_GT(slots.size(), 0u);
-  EXPECT_LT(slots.size(), 2000u) << "there is no end to the slots";
+  EXPECT_LT(slots.size(), 2000u) << "the slots have no end";
   for (const auto& slot : slots) cluster.at(0).abandon(slot);
   const auto slot = cluster.at(0).acquire(peer, 64u << 10, true);
   EXPECT_TRUE(slot);
   if (slot) cluster.at(0).abandon(slot);
 }
 
-inline void lent_views_stay_intact_and_are_released_in_any_order(Cluster& cluster) {
+inline void views_stay_intact_and_are_released_in_any_order(Cluster& cluster) {
   Players players(cluster);
   Random random(test_seed());
   players[1].keep_views = true;
@@ -156,7 +156,7 @@ inline void a_cancelled_send_leaves_its_memory_and_the_link_alone(Cluster& clust
   constexpr uint64_t mask = ~uint64_t{0xFF}, match = 0x100;
   const auto original = pattern(size, test_seed());
   auto memory = original;
-  // The receiver sleeps, so that something is only half sent. The low byte counts, the rest says who may be cancelled.
+  // The receiver sleeps, so that something is only half sent. The low byte of an id counts; the rest selects what is cancelled.
   uint64_t sent = 0;
   bool pending = false;
   while (sent < 20 && cluster.at(0).credit(1) > 0) {

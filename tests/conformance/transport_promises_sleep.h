@@ -1,4 +1,4 @@
-// Promises about sleeping: who sleeps is woken.
+// Promises about sleeping: an event wakes a sleeper.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ inline void sleepers_are_woken_by_copies(Cluster& cluster) {
   }
 }
 
-// Who looks ahead gives slots back as poll's receivers do.
+// take_next() gives slots back to a sleeping sender as poll() does.
 inline void a_sleeper_is_woken_by_what_is_taken(Cluster& cluster) {
   if (!cluster.at(1).looks_ahead() || cluster.at(0).slot_bytes() == 0) return;
   Players players(cluster);
@@ -76,7 +76,7 @@ inline void a_sleeper_is_woken_by_what_is_taken(Cluster& cluster) {
   uint64_t sent = 0, taken = 0;
   for (int round = 0; round < 5; ++round) {
     while (sent < 100'000 && cluster.at(0).send_copies(to, data_header(sent, payload.size()), payload.data())) ++sent;
-    ASSERT_LT(sent, 100'000u) << "there is no end to the room";
+    ASSERT_LT(sent, 100'000u) << "the credit has no end";
     players.turn(0);
     if (!fall_asleep(cluster.at(0), players[0])) return;
     std::thread receiver([&] {
@@ -87,7 +87,7 @@ inline void a_sleeper_is_woken_by_what_is_taken(Cluster& cluster) {
         cluster.at(1).take_next(from);
       }
     });
-    EXPECT_EQ(wait_for(cluster.at(0), 20'000), 1) << "slept although there was room, round " << round;
+    EXPECT_EQ(wait_for(cluster.at(0), 20'000), 1) << "slept although there was credit, round " << round;
     receiver.join();
     cluster.at(0).disarm();
     players[0].credits.clear();
@@ -99,7 +99,7 @@ inline void a_sleeper_is_woken_by_what_is_taken(Cluster& cluster) {
 inline void a_sleeper_is_woken_by_credit(Cluster& cluster) {
   Players players(cluster);
   const auto payload = pattern(1u << 20, test_seed());
-  // Until nothing moves any more: turns may still push something into the kernel.
+  // Repeats until nothing moves any more: a turn may still push something into the kernel.
   uint64_t id = 0;
   for (int quiet = 0; quiet < 10 && id < 2000; ++quiet) {
     for (; id < 2000 && cluster.at(0).credit(1) > 0; ++id, quiet = 0)
@@ -110,7 +110,7 @@ inline void a_sleeper_is_woken_by_credit(Cluster& cluster) {
     cluster.at(0).send(1, data_header(id, payload.size()), payload, id);
     ++id;
   }
-  ASSERT_EQ(cluster.at(0).credit(1), 0u) << "there is no end to the room";
+  ASSERT_EQ(cluster.at(0).credit(1), 0u) << "the credit has no end";
   players[0].credits.clear();
   std::atomic<bool> stop = false;
   std::thread receiver([&] {
@@ -119,7 +119,7 @@ inline void a_sleeper_is_woken_by_credit(Cluster& cluster) {
   const auto limit = clock_now() + patience;
   while (players[0].credits[1] == 0 && clock_now() < limit) {
     if (cluster.at(0).wait_handle() >= 0 && cluster.at(0).arm()) {
-      EXPECT_EQ(wait_for(cluster.at(0), 20'000), 1) << "slept although there was room";
+      EXPECT_EQ(wait_for(cluster.at(0), 20'000), 1) << "slept although there was credit";
       cluster.at(0).disarm();
     }
     players.turn(0);

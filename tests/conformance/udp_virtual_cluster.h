@@ -33,16 +33,16 @@ class VirtualCluster {
   }
   static std::string label(size_t i) { return "rank " + std::to_string(i) + " (host virtual)"; }
 
-  // A process begins at address i, or begins again as another one.
+  // Starts a process at address i, or replaces it by a new one.
   void start(size_t i, uint64_t life = 0, bool with_job = true) {
-    if (i >= transports.size()) transports.resize(i + 1), ears.resize(i + 1);
+    if (i >= transports.size()) transports.resize(i + 1), frame_sinks.resize(i + 1);
     transports[i].reset();
     std::vector<std::unique_ptr<DatagramSocket>> sockets;
     sockets.push_back(network.socket(endpoint(i)));
     options.self = id(i, life);
     transports[i] = UdpTransport::over(options, std::move(sockets));
     if (with_job) transports[i]->set_job(job());
-    ears[i] = std::make_unique<conformance::Recorder>(transports[i].get());
+    frame_sinks[i] = std::make_unique<conformance::Recorder>(transports[i].get());
   }
   Status add(size_t i, size_t j, uint64_t life_of_j = 0, std::optional<bool> dial = {}, Nanos within = 5 * second) {
     LinkRequest request;
@@ -73,19 +73,19 @@ class VirtualCluster {
     }));
   }
 
-  // One turn of all; then time goes to whatever is next.
+  // Polls all transports once; then time advances to the next event.
   void turn() {
     bool any = false;
     const auto asleep = paused < 0 ? std::string() : endpoint(static_cast<size_t>(paused));
     Nanos next = network.next_arrival(asleep);
     for (size_t i = 0; i < transports.size(); ++i) {
       if (!transports[i] || paused == static_cast<int>(i)) continue;
-      any |= transports[i]->poll(network.now, *ears[i]);
+      any |= transports[i]->poll(network.now, *frame_sinks[i]);
       next = std::min(next, transports[i]->next_deadline());
     }
     if (after_turn) after_turn();
     next = std::min(next, network.next_arrival(asleep));
-    // Never two turns at one time more than a few times running: what is due may have to wait for something else.
+    // After a few turns at one time, time advances anyway: what is due may have to wait for something else.
     idle_turns_ = any ? idle_turns_ + 1 : 100;
     if (next > network.now || idle_turns_ >= 20) {
       network.now = std::max(network.now + microsecond, std::min(next, network.now + 100 * millisecond));
@@ -107,7 +107,7 @@ class VirtualCluster {
   VirtualNetwork network;  // before the transports, whose sockets belong to it
   UdpOptions options;
   std::vector<std::unique_ptr<UdpTransport>> transports;
-  std::vector<std::unique_ptr<conformance::Recorder>> ears;
+  std::vector<std::unique_ptr<conformance::Recorder>> frame_sinks;
   std::function<void()> after_turn;
   int paused = -1;
 

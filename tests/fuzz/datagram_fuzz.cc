@@ -1,6 +1,6 @@
-// Any bytes that come in by UDP: each check says one thing, reads nothing behind the end, and what passes all of them is what
-// the group's members seal. The first byte of the input says what is mended before the checks, so that the fuzzer gets behind
-// each of them.
+// Arbitrary bytes received by UDP. Each check is sound by itself, none reads beyond the end, and input that passes all of them
+// is what members of the group seal. The first byte of the input says what is repaired before the checks, so that the fuzzer
+// gets past each of them.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,7 +56,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t mode = data[0];
   const auto trusted = group((mode & 32) != 0 ? DatagramAuth::checksum : DatagramAuth::mac);
   const auto* begin = reinterpret_cast<const std::byte*>(data);
-  std::vector<std::byte> bytes(begin + 1, begin + size);  // exactly as long as the input: the sanitizer sees one byte more
+  // Exactly as long as the input, so that the sanitizer detects any read beyond it.
+  std::vector<std::byte> bytes(begin + 1, begin + size);
   mend(bytes, mode, trusted);
   check_verdict(bytes, trusted, (mode & 64) != 0 ? 200 : bytes_max);
   return 0;

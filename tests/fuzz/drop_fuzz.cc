@@ -1,5 +1,5 @@
-// Whatever bytes a file of recorded times, a setting or a checkpoint of DropCompute holds, they are taken or refused; what is
-// taken can be used.
+// Arbitrary bytes as a file of recorded times, a setting or a checkpoint of DropCompute: they are accepted or refused, and
+// accepted ones can be used.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@
 namespace unisono {
 namespace {
 
-// A trace that is right is right when it is searched, by each rule.
+// A valid trace stays valid when each rule searches it.
 void fuzz_trace(std::string_view text) {
   const auto trace = ComputeTrace::parse(text);
   if (!trace.ok()) return;
@@ -36,7 +36,7 @@ void fuzz_options(std::string_view text) {
   UNISONO_CHECK(again.ok() && *again == *options);
 }
 
-// What a policy takes it writes again to the bit; and all that ranks do with it ends.
+// A policy writes an accepted state again bit for bit, and every use of it by ranks ends.
 void fuzz_policy(ByteView bytes) {
   for (const char* text : {"auto:warmup=2,calibration=3,min_calibration=2,window=4", "0.002:warmup=1,window=3", "off"}) {
     DropPolicy policy(*DropOptions::parse(text), 3, 5);
@@ -74,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data + 1), size - 1);
   switch (data[0] % 4) {
     case 0: fuzz_trace(text); break;
-    // Below a head line, which no mutation would find.
+    // Behind a valid head line, which mutations would not find.
     case 1: fuzz_trace(ComputeTrace::head(1 + data[0] / 4 % 3) + "\n" + std::string(text)); break;
     case 2: fuzz_options(text); break;
     case 3: fuzz_policy({reinterpret_cast<const std::byte*>(data + 1), size - 1}); break;

@@ -1,7 +1,7 @@
-// A fuzzer's input as a row of choices, and messages of elastic runs made from them: bytes alone would never name a peer, a
-// layout or a group that the receiver knows, or bear the digest of what they say.
+// Turns a fuzzer's input into choices, and builds messages of elastic runs from them. Random bytes would never name a peer,
+// layout or group that the receiver knows, nor carry a matching digest.
 //
-// Whatever is made here is a possible message: it must come through its decoder unchanged.
+// Every message made here is valid: its decoder must return it unchanged.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ inline constexpr Nanos fuzz_start = 1000 * second;
 inline PeerId peer_id(uint64_t number) { return {mix64(number + 1), number + 1}; }
 inline std::string address_of(uint64_t number) { return "tcp://h" + std::to_string(number) + ":1"; }
 
-// After its end every choice is the first.
+// Beyond the input's end every choice is the first.
 class Input {
  public:
   Input(const uint8_t* data, size_t size) : bytes_(reinterpret_cast<const std::byte*>(data), size) {}
@@ -37,7 +37,7 @@ class Input {
   uint8_t byte() { return more() ? static_cast<uint8_t>(bytes_[at_++]) : uint8_t{0}; }
   bool flag() { return (byte() & 1) != 0; }
   uint32_t below(uint32_t count) { return byte() % count; }
-  // Small ones mostly, and now and then any.
+  // Mostly small numbers, sometimes any.
   uint64_t number() {
     const auto first = byte();
     if (first < 0xf0) return first % 8;
@@ -51,7 +51,7 @@ class Input {
     return values[below(std::size(values))];
   }
   PeerId peer() { return peer_id(below(peers_known)); }
-  // Now and then nobody, or somebody whom nobody knows.
+  // Sometimes PeerId{}, or a peer that the receiver does not know.
   PeerId any_peer() {
     const auto choice = byte();
     return choice == 0xff ? PeerId{} : choice >= 0xf0 ? PeerId{number(), 7} : peer_id(choice % peers_known);
@@ -64,13 +64,13 @@ class Input {
     }
     return all;
   }
-  // Length first.
+  // The length comes first.
   ByteView bytes() {
     const size_t count = std::min<size_t>(byte(), bytes_.size() - at_);
     at_ += count;
     return bytes_.subspan(at_ - count, count);
   }
-  // How far time goes on. `due`: until something is to be done.
+  // How far time advances. `due`: until the next deadline.
   Nanos step(Nanos now, Nanos due) {
     constexpr Nanos steps[] = {0,          millisecond,        40 * millisecond, 300 * millisecond,
                                1 * second, 2500 * millisecond, 31 * second,      3601 * second};
@@ -84,7 +84,7 @@ class Input {
   size_t at_ = 0;
 };
 
-// Whoever drives a machine wakes it until it has nothing to do at this time. One that always has something would never let go.
+// Wakes a machine until it has nothing to do at this time. A machine that always has something to do would never return.
 template <typename Machine, typename Attend>
 void wake(Machine& machine, Nanos now, Attend attend) {
   int turns = 0;
@@ -98,15 +98,15 @@ void wake(Machine& machine, Nanos now, Attend attend) {
 inline Bytes bytes_of(ByteView view) { return {view.begin(), view.end()}; }
 inline void check_same(ByteView a, ByteView b) { UNISONO_CHECK(std::equal(a.begin(), a.end(), b.begin(), b.end())); }
 
-// Of up to peers_known peers; versions and grids by choice.
+// A layout of up to peers_known peers, with any version and grid.
 Layout make_layout(Input& input);
 RosterMessage make_roster_message(Input& input, uint64_t run, const Layout* known);
-// `slot`: of the layout that the receiver has, for one of the peers.
+// The message's slot belongs to `known`, the receiver's layout, and to one of its peers.
 FormationMessage make_formation(Input& input, const Layout& known);
-// Of a group with this format, about one of its chunks.
+// A message of the group with this format, about one of its chunks.
 SharedBuffer make_round_message(Input& input, const RoundFormat& format);
 VerdictMessage make_verdict(Input& input, size_t chunks);
-// `known`: whose state is held or loaded.
+// `known`: the state that is held or loaded.
 SharedBuffer make_state_message(Input& input, StateCopy& known);
 
 }  // namespace unisono::elastic_fuzz

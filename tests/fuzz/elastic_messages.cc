@@ -1,4 +1,4 @@
-// Messages of elastic runs, made from a fuzzer's choices.
+// Builds messages of elastic runs from a fuzzer's choices.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -69,7 +69,7 @@ SlotName make_slot(Input& input, const Layout& known) {
 
 formation::Register make_register(Input& input, const Layout& known) {
   const auto slot = make_slot(input, known);
-  const auto place = place_in(known, input.peer(), slot.round);
+  const auto place = position_in(known, input.peer(), slot.round);
   return {.slot = slot,
           .cell = place.cell,
           .position = place.position,
@@ -83,7 +83,7 @@ formation::Register make_register(Input& input, const Layout& known) {
           .missing = input.peers()};
 }
 
-// Its chunks are those of a vector of three, mostly.
+// Its chunks are mostly those of a vector of three chunks.
 GroupDescriptor make_descriptor(Input& input, const Layout& known) {
   GroupDescriptor group{
       .id = {input.below(4), 9}, .slot = make_slot(input, known), .members = {}, .chunk_counts = {}, .missing = input.peers()};
@@ -104,7 +104,7 @@ GroupDescriptor make_descriptor(Input& input, const Layout& known) {
   return group;
 }
 
-// A plain fill, as large as the codec wants it: quantised elements then begin with what no encoder writes, and are refused.
+// Fills the elements with one value. Encoded elements then begin with bytes that no encoder writes, and must be refused.
 void fill(SharedBuffer& message, size_t head, uint8_t value) {
   if (message.size() > head) std::memset(message.data() + head, value, message.size() - head);
 }

@@ -1,5 +1,5 @@
-// Frames with arbitrary headers and payloads from a member of the group, into an engine that has operations of several kinds in
-// flight. They may fail operations; they must not touch memory outside the tensors, leak what is lent, or end the process.
+// Frames with arbitrary headers and payloads from a member of the group, into an engine with operations of several kinds in
+// flight. They may fail operations. They must not touch memory outside the tensors, leak zero-copy views, or end the process.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace unisono;
 
-// Links that swallow what is sent and lend what the test hands in.
+// A transport that drops what is sent, and passes the test's payloads as zero-copy views.
 class SilentTransport final : public Transport {
  public:
   const char* name() const override { return "silent"; }
@@ -60,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     (void)engine.submit(group, *all_to_all_call(caller, tensor(c), tensor(c), {}, {}, {}), 0, 0);
     (void)engine.submit(group, *message_call(caller, Collective::recv, {}, tensor(d), 1, 3, {}), 3, 0);
     ByteReader reader({reinterpret_cast<const std::byte*>(data), size});
-    std::vector<std::unique_ptr<std::vector<std::byte>>> payloads;  // lent ones are read until the operations end
+    std::vector<std::unique_ptr<std::vector<std::byte>>> payloads;  // zero-copy views are read until the operations end
     while (reader.left() >= 24) {
       FrameHeader header;
       header.kind = static_cast<FrameKind>(1 + reader.read<uint8_t>() % 6);
@@ -89,7 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     engine.poll(3 * second);
     engine.end_all_groups({Code::unavailable, "end"}, 3 * second);
-    engine.set_epoch(8);  // nothing of the old epoch is kept
+    engine.set_epoch(8);  // the engine must keep nothing of the old epoch
     UNISONO_CHECK(transport.lent == 0);
     UNISONO_CHECK(engine.held_bytes() == 0);
   }

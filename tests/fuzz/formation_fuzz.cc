@@ -1,5 +1,5 @@
-// Whatever peers say while groups form: it is refused or understood, what is understood comes back the same, and neither a
-// coordinator nor a quest for a group grows beyond its limits, wakes for ever, or gives a group that is none.
+// Arbitrary messages while groups form. Each is refused or understood, and an understood one encodes to the same bytes. Neither
+// a coordinator nor a seeker exceeds its limits, wakes for ever, or returns an invalid group.
 #include <memory>
 #include <set>
 
@@ -36,7 +36,7 @@ class View final : public FormationView {
   uint64_t opened = 0;
 };
 
-// One process: its coordinator and its quest, which hear each other as well as the input.
+// One process: a coordinator and a seeker, which get each other's messages as well as the input's.
 struct Desk {
   explicit Desk(Input& choices)
       : input(choices),
@@ -62,7 +62,7 @@ struct Desk {
   void hear(ByteView bytes) {
     if (const auto decoded = decode_formation(bytes); decoded.ok()) hear(input.any_peer(), *decoded);
   }
-  // Of the quest's own coordinator, or of whoever holds the slot: what others say is not heard.
+  // The coordinator that the seeker asks, or any peer. The seeker ignores answers from other peers.
   PeerId sender() { return input.flag() ? coordinator_of_quest : input.any_peer(); }
 
   void act() {
@@ -117,7 +117,7 @@ struct Desk {
     }
   }
   void attend() {
-    // What the two say to each other ends, too: an answer to an answer is none.
+    // The exchange between the two must end, too: an answer is not answered.
     for (int turns = 0;; ++turns) {
       auto sends = coordinator.take_sends();
       auto more = seeker.take_sends();

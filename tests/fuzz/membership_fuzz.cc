@@ -1,5 +1,5 @@
-// Whatever bytes an unauthenticated peer or a member sends, membership refuses or understands them: all decoders, and the state
-// machines behind them. The first byte of the input chooses who receives the rest.
+// Arbitrary bytes from an unauthenticated peer or a member into membership: all decoders, and the state machines behind them.
+// Each message is refused or understood. The first byte of the input chooses the receiver of the rest.
 
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +24,7 @@ Roster small_roster() {
   return roster;
 }
 
-// What is understood must come back the same.
+// An understood message must encode to the same bytes.
 void decode_all(ByteView bytes) {
   if (const auto roster = decode_roster(bytes); roster.ok()) {
     const Bytes again = encode(*roster);
@@ -43,7 +43,7 @@ void decode_all(ByteView bytes) {
   (void)rendezvous::decode_answer(bytes);
 }
 
-// A message with a right envelope, so that mutations reach the payloads' decoders through the state machines.
+// A message with a valid envelope, so that mutations reach the decoders of payloads through the state machines.
 Bytes sealed(uint8_t kind, ByteView payload) {
   ByteWriter writer;
   writer.write(rendezvous::message_magic)
@@ -88,7 +88,7 @@ void feed_client(ByteView bytes) {
     UNISONO_CHECK(client.take_roster()->rank_of(hello.member.id) == Rank{0});
 }
 
-// The name of the roster that a re-forming message must bear, put into place: no mutation would find a digest.
+// Inserts the roster's name, which re-forming messages must carry: mutations would not find a digest.
 Bytes about(const Roster& roster, ByteView bytes) {
   Bytes named(bytes.begin(), bytes.end());
   const EpochName name = name_of(roster);

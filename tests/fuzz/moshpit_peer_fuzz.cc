@@ -1,6 +1,5 @@
-// A whole peer of an elastic run, to whom others say whatever they like, whose links break and whose time goes on in any steps.
-// It must stay within its limits, always know when it wants to be woken, and end each averaging step; whatever it says itself
-// is a message that others understand.
+// A complete peer of an elastic run that gets arbitrary messages, whose links break, and whose time advances in arbitrary
+// steps. It must stay within its limits, always have a deadline, and end each averaging step. Its own messages must be valid.
 #include <cmath>
 #include <memory>
 #include <set>
@@ -38,7 +37,7 @@ MoshpitSettings settings_of(Input& input) {
   return settings;
 }
 
-// Drops everything, once it has seen that others would understand it, and remembers the groups that were spoken of.
+// A port that checks that each message is valid, drops it, and remembers the groups that it names.
 struct Port final : ElasticPort {
   void know(const PeerId&, const std::vector<std::string>&, bool) override {}
   void close(const PeerId&) override {}
@@ -100,7 +99,7 @@ struct Desk {
     return bytes;
   }
 
-  // Four peers, and the layout of all of them.
+  // Tells the peer of four peers and of a layout of all of them.
   void meet() {
     RosterMessage message{.run = fnv1a64("run"), .body = LayoutPush{std::make_shared<const Layout>(layout)}, .claims = {}};
     for (uint32_t i = 1; i < 4; ++i) {
@@ -198,7 +197,7 @@ struct Desk {
       UNISONO_CHECK(!done->report.to_string().empty());
     }
     UNISONO_CHECK(peer.groups_kept() <= groups_max);
-    // Two groups, and what waits for others.
+    // The limit covers two groups, and messages that wait for their group.
     UNISONO_CHECK(peer.held_bytes() <= 3 * (2 * elements * sizeof(float) + (size_t{2} << 20)));
     UNISONO_CHECK(!peer.status(now).phase.empty());
   }
@@ -206,7 +205,7 @@ struct Desk {
   Input& input;
   Nanos now = fuzz_start;
   MoshpitSettings settings;
-  StateCopy others;  // what other peers could give
+  StateCopy others;  // a state that other peers could offer
   Layout layout;
   Port port;
   MoshpitPeer peer;

@@ -1,4 +1,5 @@
-// Whatever bytes a file or another process's memory holds, they are a record or they are refused; what is taken is in range.
+// Arbitrary bytes as a file or another process's memory: they are a record or they are refused, and an accepted record is in
+// range.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +26,7 @@ void check(const Snapshot& record) {
   for (const char c : record.host + record.note) UNISONO_CHECK(c >= ' ' && c <= '~');
 }
 
-// A sound record, into which the input is written at places of its choice: no mutation would find its size.
+// A valid record into which the input is written at chosen positions: mutations would not find a record's size.
 Bytes damaged(const uint8_t* data, size_t size) {
   const auto made = Recorder::make({.links = {{"shm", "a"}, {"self", "b"}}}, {.operations = ring_min});
   UNISONO_CHECK(made.ok());

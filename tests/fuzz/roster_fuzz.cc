@@ -1,5 +1,5 @@
-// Whatever a process says about who is there: it is refused or understood, what is understood comes back the same, and a keeper
-// of a roster takes all of it without growing beyond its limits or waking for ever. Layouts, too.
+// Arbitrary roster messages and layouts. Each is refused or understood, and an understood one encodes to the same bytes. A
+// RosterKeeper takes all of it without exceeding its limits or waking for ever.
 #include <cmath>
 #include <string>
 
@@ -11,7 +11,7 @@
 namespace unisono::elastic_fuzz {
 namespace {
 
-constexpr uint32_t peers_max = 4;  // fewer than there are
+constexpr uint32_t peers_max = 4;  // fewer than the input names
 
 void decode_all(ByteView bytes) {
   if (const auto message = decode_roster_message(bytes); message.ok()) check_same(encode(*message), bytes);
@@ -25,7 +25,7 @@ void decode_all(ByteView bytes) {
   UNISONO_CHECK(grid.ok() && layout.rank_of(layout.peers.back()) + 1 == layout.peers.size());
 }
 
-// With the digest that the layout's bytes have: no mutation would find it.
+// Adds the digest that matches the layout's bytes: mutations would not find it.
 Bytes with_digest(ByteView bytes) {
   ByteWriter writer;
   for (const auto byte : bytes) writer.write(byte);
@@ -93,7 +93,7 @@ struct Desk {
       default: keeper.leave(now);
     }
   }
-  // What it says is what others take.
+  // The keeper's own messages must be valid.
   void attend() {
     for (const auto& send : keeper.take_sends()) {
       UNISONO_CHECK(send.to != peer_id(0) && (send.to == PeerId{}) == !send.address.empty());
@@ -101,7 +101,7 @@ struct Desk {
       UNISONO_CHECK(decoded.ok() && *decoded == send.message);
     }
     (void)keeper.take_news();
-    (void)keeper.take_layout_news();
+    (void)keeper.take_layout_change();
     UNISONO_CHECK(keeper.roster().present().size() <= peers_max && keeper.roster().size() <= 2 * peers_max);
     UNISONO_CHECK(keeper.roster().find(peer_id(0)) != nullptr);
   }

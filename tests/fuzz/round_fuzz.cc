@@ -1,5 +1,5 @@
-// Whatever the members of a group say in a round, or about its verdict: it is refused or understood, what is understood comes
-// back the same, and the round ends within its time, whole, and without growing beyond what its members may send.
+// Arbitrary messages of a round and of its verdict. Each is refused or understood, and an understood one encodes to the same
+// bytes. The round ends within its time, complete, and holds no more than its members may send.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -37,7 +37,7 @@ Bytes encode_again(const RoundFormat& format, const RoundMessage& message, ByteV
   return bytes_of(again.view());
 }
 
-// True if it is a message of the group.
+// True if the bytes are a message of the group.
 bool decode(const RoundFormat& format, ByteView bytes) {
   (void)round_group(bytes);
   RoundMessage message;
@@ -46,7 +46,7 @@ bool decode(const RoundFormat& format, ByteView bytes) {
   return true;
 }
 
-// Behind the head of a message of this group, which no mutation would find.
+// Puts the input behind the head of a message of this group, which mutations would not find.
 SharedBuffer with_head(Input& input, const RoundFormat& format) {
   ByteWriter writer;
   writer.write(ElasticChannel::round).write(static_cast<uint8_t>(input.below(9))).write(input.byte()).write(input.byte());
@@ -139,7 +139,7 @@ struct Desk {
     } while (!round->over(now) && round->next_deadline() <= now);
   }
   void check() const {
-    // All members' messages for one chunk each, and all results.
+    // The limit covers one chunk from each member, and all results.
     UNISONO_CHECK(round->held_bytes() <= 6 * (256 * sizeof(float) + result_head_bytes));
     if (!round->ended()) return;
     const auto& report = round->report();

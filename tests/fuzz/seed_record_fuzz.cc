@@ -1,4 +1,4 @@
-// What anybody may have put into a hash table as the addresses of a process: few are taken, each once, and what is taken can be
+// Arbitrary bytes from a hash table as the addresses of a process: few are accepted, each once, and accepted ones can be
 // written and read again.
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace unisono;
-  // Once as it is, and once with the opening that no mutation would find.
+  // Once unchanged, and once with the opening, which mutations would not find.
   const std::string text(reinterpret_cast<const char*>(data), size);
   for (const auto& record : {text, write_seed_record({}) + text}) {
     const auto addresses = read_seed_record(record);

@@ -1,5 +1,5 @@
-// Whatever joiners and donors say to each other about a state: it is refused or understood, what is understood comes back the
-// same, a donor gives no more slots than it has, and what a joiner ends with is a whole state or the reason why there is none.
+// Arbitrary messages between joiners and donors. Each is refused or understood, and an understood one encodes to the same
+// bytes. A donor gives no more slots than it has. A joiner ends with a whole state or with the reason why there is none.
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -21,7 +21,7 @@ void decode_all(ByteView bytes) {
 
 std::vector<size_t> chunk_bytes() { return {1024, 1024, 752}; }
 
-// A state that all have, until the donor's vector goes on.
+// A state that all peers have, until the donor's vector changes.
 struct State {
   explicit State(int64_t step) : copy(0, chunk_bytes()) {
     std::vector<StateBlob> blobs(2);
@@ -64,7 +64,7 @@ struct Desk {
     const auto message = decode_state(bytes);
     if (!message.ok()) return;
     const auto from = input.any_peer();
-    // Each machine is told what is for the other one, too, now and then.
+    // Now and then each machine gets messages that are for the other one.
     if (for_donor(*message) != (input.byte() == 0xff)) (void)donor.message(from, *message, now);
     else (void)loader->message(from, *message, now);
   }

@@ -1,6 +1,6 @@
-// Hostile bytes on an established TCP stream: the receive state machine must deliver only checked frames, never write
-// outside what it was given, and stop for good at the first damage. The first byte of the input says how the rest is cut and
-// what the sink does with the frames.
+// Hostile bytes on an established TCP stream. The receiving state machine must deliver only checked frames, never write outside
+// the given buffers, and stop for good at the first damage. The first byte of the input says how the rest is cut and what the
+// sink does with the frames.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,8 @@ class FuzzSink final : public Sink {
   FuzzSink(PayloadPool& pool, uint8_t mode) : pool_(pool), mode_(mode) {}
   std::byte* place(PeerIndex, const FrameHeader& header) override {
     if ((mode_ & 1) == 0) return nullptr;
-    target_.assign(header.payload_bytes, std::byte{0});  // exactly as large as promised: the sanitizer sees one byte more
+    // Exactly as large as promised, so that the sanitizer detects any write beyond it.
+    target_.assign(header.payload_bytes, std::byte{0});
     return target_.data();
   }
   void received(PeerIndex, const FrameHeader& header, const View& view) override {
@@ -48,7 +49,7 @@ class FuzzSink final : public Sink {
   volatile unsigned sum_ = 0;
 };
 
-// Random input rarely has a right checksum: with this the fuzzer gets behind it.
+// Repairs checksums: random input rarely has a valid one, and the fuzzer must get past that check.
 void mend(std::vector<std::byte>& bytes) {
   for (size_t at = 0; at + sizeof(FrameHeader) <= bytes.size();) {
     FrameHeader header;

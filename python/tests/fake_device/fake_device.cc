@@ -1,10 +1,9 @@
-// A device without hardware, for tests of who waits for whom: torch's device PrivateUse1.
+// A device without hardware, torch's device PrivateUse1, for tests of the order in which threads and streams wait.
 //
-// Every stream is a thread with a queue, and is as late as it is allowed to be: copies take a random time, and `hold` stops all
-// copies or kernels of one kind until `release`. Memory is full of a pattern before it is written and again once it is freed;
-// what is freed is never used again, so that whoever reads or writes too early or too late has a wrong result. Freeing device
-// memory waits for the stream that it came from and for those that were recorded, as CUDA's allocator does; freeing pinned
-// memory waits for nobody.
+// Every stream is a thread with a queue that runs as late as it may: copies take a random time, and `hold` stops all copies or
+// kernels of one kind until `release`. Memory is filled with a pattern before it is written and again when it is freed. Freed
+// memory is never reused, so an access that is too early or too late gives a wrong result. Freeing device memory waits for its
+// own stream and for recorded streams, like CUDA's allocator; freeing pinned memory waits for nothing.
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -33,7 +32,7 @@ struct Mark {
   bool passed = false;
 };
 
-// All that happens is under one lock, but for the work itself.
+// One lock guards all state; only the work itself runs without it.
 class Machine {
  public:
   void enqueue(int64_t stream, std::function<void()> task) {
@@ -69,7 +68,7 @@ class Machine {
     return mark->passed;
   }
 
-  // In a stream's thread, before work of that kind.
+  // Called in a stream's thread before work of that kind.
   void pass_gate(int64_t stream, const std::string& kind) {
     std::unique_lock lock(mutex_);
     wait_in(lock, stream, [&] { return !held_.contains(kind); });
@@ -86,7 +85,7 @@ class Machine {
     held_.erase(kind);
     changed_.notify_all();
   }
-  // Until no stream can go on by itself.
+  // Waits until no stream can continue by itself.
   void settle() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] {
@@ -120,7 +119,7 @@ class Machine {
  private:
   struct Stream {
     std::deque<std::function<void()>> tasks;
-    std::function<bool()> until;  // what its thread waits for
+    std::function<bool()> until;  // condition that its thread waits for
     bool started = false, busy = false;
   };
 
@@ -256,7 +255,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 // Operations --------------------------------------------------------------------------------------------------------
 
-// The same memory as a tensor of the CPU, which owns nothing: as a kernel gets it.
+// The same memory as a CPU tensor that owns nothing, like a kernel's view.
 at::Tensor bare(const at::Tensor& tensor) {
   const c10::InferenceMode off(false);
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
@@ -281,7 +280,7 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
                                            c10::dtype_or_default(type));
 }
 
-// Blocks unless it may do without: then both memories must live on.
+// Blocks unless non_blocking is set; then both memories must stay alive.
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const auto* kind = from.is_cpu() ? "to_device" : to.is_cpu() ? "to_host" : "inside";
   const auto source = from.expand_as(to);

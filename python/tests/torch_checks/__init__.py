@@ -1,11 +1,11 @@
-"""What PyTorch's suite does not try on the CPU: programs that every rank runs.
+"""Programs that every rank runs, for everything that PyTorch's suite does not test on the CPU.
 
-They are for whatever backend the environment variable BACKEND names.
+They use the backend that the environment variable BACKEND names.
 
   python/tests/test_torch_checks.py        runs them all with pytest
   python python/tests/torch_checks/launcher.py gloo collectives:reduce_scatter_list 3       runs one, with three ranks
 
-A check is a function with the decorator `check` of common.py, which says with how many ranks it is run. What Gloo cannot do
-is in GLOO_CANNOT there:
+A check is a function with the decorator `check` of common.py, which says with how many ranks it is run. Operations that Gloo lacks are
+in GLOO_CANNOT there:
 with BACKEND=gloo those parts are left out, and everything passes.
 """

@@ -1,5 +1,5 @@
-"""Collectives whose forms PyTorch's suite has on GPUs only: reduce_scatter, the tensor and coalesced forms, all_to_all,
-shapes that are unusual.
+"""Collectives that PyTorch's suite tests on GPUs only: reduce_scatter, the tensor and coalesced forms, all_to_all,
+unusual shapes.
 """
 
 import torch
@@ -9,7 +9,7 @@ from .common import cannot, check, fails, is_gloo, rank, same, world
 
 
 def part(of, elements=5, dtype=torch.float32):
-    """What rank `of` contributes: whole numbers that sums of a few ranks keep exact."""
+    """The contribution of rank `of`: whole numbers whose sums over a few ranks are exact."""
     return (torch.arange(elements) + 100 * of).to(dtype)
 
 
@@ -138,7 +138,7 @@ def all_reduce_coalesced():
 
 @check(ranks=(2, 3))
 def a_wrong_argument_in_a_list_leaves_nothing_behind():
-    """One rank's call is refused for its second tensor: it has not begun with the first, so that its next call is the others' next."""
+    """One rank's call is refused for its second tensor. It has not begun with the first, so its next call matches the others' next."""
     group, many = dist.group.WORLD, [torch.ones(3), torch.ones(3)]
     outputs = [torch.empty(3 * world()), torch.empty(3 * world(), dtype=torch.float64)]
     shares = [torch.empty(1), torch.empty(1, dtype=torch.float64)]
@@ -150,7 +150,7 @@ def a_wrong_argument_in_a_list_leaves_nothing_behind():
             lambda: group._get_backend(torch.device("cpu")).allgather_coalesced([many] * (world() - 1) + [many[:1]], many),
         ):
             with fails(None, within_s=5, kinds=(ValueError, TypeError, RuntimeError)):
-                call().wait()  # a device's tensors are looked at later
+                call().wait()  # a device's tensors are checked later
     tensor = part(rank(), 3)
     dist.all_reduce(tensor)
     same(tensor, total(3))
@@ -237,7 +237,7 @@ def empty_tensors():
     if rank() < 2:
         dist.send(empty, 1) if rank() == 0 else dist.recv(empty, 0)
     after = part(rank())
-    dist.all_reduce(after)  # nothing of the above is still under way
+    dist.all_reduce(after)  # none of the operations above is still in flight
     same(after, total())
 
 
@@ -262,7 +262,7 @@ def zero_dimensional_tensors():
 
 @check(ranks=(2, 3))
 def non_contiguous_tensors():
-    """Refused with an error on every rank, or right; never wrong. What is refused leaves the group usable."""
+    """Refused with an error on every rank, or correct; never wrong. After a refusal the group is usable."""
     whole = torch.zeros(4, 6)
     column = whole[:, ::2]
     column.copy_(part(rank(), 12).reshape(4, 3))
@@ -274,7 +274,7 @@ def non_contiguous_tensors():
         same(column.clone(), before)
     else:
         same(column.clone(), total(12).reshape(4, 3))
-        same(whole[:, 1::2].clone(), torch.zeros(4, 3))  # what lies between is untouched
+        same(whole[:, 1::2].clone(), torch.zeros(4, 3))  # elements in between are untouched
     transposed = part(rank(), 12).reshape(3, 4).t()  # dense, but not in order of its rows
     outputs = [torch.empty(4, 3) for _ in range(world())]
     try:
@@ -327,7 +327,7 @@ def barriers():
 
 @check(ranks=(3,), group_timeout_s=60)
 def barrier_holds_back():
-    """Whoever leaves a barrier finds what everybody did before it."""
+    """A rank that leaves a barrier sees everything that all ranks did before it."""
     store = dist.distributed_c10d._get_default_store()
     for turn in range(10):
         store.add(f"arrived {turn}", 1)
@@ -337,7 +337,7 @@ def barrier_holds_back():
 
 @check(ranks=(2,))
 def sizes_that_do_not_match():
-    """A wrong call is told on the rank that makes it, and nothing hangs."""
+    """A wrong call raises on the rank that makes it, and nothing hangs."""
     with fails(None, within_s=20, kinds=(RuntimeError, ValueError, TypeError)):
         dist.all_gather_into_tensor(torch.empty(world() * 3 + 1), torch.empty(3))
     with fails(None, within_s=20, kinds=(RuntimeError, ValueError, TypeError)):

@@ -1,4 +1,4 @@
-"""What the checks share: the decorator that makes a function a check, the group that it runs in, and what Gloo cannot do."""
+"""Shared by the checks: the decorator that makes a function a check, its group, and the operations that Gloo lacks."""
 
 import contextlib
 import datetime
@@ -15,7 +15,7 @@ import torch.distributed as dist
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from torch_suite import MODULES  # noqa: E402
 
-# Found by trying, with torch 2.13.0. UNISONO_CHECKS_TRY=1 tries them again.
+# Found by experiment with torch 2.13.0. UNISONO_CHECKS_TRY=1 tries them again.
 GLOO_CANNOT = {
     "int16": "Invalid scalar type",
     "uint16": "Invalid scalar type",
@@ -48,7 +48,7 @@ GLOO_CANNOT = {
     "startCoalescing": "Backend gloo does not implement startCoalescing",
 }
 
-CHECKS = {}  # (module, function): what `check` was told
+CHECKS = {}  # (module, function): the arguments of `check`
 
 
 def check(ranks=(3,), timeout_s=60, lost=(), fresh=False, group=True, group_timeout_s=30, env=None):
@@ -79,7 +79,7 @@ def backend():
 
 
 def is_gloo():
-    """Under whatever name: torch_suite_disguise.py."""
+    """Also under another name: torch_suite_disguise.py."""
     return backend() in ("gloo", "disguised")
 
 
@@ -92,7 +92,7 @@ def world():
 
 
 def cannot(what):
-    """Whether this part is to be left out, since the backend is Gloo."""
+    """Whether to skip this part, because the backend is Gloo."""
     return is_gloo() and what in GLOO_CANNOT and not os.environ.get("UNISONO_CHECKS_TRY")
 
 
@@ -116,7 +116,7 @@ def init(timeout_s=30, **options):
 
 
 def import_checks():
-    """All modules with checks, so that CHECKS is complete, but for those with a device: test_torch_device.py runs them."""
+    """All modules with checks, so that CHECKS is complete, except those with a device: test_torch_device.py runs them."""
     for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
         if path.stem not in ("__init__", "common", "device", "launcher", "template"):
             importlib.import_module(f"torch_checks.{path.stem}")
@@ -132,7 +132,7 @@ def run(module, function):
         init(told["group_timeout_s"])
     getattr(module, function)()
     if told["group"] and dist.is_initialized():
-        dist.barrier()  # nobody leaves while another is still connecting to it, or needs it
+        dist.barrier()  # no rank leaves while another still connects to it or needs it
         dist.destroy_process_group()
 
 
@@ -183,17 +183,17 @@ def fails(pattern, *, within_s, kinds=(RuntimeError, TimeoutError)):
 
 
 def kinds():
-    """What a lost rank may raise."""
+    """Exceptions that a lost rank may raise."""
     return (RuntimeError, TimeoutError) if is_gloo() else (dist.DistError, TimeoutError)
 
 
 def names(lost):
-    """A pattern for the text of an error: the rank that is to be named, or anything where Gloo names none."""
+    """A pattern for an error's text: the rank that it must name, or anything for Gloo, which names none."""
     return None if cannot("name the lost rank") else rf"rank {lost}\b"
 
 
 def leave():
-    """Destroying a group whose peers are lost must end, and soon."""
+    """Destroying a group whose peers are lost must end soon."""
     started = time.monotonic()
     try:
         dist.destroy_process_group()
@@ -203,7 +203,7 @@ def leave():
 
 
 def meet(name="end", wait_s=60, store=None):
-    """All ranks come here, without a collective; rank 0, which has the store, goes last. store: default: the default group's."""
+    """All ranks come here, without a collective; rank 0, which has the store, leaves last. store: default: the default group's."""
     store, wait = store or dist.distributed_c10d._get_default_store(), datetime.timedelta(seconds=wait_s)
     everyone = [f"{name} {of}" for of in range(world())]
     store.set(everyone[rank()], "1")

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: gradients in several buckets, its options, uneven inputs, sharded optimizers; beside one process
+"""DistributedDataParallel: gradients in several buckets, its options, uneven inputs, sharded optimizers; compared with one process
 that sees all inputs.
 """
 
@@ -137,7 +137,7 @@ class Branches(torch.nn.Module):
 
 @check(ranks=(2, 3))
 def unused_parameters():
-    """All ranks take the left branch, then each another one: who has no gradient counts as zero."""
+    """All ranks take the left branch, then each takes another one: a rank without a gradient counts as zero."""
     torch.manual_seed(0)
     network = DistributedDataParallel(Branches(), find_unused_parameters=True, bucket_cap_mb=SMALL)
     reference = copy.deepcopy(network.module)
@@ -214,7 +214,7 @@ def in_a_sub_group():
 
 @check(ranks=(2, 3), timeout_s=90)
 def join_with_uneven_inputs():
-    """Rank r has 3 + r batches; who is done shadows the collectives of the others."""
+    """Rank r has 3 + r batches; a finished rank shadows the others' collectives."""
     for by_initial in (True, False):
         network = DistributedDataParallel(torch.nn.Linear(4, 2, bias=False), bucket_cap_mb=SMALL)
         with torch.no_grad():
@@ -289,7 +289,7 @@ class Numbers(torch.utils.data.Dataset):
 
 @check(ranks=(2,), timeout_s=120)
 def forked_data_loaders():
-    """Worker processes are forked in every epoch, while there is a group and a collective is under way."""
+    """Worker processes are forked in every epoch, while a group exists and a collective is in flight."""
     network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
     sampler = torch.utils.data.distributed.DistributedSampler(Numbers(), shuffle=True)
     for epoch in range(3):

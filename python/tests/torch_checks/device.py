@@ -1,6 +1,6 @@
-"""Tensors of a device, with one that the tests simulate (fake_device/fake_device.cc): results, and who waits for whom.
+"""Tensors of a device, simulated by fake_device/fake_device.cc: results, and the order of waiting.
 
-The device does nothing earlier than it must: what is right here by luck is not right there. test_torch_device.py builds it and runs these.
+The simulated device does nothing earlier than it must, so code that is correct only by luck fails. test_torch_device.py builds it and runs these.
 """
 
 import functools
@@ -71,7 +71,7 @@ def total(elements=1000):
 
 
 def equal(actual, expected):
-    """A copy to the host on the current stream, as a user's own is."""
+    """A copy to the host on the current stream, like a user's own."""
     same(actual.cpu(), expected)
 
 
@@ -142,7 +142,7 @@ def an_output_that_is_used_at_once():
 
 @device_check()
 def an_output_that_is_still_being_read():
-    """What is received into is not written before the caller's stream has read what was there."""
+    """A receive buffer is not written before the caller's stream has read its former content."""
     sevens = torch.full((1000,), 7.0)
     for call in (lambda tensor: dist.isend(tensor, 1) if rank() == 0 else dist.irecv(tensor, 0), lambda tensor: dist.broadcast(tensor, 0, async_op=True)):
         tensor, seen = on_device(sevens if rank() == 0 else mine()), on_device(torch.zeros(1000))
@@ -201,7 +201,7 @@ def a_message_that_comes_late_holds_nothing_back():
 
 @device_check()
 def host_and_device_in_turns():
-    """One order for all calls of the group, wherever their tensors are."""
+    """All calls of the group have one order, wherever their tensors are."""
     for turn in range(20):
         far, near = on_device(mine(10) + turn), torch.full((20,), float(turn))
         if rank() == turn % 2:
@@ -217,7 +217,7 @@ def host_and_device_in_turns():
 
 @device_check()
 def memory_is_kept_until_it_is_copied():
-    """Also if nobody waits, and all tensors are gone: neither is pinned memory freed under a copy, nor a tensor's."""
+    """Even if no thread waits and all tensors are gone, neither pinned memory nor a tensor's memory is freed during a copy."""
     for _ in range(5):
         kept = on_device(torch.zeros(3000))
         fake.hold("to_device")
@@ -239,7 +239,7 @@ def memory_is_kept_until_it_is_copied():
 
 
 def on_device_later(tensor):
-    """The copy goes on while the caller does."""
+    """The copy runs while the caller continues."""
     here = torch.zeros(tensor.shape, device=NAME)
     here.fill_(float(tensor[0]))
     return here
@@ -250,7 +250,7 @@ def on_device_later(tensor):
 
 @device_check()
 def futures_have_values_that_are_there():
-    """Callbacks run with streams that wait for the value; whoever takes their result waits for them."""
+    """Callbacks run with streams that wait for the value; users of their results wait for these streams."""
     tensor = on_device(mine())
     fake.hold("to_device")
     future = dist.all_reduce(tensor, async_op=True).get_future()
@@ -264,14 +264,14 @@ def futures_have_values_that_are_there():
     late.wait()
     equal(late.get_future().wait()[0], total())
     outputs = [torch.empty(3, device=NAME) for _ in range(world())]
-    rows = dist.all_gather(outputs, on_device(mine(3)), async_op=True).get_future().wait()[0]  # as hooks of torch want it
+    rows = dist.all_gather(outputs, on_device(mine(3)), async_op=True).get_future().wait()[0]  # the form that torch's hooks expect
     for of in range(world()):
         equal(rows[of], torch.full((3,), float(of + 1)))
 
 
 @device_check(ranks=(3,))
 def collectives_from_callbacks():
-    """Matched by where they were made, while the main thread makes others."""
+    """Matched by the callback that made them, while the main thread makes others."""
     results = []
     for turn in range(10):
         first = dist.all_reduce(on_device(torch.full((5,), float(turn))), async_op=True).get_future()
@@ -303,7 +303,7 @@ def errors_are_those_of_the_host():
         with fails("rank 1", within_s=10, kinds=(unisono.TimeoutError,)):
             dist.group.WORLD.allreduce([on_device(mine())], timeout_options(1.0)).wait()
     common.meet("late")
-    dist.destroy_process_group()  # its members are no longer in step
+    dist.destroy_process_group()  # its members have lost step
 
 
 def timeout_options(seconds):
@@ -371,7 +371,7 @@ def groups_and_barriers():
 
 @device_check()
 def options_of_the_caller():
-    """What call_options says holds for the call, on whatever thread it is made; a report comes with the work."""
+    """Settings of call_options apply to the call, on whatever thread it is made; a report comes with the work."""
     unisono = importlib.import_module("unisono.torch")
     tensor = on_device(mine(10000))
     with unisono.call_options(schedule="ring"):
@@ -423,7 +423,7 @@ def beside_another_backend():
 
 @device_check()
 def ends_with_calls_under_way():
-    """destroy_process_group() with what nobody waited for."""
+    """destroy_process_group() with operations that no thread waited for."""
     works = [dist.all_reduce(on_device(mine()), async_op=True) for _ in range(10)]
     common.meet("all called")
     dist.destroy_process_group()
@@ -437,7 +437,7 @@ def ends_with_calls_under_way():
 
 @check(ranks=(2,), group=False)
 def cuda():
-    """On a real device. Run where there is one only: test_torch_device.py."""
+    """On a real device. Runs only where there is one: test_torch_device.py."""
     common.init()
     device = torch.device("cuda", rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)

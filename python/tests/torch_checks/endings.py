@@ -1,4 +1,4 @@
-"""How processes end: in processes of their own, which import what they need and end as Python programs do. The exit code is
+"""How processes end: each check runs in separate processes, which end as Python programs do. The exit code is
 0.
 """
 
@@ -39,7 +39,7 @@ def forgets_to_destroy_and_ends_at_different_times():
 
 @check(ranks=(2,), fresh=True, group=False)
 def keeps_everything_until_the_end():
-    """Works, futures and groups in globals, which the interpreter destroys when it likes."""
+    """Works, futures and groups in globals, which the interpreter destroys in any order."""
     global kept
     init()
     group = dist.new_group()
@@ -72,10 +72,10 @@ def destroyed_while_work_is_in_flight():
 
 @check(ranks=(2,), fresh=True, group=False)
 def dropped_with_its_group_while_it_is_under_way():
-    """Nothing of the group is left at rank 0 but the operation: it ends, and then rank 0 has left for the other, too."""
+    """Only the operation holds rank 0's group: when it ends, rank 0 has left for the other rank, too."""
     init()
     store = dist.distributed_c10d._get_default_store()
-    tensor = torch.ones(1 << 20)  # so large that rank 0 alone cannot have sent all that it owes
+    tensor = torch.ones(1 << 20)  # too large to be sent before the other rank receives
     if rank() == 0:
         dist.all_reduce(tensor, async_op=True)
         dist.destroy_process_group()
@@ -92,7 +92,7 @@ def dropped_with_its_group_while_it_is_under_way():
 
 @check(ranks=(2,), fresh=True, group=False)
 def destroyed_in_a_callback():
-    """The last reference to the group goes in a thread of its own."""
+    """The last reference to the group is dropped in a separate thread."""
     init()
     for _ in range(20):
         group, ended = [dist.new_group()], threading.Event()
@@ -110,7 +110,7 @@ def destroyed_in_a_callback():
 
 @check(ranks=(2,), fresh=True, group=False)
 def things_go_in_any_order():
-    """Group before work, work before future, future before its callback ran; the work of a group that was destroyed is still there to be asked."""
+    """Group before work, work before future, future before its callback; the work of a destroyed group can still be queried."""
     init()
     for order in itertools.permutations(("group", "work", "future")):
         kept = {"group": dist.new_group()}
@@ -157,14 +157,14 @@ def the_program_ends_while_a_callback_runs():
             torch.ones(100).sum()
 
     dist.barrier()
-    if rank() == 0:  # later than the other, whose operation is under way when its program ends
+    if rank() == 0:  # later than the other rank, whose operation is in flight when its program ends
         long(None)
     dist.all_reduce(torch.ones(10), async_op=True).get_future().add_done_callback(long)
 
 
 @check(ranks=(2,), fresh=True, group=False)
 def a_child_process_ends():
-    """Forked with everything that its parent has, and ended as Python programs end: the parent's links are not the child's to close."""
+    """A forked child, which ends as Python programs do, must not close its parent's links."""
     init()
     dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()
     child = os.fork()
@@ -181,7 +181,7 @@ def a_child_process_ends():
 
 @check(ranks=(2,), fresh=True, group=False, lost=(1,))
 def ends_with_an_exception():
-    """Rank 1 raises and does not destroy anything: the other is told soon."""
+    """Rank 1 raises and destroys nothing: the other rank is notified soon."""
     init(timeout_s=20)
     dist.barrier()
     if rank() == 1:
@@ -194,7 +194,7 @@ def ends_with_an_exception():
 
 @check(ranks=(2,), fresh=True, group=False, lost=(1,), timeout_s=90)
 def a_rank_that_never_comes():
-    """init_process_group, or the first collective, ends at the time-out and names who is missing."""
+    """init_process_group, or the first collective, ends at the timeout and names the missing ranks."""
     if rank() == 1:
         return
     with fails(names(1), within_s=60, kinds=(RuntimeError, TimeoutError)):

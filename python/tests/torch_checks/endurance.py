@@ -1,4 +1,4 @@
-"""Long runs: what a process holds does not grow. UNISONO_CHECKS_ITERATIONS, 2000 by default; 10000 takes some minutes."""
+"""Long runs: a process's resources do not grow. UNISONO_CHECKS_ITERATIONS, 2000 by default; 10000 takes some minutes."""
 
 import gc
 import os
@@ -33,7 +33,7 @@ def does_not_grow(step):
     after = held()
     print(f"{ITERATIONS} iterations: {before} then {after}")
     assert after[0] - before[0] < GROWTH_BYTES_MAX, (before, after)
-    # As many threads call callbacks as there ever were callbacks at once: one more comes now and then.
+    # The pool has as many threads as there were callbacks at once, so now and then one is added.
     assert after[1] <= before[1] and after[2] <= before[2] + 4, (before, after)
 
 

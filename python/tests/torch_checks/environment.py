@@ -1,4 +1,4 @@
-"""Scripts that cannot be changed are steered by the environment; this backend only. What they read afterwards says that it went so."""
+"""The environment controls scripts that cannot be changed; this backend only. Reports confirm the settings."""
 
 import datetime
 import os
@@ -35,7 +35,7 @@ def sum_says(**expected):
 
 @check(ranks=(2, 3), env={"UNISONO_CODEC": "int8", "UNISONO_SCHEDULE": "two_step"})
 def codec():
-    """For what adds and gathers floating-point numbers. All else goes as it is, and a report says why."""
+    """For collectives that add or gather floating-point numbers. Others are unchanged, and a report gives the reason."""
     assert not torch.equal(sum_says(codec="int8", schedule="two_step"), exact_sum())
     integers = torch.arange(MANY) * (rank() + 1)
     dist.all_reduce(integers)
@@ -69,7 +69,7 @@ def codec():
 
 @check(ranks=(2, 3), env={"UNISONO_CODEC": "int8", "UNISONO_SCHEDULE": "direct"})
 def codec_of_halves():
-    """The schedule is none of sums', which go as ever."""
+    """The schedule cannot be used for sums, which use the default."""
     gathered = [torch.empty(MANY) for _ in range(world())]
     dist.all_gather(gathered, numbers())
     assert ut.report()["codec"].startswith("int8") and ut.report()["schedule"] == "direct", ut.report()
@@ -87,7 +87,7 @@ def codec_of_halves():
 
 @check(ranks=(2,), env={"UNISONO_CODEC": "int8", "UNISONO_SCHEDULE": "two_step"})
 def codec_of_other_groups_and_calls():
-    """A call's options come before those of its group, and these before the environment."""
+    """A call's options take precedence over its group's, and these over the environment."""
     with ut.call_options(codec="int4", schedule="two_step"):
         sum_says(codec="int4")
     with ut.call_options(schedule="ring"):
@@ -103,14 +103,14 @@ def codec_of_other_groups_and_calls():
         dist.all_reduce(numbers(), group=group)
         told = ut.report(group)
         assert told["codec"].startswith(of_codec) and told["schedule"] == of_schedule, told
-        dist.broadcast(numbers(), 0, group=group)  # has neither such a codec nor, all of them, such a schedule
+        dist.broadcast(numbers(), 0, group=group)  # supports no such codec, and not all of them such a schedule
         dist.all_to_all_single(torch.empty(2), torch.ones(2), group=group)
         dist.barrier(group)
 
 
 @check(ranks=(2,), env={"UNISONO_CODEC": "int8", "UNISONO_SCHEDULE": "two_step"})
 def a_network_with_a_codec():
-    """Gradients have few bits; parameters at the start and buffers have all of theirs."""
+    """Gradients are low-bit; initial parameters and buffers are exact."""
     torch.manual_seed(rank())
     plain = torch.nn.Sequential(torch.nn.Linear(12, 256), torch.nn.BatchNorm1d(256), torch.nn.Linear(256, 3))
     first = {name: value.clone() for name, value in plain.state_dict().items()}
@@ -139,7 +139,7 @@ def a_network_with_a_codec():
 
 @check(ranks=(3,), env={"UNISONO_ORDER": "rank", "UNISONO_SCHEDULE": "ring"})
 def order():
-    """In rank order there is no ring for what is rounded; integers do not mind."""
+    """With rank order, rounded values cannot use a ring; integers can."""
     with fails("rank order", within_s=10, kinds=kinds()):
         dist.all_reduce(numbers())
     integers = torch.arange(MANY)
@@ -206,7 +206,7 @@ def init_as_a_script_does(number):
 
 @check(ranks=(2,), group=False)
 def what_makes_no_sense_is_named():
-    """By init_process_group, and soon."""
+    """Detected by init_process_group, soon."""
     for number, (name, value) in enumerate(WRONG.items()):
         os.environ[name] = value
         with fails(rf"{name}|transport '{value}'", within_s=5, kinds=(ValueError,)):
@@ -220,7 +220,7 @@ def what_makes_no_sense_is_named():
 
 @check(ranks=(2,), group=False, env={"UNISONO_TIMEOUT_MS": "2000"})
 def time_out():
-    """In place of torch's half an hour; where the script says another time, that holds."""
+    """Replaces torch's half an hour; a timeout given by the script takes precedence."""
     init_as_a_script_does("first")
     dist.barrier()
     patient = dist.new_group(timeout=datetime.timedelta(seconds=30))
@@ -241,7 +241,7 @@ def time_out():
 
 @check(ranks=(2,), group=False, lost=(1,), env={"UNISONO_JOIN_TIMEOUT_MS": "1500"})
 def time_to_join():
-    """Longer than that is not waited for who does not come, whatever the group's time-out."""
+    """A missing rank is not waited for longer than that, whatever the group's timeout."""
     if rank() == 1:
         return
     with fails("rank 1", within_s=10):

@@ -1,6 +1,6 @@
-"""What goes wrong: ranks that die, stop, are missing or differ; time-outs, abort. Errors name the rank.
+"""Failures: ranks that die, stop, are missing or differ; timeouts, abort. Errors name the rank.
 
-The others must be told well before the group's time-out when a process has died, and at the time-out when one has stopped.
+The others are notified well before the group's timeout if a process has died, and at the timeout if one has stopped.
 """
 
 import datetime
@@ -19,7 +19,7 @@ from .ddp import SMALL, batch, loss_of, model, my_part
 
 
 def end_here(how):
-    """Called in the middle of a backward pass: this process dies, or stops until it is ended."""
+    """Called in the middle of a backward pass: this process dies, or stops until it is killed."""
 
     def hook(gradient):
         os.kill(os.getpid(), how)
@@ -29,7 +29,7 @@ def end_here(how):
 
 
 def lost_in_backward(lost, how, within_s):
-    """Two good steps, then rank `lost` is no more before its last gradients are there."""
+    """Two good steps; then rank `lost` dies before its last gradients are sent."""
     network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
     for step in range(2):
         loss_of(network, *map(my_part, batch(step))).backward()
@@ -66,7 +66,7 @@ def lost_in(call, within_s=15):
     if rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     with fails(names(1), within_s=within_s, kinds=kinds()):
-        for _ in range(3):  # what a rank needs nothing of the lost one for may end well
+        for _ in range(3):  # operations that need nothing from the lost rank may succeed
             call()
 
 
@@ -139,7 +139,7 @@ def killed_before_broadcast():
 
 @check(ranks=(3,), lost=(1,), group=False)
 def killed_with_work_in_flight():
-    """The future of an operation that was under way has the error, and its callbacks are called."""
+    """The future of an operation in flight gets the error, and its callbacks are called."""
     init(timeout_s=20)
     dist.barrier()
     if rank() == 1:
@@ -153,7 +153,7 @@ def killed_with_work_in_flight():
     with fails(names(1), within_s=15, kinds=kinds()):
         work.wait()
     assert work.is_completed()
-    end = time.monotonic() + 10  # waiters may be quicker than callbacks
+    end = time.monotonic() + 10  # waiting threads may be faster than callbacks
     while not called and time.monotonic() < end:
         pass
     assert called
@@ -162,7 +162,7 @@ def killed_with_work_in_flight():
 
 @check(ranks=(3,), group=False)
 def missing_rank_is_named_at_the_time_out():
-    """Rank 1 lives but does not come."""
+    """Rank 1 lives but does not call."""
     init(timeout_s=3)
     dist.barrier()
     if rank() != 1:
@@ -174,7 +174,7 @@ def missing_rank_is_named_at_the_time_out():
 
 @check(ranks=(2,), group=False)
 def time_out_of_one_call():
-    """Work.wait with a time-out ends long before the group's."""
+    """Work.wait with a timeout ends long before the group's."""
     init(timeout_s=120)
     dist.barrier()
     if rank() == 0:
@@ -186,7 +186,7 @@ def time_out_of_one_call():
 
 @check(ranks=(2,), group=False)
 def set_timeout():
-    """A shorter one than the group was made with."""
+    """A shorter timeout than the group's."""
     init(timeout_s=120)
     dist.barrier()
     dist.group.WORLD.set_timeout(datetime.timedelta(seconds=2))
@@ -199,7 +199,7 @@ def set_timeout():
 
 @check(ranks=(3,), group=False)
 def abort():
-    """From another thread, while a collective waits for a rank that does not come: it ends at once, with an error."""
+    """From another thread, while a collective waits for a missing rank: it ends at once, with an error."""
     if cannot("abort"):
         return
     init(timeout_s=120)
@@ -217,7 +217,7 @@ def abort():
 
 @check(ranks=(3,), timeout_s=90)
 def monitored_barrier():
-    """ProcessGroup.monitored_barrier: dist.monitored_barrier is for Gloo's name only. Rank 0 names who is missing."""
+    """ProcessGroup.monitored_barrier: dist.monitored_barrier accepts Gloo only. Rank 0 names the missing ranks."""
     group = dist.new_group()
     group.monitored_barrier(datetime.timedelta(seconds=20))
     group.monitored_barrier(datetime.timedelta(seconds=20), wait_all_ranks=True)
@@ -239,7 +239,7 @@ def monitored_barrier_of_all_ranks():
 
 @check(ranks=(2,), group=False)
 def collectives_that_differ():
-    """One rank reduces, the other gathers: both are told, nobody hangs until long after, nobody gets a wrong result."""
+    """One rank reduces, the other gathers: both get an error, neither hangs, and neither gets a wrong result."""
     init(timeout_s=5)
     dist.barrier()
     with fails(None, within_s=20, kinds=kinds()):
@@ -265,7 +265,7 @@ def sizes_that_differ():
 
 @check(ranks=(3,), lost=(1,), group=False)
 def other_groups_go_on():
-    """A rank that is lost to one group is not in another: that one still works."""
+    """A rank that is lost to one group does not affect a group without it."""
     init(timeout_s=20)
     pair = dist.new_group([0, 2])
     dist.barrier()
@@ -283,7 +283,7 @@ def other_groups_go_on():
 
 @check(ranks=(2,), group=False)
 def text_of_errors():
-    """Of one line at least; no raw pointers, and it says which operation it was."""
+    """At least one line, without raw pointers, naming the operation."""
     init(timeout_s=2)
     dist.barrier()
     if rank() == 0:

@@ -1,4 +1,4 @@
-"""What Work and its Future promise: callbacks, chains of them, waiting in them, errors through them."""
+"""Guarantees of Work and its Future: callbacks, chains of callbacks, waiting in them, errors through them."""
 
 import datetime
 import threading
@@ -40,7 +40,7 @@ def then():
 
 @check(ranks=(2, 3))
 def one_future():
-    """Asked for twice, it is the same or is done together."""
+    """Requested twice, it is the same future or completes together with it."""
     work = dist.all_reduce(mine(), async_op=True)
     called = threading.Event()
     first, second = work.get_future(), work.get_future()
@@ -53,7 +53,7 @@ def one_future():
 
 @check(ranks=(2, 3))
 def callbacks_that_start_collectives():
-    """A collective is started in the callback of another, three deep, and nobody waits in between."""
+    """A callback starts another collective, three levels deep, and no thread waits in between."""
 
     def again(done):
         return dist.all_reduce(done.value()[0], async_op=True).get_future()
@@ -78,7 +78,7 @@ def callbacks_that_wait_for_collectives():
             return second
 
         finished.append(dist.all_reduce(tensor, async_op=True).get_future().then(after))
-        finished[-1].wait()  # in order: callbacks of several would start collectives in an order that differs between ranks
+        finished[-1].wait()  # in order: otherwise callbacks would start collectives in different orders on different ranks
     for bucket, future in enumerate(finished):
         same(future.wait(), torch.full((4,), total() * world() * (bucket + 1)))
 
@@ -167,7 +167,7 @@ def result_of_work():
 
 @check(ranks=(2,))
 def work_that_is_dropped():
-    """Nobody keeps the Work, the tensors live as long as it needs them. Often: a Work that goes and an operation that ends once waited for each other's lock."""
+    """No thread keeps the Work; the tensors live as long as it needs them. Repeated, because a freed Work and an ending operation once deadlocked."""
     for _ in range(100):
         for _ in range(50):
             dist.all_reduce(mine(1000), async_op=True)
@@ -178,7 +178,7 @@ def work_that_is_dropped():
 
 @check(ranks=(2,))
 def waiting_does_not_hold_the_interpreter():
-    """While one thread waits for a collective, another runs: it is the one that lets the other rank go on."""
+    """While one thread waits for a collective, another must run, because it unblocks the other rank."""
     store = dist.distributed_c10d._get_default_store()
     if rank() == 0:
         tensor = mine()

@@ -39,7 +39,7 @@ def overlapping():
 
 @check(ranks=(3,))
 def order_of_ranks():
-    """Ranks in a group are in order of those in the default group, however they were listed."""
+    """Ranks in a group follow the order of the default group, however they were listed."""
     group = dist.new_group([2, 0])
     if rank() == 1:
         return
@@ -73,12 +73,12 @@ def alone():
 
 @check(ranks=(3,), timeout_s=120)
 def many_made_and_destroyed():
-    """A hundred, one after the other: neither descriptors nor threads stay."""
+    """A hundred groups in sequence leave no descriptors or threads."""
 
     def turn():
         group = dist.new_group()
         sums_to(group, world() * (world() - 1) // 2)
-        dist.barrier()  # destroying is not collective: nobody goes while another is at it
+        dist.barrier()  # destroying is not collective: no rank leaves while another still uses the group
         dist.destroy_process_group(group)
 
     for _ in range(5):
@@ -172,7 +172,7 @@ def split_group_needs_a_device():
 
 @check(ranks=(3,))
 def several_threads():
-    """Each with a group of its own, a hundred sums in each."""
+    """Each thread with its own group, a hundred sums in each."""
     groups = [dist.new_group() for _ in range(4)]
     errors = []
 
@@ -205,7 +205,7 @@ def names_and_sizes():
 
 @check(ranks=(2,))
 def two_backends():
-    """Beside Gloo in one process."""
+    """Together with Gloo in one process."""
     other = dist.new_group(backend="gloo")
     sums_to(other, 1)
     sums_to(dist.group.WORLD, 1)

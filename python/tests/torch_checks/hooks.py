@@ -1,4 +1,4 @@
-"""Communication hooks of DDP, all with several buckets: those of torch, and some that start collectives in callbacks."""
+"""Communication hooks of DDP with several buckets: torch's hooks, and some that start collectives in callbacks."""
 
 import torch
 import torch.distributed as dist
@@ -46,7 +46,7 @@ def fp16_compress_hook():
 
 
 def under_another_name(hook):
-    """torch refuses its bf16 hooks by their names where there is no GPU."""
+    """torch refuses its bf16 hooks by name if there is no GPU."""
     return lambda state, bucket: hook(state, bucket)
 
 

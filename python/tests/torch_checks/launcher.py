@@ -1,4 +1,4 @@
-"""Runs one check with some ranks on this host, and says which rank failed.
+"""Runs one check with some ranks on this host, and reports which rank failed.
 
 python python/tests/torch_checks/launcher.py BACKEND MODULE:FUNCTION RANKS
 """
@@ -17,7 +17,7 @@ template = None
 
 @dataclasses.dataclass
 class Run:
-    """How a job ended: exit codes by rank (negative: a signal, None: ended from here), what each rank printed."""
+    """How a job ended: exit codes by rank (negative: a signal, None: killed from here), and each rank's output."""
 
     codes: list
     timed_out: bool
@@ -72,7 +72,7 @@ def stop():
 
 
 def run_check(module, function, ranks, backend=None):
-    """As the check's decorator says."""
+    """With the arguments of the check's decorator."""
     from torch_checks import common
 
     told = common.CHECKS[module, function]

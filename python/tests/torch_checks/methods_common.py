@@ -1,4 +1,4 @@
-"""What the checks of Unisono's methods share: they are for no other backend."""
+"""Shared by the checks of Unisono's methods, which run with no other backend."""
 
 import os
 

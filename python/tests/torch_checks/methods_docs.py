@@ -1,4 +1,4 @@
-"""What docs/start/pytorch.md and the guides show for PyTorch runs as it is there."""
+"""Runs the PyTorch code of docs/start/pytorch.md and the guides unchanged."""
 
 import itertools
 import pathlib
@@ -14,7 +14,7 @@ PAGES = [DOCS / "start" / "pytorch.md", *sorted((DOCS / "guides").glob("*.md"))]
 
 
 def run_blocks(kind, **names):
-    """How many there were."""
+    """Returns the number of code blocks."""
     fence = "{.python ." + kind + "}" if kind else "python"
     blocks = [block for page in PAGES for block in re.findall(rf"^```{re.escape(fence)}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)]
     for block in blocks:
@@ -23,7 +23,7 @@ def run_blocks(kind, **names):
         given = {"torch": torch, "ut": ut, "DistributedDataParallel": torch.nn.parallel.DistributedDataParallel, "model": model(), "loader": [batch(step) for step in range(3)],
                  "loss_of": lambda network, pair: loss_of(network, *pair), "endless": lambda loader: itertools.chain.from_iterable(itertools.repeat(loader))}
         print(block)
-        exec(block, given | names)  # noqa: S102  # of this repository
+        exec(block, given | names)  # of this repository
     return len(blocks)
 
 

@@ -1,4 +1,4 @@
-"""DropCompute over DistributedDataParallel: whatever ranks leave out, gradients are the sum of what was computed."""
+"""DropCompute over DistributedDataParallel: whatever ranks drop, gradients are the sum of the computed micro-batches."""
 
 import itertools
 import statistics
@@ -33,7 +33,7 @@ def options(normalize="max", tail="defer"):
 
 
 def expected_gradients(reference, step, tail, divide, *extra):
-    """Of one process that computes what all ranks do."""
+    """One process that computes the micro-batches of all ranks."""
     reference.zero_grad()
     for of in range(world()):
         before = sum(COMPUTED[of][:step]) if tail == "defer" else PLANNED * step
@@ -82,7 +82,7 @@ def without_distributed_data_parallel():
 
 @check(ranks=(2,))
 def unused_parameters():
-    """Those that no rank has used have no gradients."""
+    """Parameters that no rank has used have no gradients."""
     torch.manual_seed(0)
     network = DistributedDataParallel(Branches(), find_unused_parameters=True, bucket_cap_mb=SMALL)
     torch.manual_seed(0)
@@ -133,7 +133,7 @@ def a_slow_rank_is_not_waited_for():
 
 @check(ranks=(2,))
 def waiting_for_others_is_not_computing():
-    """Rank 1 computes for 80 ms more than rank 0, which waits for it in the last backward pass: what is recorded of rank 0 is its own computing."""
+    """Rank 1 computes 80 ms longer than rank 0, which waits for it in the last backward pass: rank 0's record contains only its own computing."""
     network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
     drop = ut.DropCompute(PLANNED, "auto:warmup=0,calibration=20")
     for _ in range(5):

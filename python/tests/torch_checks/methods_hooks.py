@@ -1,4 +1,4 @@
-"""Unisono's communication hooks for DistributedDataParallel: sums, bounds, what is left over, states, errors."""
+"""Unisono's communication hooks for DistributedDataParallel: sums, bounds, residuals, states, errors."""
 
 import copy
 import glob
@@ -18,6 +18,8 @@ from .methods_common import check, ut
 
 ARC = "arc:ratio=0.25,rank=4,start=0,auto_off=off,min_elements=64"
 
+POWER_SGD = "power_sgd:rank=4,start=0,auto_off=off,min_elements=64"
+
 
 def hook_of(name, network):
     """(state, hook) of each method; without a model's names where none are needed."""
@@ -31,6 +33,7 @@ def hook_of(name, network):
         "arc": lambda: (ut.ArcTopKState(network, ARC), ut.arc_top_k_hook),
         "arc ef21m": lambda: (ut.ArcTopKState(network, ARC + ",feedback=ef21m,eta=0.5"), ut.arc_top_k_hook),
         "arc whole": lambda: (ut.ArcTopKState(network, "arc:ratio=1,max_payload=1,start=0,auto_off=off,min_elements=1"), ut.arc_top_k_hook),
+        "power_sgd": lambda: (ut.PowerSgdState(network, POWER_SGD), ut.power_sgd_hook),
         "lossy": lambda: (ut.LossyState(delivery="lossy:loss_budget=0.2"), ut.lossy_hook),
     }[name]()
 
@@ -43,7 +46,7 @@ def with_hook(name, network=None, **options):
 
 
 def agree_after_training(name, tolerance, steps=20, network=None, **options):
-    """Several buckets that are made anew after the first step; equal bits on all ranks; nearly the loss of one process."""
+    """Several buckets that change after the first step; equal bits on all ranks; nearly the loss of one process."""
     first = network or model()
     network, state = with_hook(name, copy.deepcopy(first), **options)
     losses = train_together(network, steps, torch.optim.SGD(network.parameters(), lr=0.1))
@@ -109,7 +112,7 @@ def low_bit_errors_are_bounded():
 
 @check(ranks=(2, 3))
 def nothing_is_lost_with_error_feedback():
-    """What was delivered in all steps, and what all ranks have left over, is the sum of all gradients."""
+    """The values delivered in all steps plus all ranks' residuals are the sum of all gradients."""
     for codec in ("int8", "int4", "int2"):
         parameter = torch.nn.Parameter(torch.zeros(40, 50))
         holder = torch.nn.Module()
@@ -151,10 +154,10 @@ def train_on_one_batch(network, steps):
 
 @check(ranks=(2, 3), timeout_s=90)
 def arc_trains():
-    """What is learned with a quarter of the rows is nearly what is learned with all."""
+    """Training with a quarter of the rows, or with two factors, is nearly as good as with all values."""
     before = loss_of(wide(), *batch(0)).item()
     expected = train_on_one_batch(wide(), 60)
-    for name, tolerance in (("arc", 0.1), ("arc ef21m", 0.15)):
+    for name, tolerance in (("arc", 0.1), ("arc ef21m", 0.15), ("power_sgd", 0.1)):
         network, state = with_hook(name, wide(), bucket_cap_mb=0.02)
         loss = train_on_one_batch(network, 60)
         assert len(buckets(network)) >= 2
@@ -178,8 +181,17 @@ def arc_with_all_rows_is_exact():
 
 @check(ranks=(2,))
 def arc_loses_nothing():
-    """The sum of the averages until a step that is sent whole is that of the gradients."""
-    network, state = with_hook("arc")
+    """Up to a step that is sent whole, the sum of the averages equals that of the gradients."""
+    loses_nothing("arc")
+
+
+@check(ranks=(2,))
+def power_sgd_loses_nothing():
+    loses_nothing("power_sgd")
+
+
+def loses_nothing(method):
+    network, state = with_hook(method)
     given = [torch.zeros_like(each) for each in network.parameters()]
     delivered = [torch.zeros_like(each) for each in network.parameters()]
     for step in range(6):
@@ -245,7 +257,7 @@ def all_that_buckets_can_be():
 
 
 def go_on(name):
-    """Ten steps at a stretch, and five, saved, and five of others that have loaded what was saved."""
+    """Ten steps at once, compared with five steps, a save, and five steps by objects that loaded the save."""
     options = {"find_unused_parameters": True}  # the same buckets in all steps
     network, _ = with_hook(name, **options)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
@@ -273,13 +285,13 @@ def network_state(network):
 
 @check(ranks=(2, 3), timeout_s=90)
 def states_go_on_to_the_bit():
-    for name in ("int8 ef14", "int4 ef14", "arc", "arc ef21m"):
+    for name in ("int8 ef14", "int4 ef14", "arc", "arc ef21m", "power_sgd"):
         go_on(name)
 
 
 @check(ranks=(2,))
 def what_is_left_over_survives_other_buckets():
-    """The residuals of a model are those of its parameters, whatever buckets they are in: nothing is lost when these are made anew."""
+    """Residuals belong to parameters, whatever buckets they are in: nothing is lost when buckets change."""
     network, state = with_hook("int4 ef14")
     given = {name: torch.zeros_like(each) for name, each in network.module.named_parameters()}
     delivered = copy.deepcopy(given)
@@ -366,12 +378,12 @@ def killed_with_arc():
 
 @check(ranks=(3,), lost=(1,), group=False, env={"UNISONO_TRANSPORT": "udp"})
 def killed_with_lossy():
-    # Lossy sums go on without a rank: who hears of its death last may be told first that the others are ahead.
+    # Lossy sums continue without a rank: the rank that notices its death last may first learn that the others are ahead.
     killed("lossy", r"rank 1\b|operations ahead")
 
 
 def late(name):
-    """What backward() raises is what the operation was ended by."""
+    """backward() raises the error that ended the operation."""
     init(timeout_s=3)
     network, _ = with_hook(name)
     loss_of(network, *map(my_part, batch(0))).backward()
@@ -380,6 +392,11 @@ def late(name):
             loss_of(network, *map(my_part, batch(1))).backward()
     meet()
     leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_with_power_sgd():
+    killed("power_sgd")
 
 
 @check(ranks=(2,), group=False)
@@ -403,7 +420,7 @@ def lossy_trains():
 
 @check(ranks=(3,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp", "UNISONO_LOSE_PER_MILLE": "50"})
 def lossy_averages_are_right_on_average():
-    """A twentieth of the datagrams is lost, and after the first steps nothing is repaired: ranks agree, and errors are not all of one sign."""
+    """A twentieth of the datagrams is lost, and after the first steps nothing is repaired: ranks agree, and errors have both signs."""
     parameter = torch.nn.Parameter(torch.zeros(400_000))
     state = ut.LossyState(delivery="lossy:loss_budget=0.4")
     values = torch.full((400_000,), float(rank()))
@@ -416,7 +433,7 @@ def lossy_averages_are_right_on_average():
     assert 0.002 < told["missing"] < 0.2, told
     assert min(each["effective_contributors"] for each in state.reports) < 3
     assert abs(sum(errors) / 60) < 0.05 and any(errors), errors
-    # Who leaves stays until the others have what it sent them: only if nothing else holds the group.
+    # A leaving rank stays until the others have its data, but only if nothing else holds the group.
     dist.barrier()
     dist.destroy_process_group()
     assert "unisono" not in [pathlib.Path(name).read_text().strip() for name in glob.glob("/proc/self/task/*/comm")]
@@ -429,6 +446,10 @@ def what_makes_no_sense_is_refused():
             wrong()
     with fails("options|differ|mismatch", within_s=10, kinds=(ValueError,)):
         ut.ArcTopKState(model(), f"arc:ratio=0.{rank() + 1}")
+    with fails("ratio does not go with power_sgd", within_s=10, kinds=(ValueError,)):
+        ut.PowerSgdState(model(), "power_sgd:ratio=0.1")
+    with fails("options|differ|mismatch", within_s=10, kinds=(ValueError,)):
+        ut.PowerSgdState(model(), f"power_sgd:rank={rank() + 1}")
 
 
 @check(ranks=(2,), fresh=True)

@@ -1,4 +1,4 @@
-"""MoshpitOptimizer: processes without a process group that join, leave, and go on with each other's state."""
+"""MoshpitOptimizer: processes without a process group that join, leave, and continue with each other's state."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from .methods_common import check, ut
 
 
 def told():
-    """Where the ranks of a check leave notes for each other."""
+    """A folder for notes between the ranks of a check."""
     return dist.FileStore(os.environ["CHECK_DIRECTORY"] + "/notes", world())
 
 
@@ -50,7 +50,7 @@ def exchange(notes, name, values):
 
 @check(ranks=(3,), group=False, timeout_s=90)
 def one_leaves_and_one_joins_later():
-    """Rank 1 leaves, at SIGTERM; rank 2 comes then, and has rank 0's parameters and momentum. Ranks 0 and 2 end with equal parameters."""
+    """Rank 1 leaves at SIGTERM; then rank 2 joins, with rank 0's parameters and momentum. Ranks 0 and 2 end with equal parameters."""
     notes = told()
     network = model(seed=rank())
     if rank() == 2:
@@ -79,7 +79,7 @@ def one_leaves_and_one_joins_later():
             step_of(network, optimizer, number)
             number += 1
         assert ended == [1] and optimizer.status().phase == "ended", (ended, optimizer.status())
-        step_of(network, optimizer, 0)  # one's own steps go on
+        step_of(network, optimizer, 0)  # local steps continue
         notes.set("left", "1")
         return
     else:

@@ -1,4 +1,4 @@
-"""ShardedOptimizer beside torch's own, over links that lose nothing and links that do; and FSDP2 with few bits."""
+"""ShardedOptimizer compared with torch's own, over links with and without loss; and low-bit FSDP2."""
 
 import copy
 import os
@@ -31,7 +31,7 @@ def train(network, optimizer, steps, first=0):
 
 @check(ranks=(2, 3), timeout_s=90)
 def as_torchs_optimizers():
-    """Over reliable links, with a schedule of the learning rate; rank 0's parameters are taken."""
+    """Over reliable links, with a schedule of the learning rate; all take rank 0's parameters."""
     cases = [
         (lambda p: ut.ShardedOptimizer(p, 0.01, "adamw", "delivery=reliable", weight_decay=0.1), lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1)),
         (lambda p: ut.ShardedOptimizer(p, 0.1, "sgd", "delivery=reliable", momentum=0.9), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
@@ -194,7 +194,7 @@ def fsdp2_error_feedback_loses_nothing():
 
 @check(ranks=(2, 3))
 def fsdp2_error_feedback_removes_the_bias():
-    """The same gradients in every step: what encoding loses of them adds up without error feedback, and does not with it. Asynchronous as well."""
+    """The same gradients in every step: encoding errors add up without error feedback, and do not with it. Asynchronous as well."""
     gradients = torch.randn(512 * world(), generator=torch.Generator().manual_seed(rank()))
     right = gradients.double()
     dist.all_reduce(right)

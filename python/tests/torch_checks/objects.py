@@ -1,4 +1,4 @@
-"""Collectives of Python objects, which torch makes of collectives of bytes with sizes that differ between ranks."""
+"""Collectives of Python objects, which torch builds from collectives of bytes with sizes that differ between ranks."""
 
 import torch
 import torch.distributed as dist

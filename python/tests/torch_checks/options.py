@@ -1,4 +1,4 @@
-"""What Unisono's options do to torch's collectives; this backend only."""
+"""Effects of Unisono's options on torch's collectives; this backend only."""
 
 import os
 import pathlib
@@ -43,7 +43,7 @@ def call_options_hold_inside_and_nest():
 
 @check(ranks=(2,))
 def options_of_a_group():
-    """Others than those of the default one."""
+    """Options that differ from the default group's."""
     if backend() != "unisono":
         return
     import unisono.torch
@@ -59,7 +59,7 @@ def options_of_a_group():
 
 @check(ranks=(2,))
 def a_group_with_a_tuning_file():
-    """Schedules are those of the file, for that group only; one that is wrong is told with its line, by all ranks."""
+    """Schedules come from the file, for that group only; all ranks report a wrong file with the line."""
     if backend() != "unisono":
         return
     import unisono.torch
@@ -105,7 +105,7 @@ def options_that_make_no_sense():
 
 @check(ranks=(2, 3))
 def sums_with_a_factor():
-    """PREMUL_SUM, in each form; what is not the result stays as it was."""
+    """PREMUL_SUM, in each form; tensors other than the result do not change."""
     if backend() != "unisono":
         return
     twice = dist._make_nccl_premul_sum(2.0)

@@ -1,4 +1,4 @@
-"""send, recv, isend, irecv, batches of them, and from whoever sends first."""
+"""send, recv, isend, irecv, batches of them, and receives from any source."""
 
 import torch
 import torch.distributed as dist
@@ -95,7 +95,7 @@ def irecv_from_anyone_tells_the_source():
 
 @check(ranks=(2, 3))
 def batches():
-    """As pipelines do it: to the next, from the one before, several at once."""
+    """As in a pipeline: to the next rank, from the previous one, several at once."""
     after, before = (rank() + 1) % world(), (rank() - 1) % world()
     received = [torch.empty(elements) for elements in (1, 5, 1000)]
     operations = []
@@ -121,7 +121,7 @@ def batch_of_some_ranks():
 
 @check(ranks=(3,))
 def ranks_within_a_group():
-    """Peers are named by their ranks in the default group, or by those in the sub-group with group_src and group_dst."""
+    """Peers are named by their ranks in the default group, or in the sub-group with group_src and group_dst."""
     group = dist.new_group([2, 0])
     if rank() == 0:
         dist.send(message(0, 2), 2, group=group)

@@ -1,6 +1,6 @@
-"""A rank is lost, and the others go on without a new start of their processes: in a smaller group, with a network that is built on it anew.
+"""A rank is lost, and the others continue in the same processes: in a smaller group, with a network that is rebuilt on it.
 
-What they go on with was kept before the step that failed. They end with what one process has that goes the same way over all inputs.
+They continue from a state saved before the failed step. Their result equals that of one process with the same inputs.
 """
 
 import copy
@@ -45,12 +45,12 @@ def end_here(how):
 
 
 def arm(training, where, how):
-    """The next time that this rank comes there, it is no more."""
+    """The next time that this rank gets there, it dies."""
     if where == "forward":
         training.network.module[2].register_forward_pre_hook(end_here(how))
     elif where == "backward":
         training.network.module[0].weight.register_hook(end_here(how))
-    elif where == "optimizer":  # its own part is there, others wait for it
+    elif where == "optimizer":  # its own part is done, others wait for it
         training.optimizer.optim.register_step_post_hook(end_here(how))
     elif where == "barrier":
         step = training.step
@@ -69,7 +69,7 @@ def shrink():
 
 
 def make_anew():
-    """With another store: the default group's, behind a prefix."""
+    """With another store: the default group's, with a prefix."""
     store = default_store()
     dist.destroy_process_group()
     living = [of for of in range(world()) if of != LOST]
@@ -90,7 +90,7 @@ def same_as_alone(training, kept, steps):
 
 
 def lose_one(where, how, within_s):
-    """Two good steps, then the others are told. What they have of the network from before."""
+    """Two good steps; then the others get the error. Returns their network's state from before."""
     training = Training(model())
     for number in range(2):
         training.step(number)
@@ -163,7 +163,7 @@ def as_the_page_shows():
 
 
 def goes_on_without_one_that_stops(where, reform):
-    """Rank 0 lets the stopped one go on after a while, which is told then; those that left it behind notice nothing."""
+    """Rank 0 later resumes the stopped rank, which then gets an error; the ranks that left it behind notice nothing."""
     if is_gloo():
         return
     init(timeout_s=4)
@@ -215,7 +215,7 @@ def stopped_before_a_barrier_then_shrink():
 
 @check(ranks=(4,), lost=(1, 2), group=False, timeout_s=90)
 def shrunk_twice():
-    """One after the other; groups made after a shrink are of the smaller one. Ranks are those of the group that shrinks."""
+    """One shrink after the other; groups made after a shrink belong to the smaller one. Ranks are those of the group that shrinks."""
     if is_gloo():
         return
     init(timeout_s=20)
@@ -241,7 +241,7 @@ def shrunk_twice():
 
 @check(ranks=(3,), group=False, timeout_s=90)
 def an_error_of_ones_own_in_backward_then_abort():
-    """The others are told at once, with minutes left, and go on without it."""
+    """The others are notified at once, minutes before the deadline, and continue without it."""
     if is_gloo():
         return
     init(timeout_s=600)
@@ -269,7 +269,7 @@ def an_error_of_ones_own_in_backward_then_abort():
 
 
 def shrunk_while_calls_wait(pairs):
-    """Nobody is lost: one rank does not come. SHRINK_ABORT ends calls that wait for it, with minutes left; who is left out is told so too."""
+    """No rank is lost, but one does not call. SHRINK_ABORT ends calls that wait for it, minutes before the deadline; excluded ranks are notified, too."""
     if is_gloo():
         return
     init(timeout_s=600)
@@ -303,14 +303,14 @@ def a_group_shrunk_while_calls_wait():
 
 
 def lost_while_they_join(how):
-    """Those that came are told who did not, by init_process_group. Another try, with another store, does well."""
+    """init_process_group names the missing ranks. Another attempt with another store succeeds."""
     if is_gloo():
         return
     store = meeting_store()
     if rank() == LOST:
         store.set("pid", str(os.getpid()))
         os.kill(os.getpid(), how)
-        init_at(store, "first", rank(), world(), timeout_s=3)  # stopped, it comes when the others are gone
+        init_at(store, "first", rank(), world(), timeout_s=3)  # it was stopped, and comes when the others are gone
         return
     store.wait(["pid"])
     with fails(names(LOST), within_s=15):
@@ -373,7 +373,7 @@ def stopped_before_a_monitored_barrier():
 
 @check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
 def late_for_monitored_barriers_that_have_failed():
-    """Who comes when rank 0 has gone on is told, too, and does no harm to what rank 0 has in its memory by then."""
+    """A rank that comes after rank 0 has continued gets an error, and does not damage rank 0's reused memory."""
     if is_gloo():
         return
     from unisono.torch import monitored_barrier

@@ -1,4 +1,4 @@
-"""Models whose parameters are shared out: FSDP in both versions, DTensor, tensor parallelism, functional collectives,
+"""Models with sharded parameters: FSDP in both versions, DTensor, tensor parallelism, functional collectives,
 torch.compile, the profiler.
 """
 
@@ -54,7 +54,7 @@ def fsdp2_in_bfloat16():
 
 @check(ranks=(4,), timeout_s=90)
 def fsdp2_with_replicas():
-    """Shared out within pairs, replicated between them: reduce-scatter, then all-reduce."""
+    """Sharded within pairs, replicated between them: reduce-scatter, then all-reduce."""
     mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     network = model()
     fully_shard(network, mesh=mesh)
@@ -143,7 +143,7 @@ def tensor_parallel():
 
 @check(ranks=(2, 3))
 def functional_collectives():
-    """Found by the group's name, waited for through the registry of works."""
+    """Found by the group's name, and waited for through the registry of works."""
     group = dist.group.WORLD
     mine = torch.full((2 * world(),), float(rank() + 1))
     total = world() * (world() + 1) / 2
@@ -159,7 +159,7 @@ def functional_collectives():
         assert (gathered + 0).numel() == 2 * world() * world()
     for scattered in funcol.reduce_scatter_tensor_coalesced([mine, mine * 2], "sum", [0, 0], group):
         assert (scattered + 0).numel() == 2
-    same(mine, torch.full((2 * world(),), float(rank() + 1)))  # they leave their inputs as they are
+    same(mine, torch.full((2 * world(),), float(rank() + 1)))  # they do not change their inputs
 
 
 @check(ranks=(2,))

@@ -50,7 +50,7 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.environ.update(OMP_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1")  # no thread must run when ranks are forked
-    # What DDP and others import when they are first used, for seconds in each rank.
+    # Imports that DDP and others would otherwise make on first use, for seconds in each rank.
     for module in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.compile_fx"):
         importlib.import_module(module)
     from torch_checks import common

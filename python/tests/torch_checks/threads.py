@@ -1,6 +1,6 @@
-"""Several threads on one group, and optimizers that work while gradients travel.
+"""Several threads on one group, and optimizers that run while gradients are sent.
 
-Messages are told apart by their tags, whatever thread they are of. Collectives are matched by their order: threads that share a group agree on one, as by
+Tags distinguish messages, whatever their thread. Collectives are matched by their order: threads that share a group agree on one, as by
 taking turns; they need not wait for each other's to end.
 """
 
@@ -46,7 +46,7 @@ def messages_of_several_threads_beside_collectives():
 
 
 class Turns:
-    """Lets thread 0, then 1, … go on, again and again."""
+    """Lets thread 0, then 1, … continue, again and again."""
 
     def __init__(self, count):
         self.count, self.next, self.changed = count, 0, threading.Condition()
@@ -62,7 +62,7 @@ class Turns:
 
 @check(ranks=(2, 3))
 def collectives_of_several_threads_in_turn():
-    """Each waits for its own while others start theirs."""
+    """Each thread waits for its own operation while others start theirs."""
     turns = Turns(4)
 
     def work(number):
@@ -111,19 +111,19 @@ def options_of_calls_are_of_one_thread():
 
 @check(ranks=(2, 3), timeout_s=90)
 def zero_steps_in_the_hook():
-    """ZeroRedundancyOptimizer updates what it owns while later gradients travel. (hook_with_zero_step_interleaved counts on callbacks that run one after the
+    """ZeroRedundancyOptimizer updates its part while later gradients are sent. (hook_with_zero_step_interleaved requires callbacks that run one after the
     other, as NCCL's do; here they run as their operations end.)
     """
     network = DistributedDataParallel(model(), bucket_cap_mb=SMALL, gradient_as_bucket_view=True)
     optimizer = ZeroRedundancyOptimizer(network.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.1)
     network.register_comm_hook(None, hook_with_zero_step(allreduce_hook, network, optimizer))
-    warm_up = 2  # buckets are made anew, and their owners are found
+    warm_up = 2  # buckets change, and their owners are determined
     for step in [*range(warm_up), *range(10)]:
         optimizer.zero_grad()
         loss_of(network, *map(my_part, batch(step))).backward()
         optimizer.step()
     alone, _ = train_alone(10)
-    loss_of(network, *map(my_part, batch(0)))  # its forward waits for what is under way
+    loss_of(network, *map(my_part, batch(0)))  # its forward pass waits for operations in flight
     for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
         same_on_all_ranks(parameter)
         same(parameter.detach(), right.detach(), 1e-5)

@@ -1,4 +1,4 @@
-"""Every type of element through every collective that moves, and through every reduction that has a meaning for it."""
+"""Every element type through every collective that moves data, and through every reduction that it supports."""
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def sample(of, dtype, elements=16):
-    """Bytes of rank `of` that are a tensor of this type, none of them NaN: small whole numbers, false and true."""
+    """Bytes of rank `of` that form a tensor of this type, without NaN: small whole numbers, false and true."""
     numbers = (torch.arange(elements) + of) % (2 if dtype == torch.bool else 7)
     if dtype.is_complex:
         return torch.complex(numbers.double(), (numbers + of).double()).to(dtype)
@@ -23,7 +23,7 @@ def sample(of, dtype, elements=16):
 
 
 def with_each(what, types, body):
-    """Calls body(dtype) for each; collects what went wrong, so that one run tells of all types."""
+    """Calls body(dtype) for each type; collects failures, so that one run reports all types."""
     wrong = []
     for dtype in types:
         name = str(dtype).removeprefix("torch.")
@@ -105,7 +105,7 @@ def send_and_recv_of_all_types():
 
 
 def reduced(operation, dtype):
-    """What the ranks' samples make, computed here: integers as int64, floats as float64 and rounded once."""
+    """The expected result of the ranks' samples: integers as int64, floats as float64, rounded once."""
     wide = torch.int64 if dtype in INTEGERS or dtype == torch.bool else torch.float64
     samples = torch.stack([reducible(of, dtype).to(wide) for of in range(world())])
     if operation == dist.ReduceOp.SUM:

@@ -6,7 +6,7 @@
     dist.init_process_group("unisono")          # as any other backend: torchrun's variables, or init_method
 
 Importing it registers the backend. Everything that torch.distributed, DistributedDataParallel, FSDP, DTensor and ZeroRedundancyOptimizer do with a
-backend for CPU tensors works; `Options` and `call_options` say how bytes travel.
+backend for CPU tensors works; `Options` and `call_options` choose transport, codec and schedule.
 """
 
 import atexit
@@ -34,15 +34,15 @@ __all__ = ["Options", "TimeoutError", "call_options", "backend_of", "monitored_b
 
 
 class TimeoutError(dist.DistBackendError, builtins.TimeoutError):  # noqa: A001  # both names are what users catch
-    """An operation passed its deadline. The text names the ranks that are late and what is missing."""
+    """An operation passed its deadline. The text names the late ranks and the missing data."""
 
 
 _torch._set_timed_out_class(TimeoutError)
 
-# Backends that have not been shut down, by their groups' names, to be ended before the interpreter is. torch keeps what is behind these objects, not these:
-# a weak reference would be none soon.
+# Backends that have not been shut down, by their groups' names; they must end before the interpreter does. torch keeps the C++ objects, not these
+# Python objects, so weak references would soon be dead.
 _backends: List[Tuple[str, Any]] = []
-EXIT_WAIT_S = 10.0  # for operations under way whose callbacks are to be called, when a program ends
+EXIT_WAIT_S = 10.0  # for running operations with callbacks, when a program ends
 
 
 def _keep(name: str, backend: Any) -> None:
@@ -51,7 +51,7 @@ def _keep(name: str, backend: Any) -> None:
 
 
 def _timeout_of(given: datetime.timedelta) -> datetime.timedelta:
-    """UNISONO_TIMEOUT_MS, where the script has left torch's default as it is. ValueError: it is no number from 1 on."""
+    """UNISONO_TIMEOUT_MS, if the script keeps torch's default. ValueError: it is not a positive number."""
     text = os.environ.get("UNISONO_TIMEOUT_MS", "")
     if not text or given != dist.constants.default_pg_timeout:
         return given
@@ -67,15 +67,15 @@ def _create(about: Any, options: Optional[Options]) -> Any:
             return known
     own = Options() if options is None else options._copy()
     own._timeout = _timeout_of(about.timeout)
-    own.global_ranks_in_group = ranks or list(range(about.group_size))  # for torch's records of what each group did
+    own.global_ranks_in_group = ranks or list(range(about.group_size))  # for torch's records of each group's operations
     backend = _torch._join(about.store, about.group_rank, about.group_size, own)
     _keep(about.group_id, backend)
     return backend
 
 
 def _shrunk(make: Callable[..., dist.ProcessGroup]) -> Callable[..., dist.ProcessGroup]:
-    """What torch makes of a backend that dist.shrink_group() has shrunk. It takes all groups of CPU tensors for those of Gloo, as what DistributedDataParallel
-    then reads memory that is not there: this says whose group it is."""
+    """The backend that torch makes after dist.shrink_group(). torch treats every group of CPU tensors as a Gloo group, so DistributedDataParallel
+    would then read invalid memory; this names the right backend."""
 
     @functools.wraps(make)
     def made(backend: Any, ranks: Any, metadata: Any, is_default: bool) -> dist.ProcessGroup:
@@ -105,7 +105,7 @@ def _end_all() -> None:
 
 
 def _leave_to_the_parent() -> None:
-    """In a forked child: what its parent has is not the child's to end."""
+    """In a forked child: the child must not end its parent's backends."""
     for _, backend in _backends:
         backend._abandon()
     _backends.clear()
@@ -119,7 +119,7 @@ if "UNISONO" not in dist.Backend._plugins:
 
 
 def backend_of(group: Optional[dist.ProcessGroup] = None) -> Any:
-    """The Unisono backend behind a process group; of the default one if none is given. ValueError: it has another one."""
+    """The Unisono backend of a process group; by default of the default group. ValueError: it has another backend."""
     group = dist.group.WORLD if group is None else group
     backend = group._get_backend(torch.device("cpu"))
     if not isinstance(backend, _torch.Backend):
@@ -128,33 +128,33 @@ def backend_of(group: Optional[dist.ProcessGroup] = None) -> Any:
 
 
 def report(group: Optional[dist.ProcessGroup] = None) -> dict:
-    """What the last operation of a group that ended did: bytes, times, the schedule and codec that were used, who was last."""
+    """Report of the last operation of a group that ended: bytes, times, the schedule and codec used, the last rank."""
     return backend_of(group).last_report()
 
 
 def monitored_barrier(group: Optional[dist.ProcessGroup] = None, timeout: Optional[datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
-    """A barrier that tells who did not come. (torch.distributed.monitored_barrier takes groups of Gloo only.)
+    """A barrier that names the missing ranks. (torch.distributed.monitored_barrier takes Gloo groups only.)
 
-    TimeoutError names a rank that did not reach it within the time, that of the group if none is given, at all ranks that did; with wait_all_ranks
-    every such rank. Where rank 0 of the group is missing, the others say that they have no answer from it.
+    On all ranks that reached it, TimeoutError names a rank that did not within the timeout (default: the group's); with wait_all_ranks
+    every such rank. If rank 0 of the group is missing, the others report that it does not answer.
     """
     group = dist.group.WORLD if group is None else group
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         return
-    backend_of(group)  # ValueError: of another backend
+    backend_of(group)  # ValueError: it has another backend
     group.monitored_barrier(wait_all_ranks=wait_all_ranks, **({} if timeout is None else {"timeout": timeout}))
 
 
-_settings = threading.local()  # what call_options() of this thread says, as the C++ side has it
+_settings = threading.local()  # call_options() of this thread, in the C++ side's form
 
 
 @contextlib.contextmanager
 def call_options(*, codec: str = "", schedule: str = "", order: str = "", delivery: str = "") -> Iterator[None]:
-    """Collectives that this thread starts inside go so, instead of as the group's Options say.
+    """Collectives that this thread starts inside use these settings instead of the group's Options.
 
-    codec: "int8", "int4:group=64", "bf16", ... (docs/guides/thin_links.md); schedule: "ring", "two_step", ...; order: "rank" for the same bits whatever
-    the schedule; delivery: "lossy:loss_budget=0.1" for all_reduce over the transport udp (docs/guides/packet_loss.md). All ranks alike. What is not named is the
-    default, whatever the Options or the environment say. Integers, broadcasts, messages and barriers go without a codec.
+    codec: "int8", "int4:group=64", "bf16", ... (docs/guides/thin_links.md); schedule: "ring", "two_step", ...; order: "rank" for equal bits with every
+    schedule; delivery: "lossy:loss_budget=0.1" for all_reduce over the transport udp (docs/guides/packet_loss.md). Equal on all ranks. A setting not given is the
+    default, whatever the Options or the environment say. Integers, broadcasts, messages and barriers use no codec.
     """
     outer = getattr(_settings, "now", None)
     _settings.now = (codec, schedule, order, delivery)
@@ -171,9 +171,9 @@ def call_options(*, codec: str = "", schedule: str = "", order: str = "", delive
 
 from unisono.torch.drop_compute import DropCompute  # noqa: E402
 from unisono.torch.fsdp import LowBitAllGather, LowBitReduceScatter  # noqa: E402
-from unisono.torch.hooks import ArcTopKState, LossyState, LowBitState, arc_top_k_hook, bf16_hook, fp16_hook, lossy_hook, low_bit_hook  # noqa: E402
+from unisono.torch.hooks import ArcTopKState, LossyState, LowBitState, PowerSgdState, arc_top_k_hook, bf16_hook, fp16_hook, lossy_hook, low_bit_hook, power_sgd_hook  # noqa: E402
 from unisono.torch.moshpit import MoshpitOptimizer  # noqa: E402
 from unisono.torch.sharded import ShardedOptimizer  # noqa: E402
 
-__all__ += ["ArcTopKState", "DropCompute", "LossyState", "LowBitAllGather", "LowBitReduceScatter", "LowBitState", "MoshpitOptimizer", "ShardedOptimizer", "arc_top_k_hook",
-            "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook"]
+__all__ += ["ArcTopKState", "DropCompute", "LossyState", "LowBitAllGather", "LowBitReduceScatter", "LowBitState", "MoshpitOptimizer", "PowerSgdState", "ShardedOptimizer",
+            "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook", "power_sgd_hook"]

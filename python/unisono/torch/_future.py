@@ -1,7 +1,7 @@
-"""Futures of operations, whose callbacks know where they stand.
+"""Futures of operations that identify their callbacks.
 
-A callback runs where and when its operation ends: on one rank before, on another after the main thread has started its next collective. Calls
-that it makes are therefore matched between ranks by its place (which operation, which callback, which call), not by their order.
+A callback runs when its operation ends: on one rank before, on another after the main thread has started its next collective. So ranks
+match its calls by identity (which operation, which callback, which call), not by call order.
 """
 
 from typing import Any, Callable, Sequence, Set
@@ -13,7 +13,7 @@ from unisono import _torch
 _MASK = (1 << 64) - 1
 
 to_come: Set[Any] = set()
-"""Callbacks that have not ended. They keep a program's end waiting: threads of the library that call one after it would end the process."""
+"""Callbacks that have not ended. The program's end waits for them: a library thread that calls one later would crash the process."""
 
 
 def _mixed(a: int, b: int) -> int:
@@ -24,7 +24,7 @@ def _mixed(a: int, b: int) -> int:
 
 
 class Future(torch.futures.Future):
-    """As torch.futures.Future; `then` and `add_done_callback` give their callbacks a place."""
+    """Like torch.futures.Future; `then` and `add_done_callback` identify their callbacks, so that ranks can match the callbacks' calls."""
 
     def __init__(self, number: int, devices: Sequence[torch.device]) -> None:
         super().__init__(devices=list(devices))

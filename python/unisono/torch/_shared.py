@@ -1,4 +1,4 @@
-"""What the methods have in common: the core's group behind a process group, memory as NumPy sees it, errors as torch names them, values of futures."""
+"""Shared helpers of the methods: the core's group of a process group, memory as NumPy arrays, torch's error classes, values of futures."""
 
 import builtins
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def core_group(group: Optional[dist.ProcessGroup]) -> unisono.Group:
-    """The core's group behind a process group of the backend unisono; of the default one if none is given. ValueError: it has another backend."""
+    """The core's group of a process group with the backend unisono; by default of the default group. ValueError: it has another backend."""
     from unisono.torch import backend_of
 
     return _core.group_from_capsule(backend_of(group)._group_capsule())
 
 
 def own_group(group: Optional[dist.ProcessGroup]) -> unisono.Group:
-    """The same ranks as a group of their own, so that calls and torch's are never mixed up. All ranks call it alike; nothing is sent."""
+    """A separate group of the same ranks, so that its calls are never mixed with torch's. All ranks call it; it sends nothing."""
     whole = core_group(group)
     return whole.split(list(range(whole.world_size)))
 
 
 def torch_error(error: BaseException) -> BaseException:
-    """The error that torch's users catch, instead of the core's."""
+    """Converts the core's error to the one that torch's users catch."""
     from unisono.torch import TimeoutError
 
     if isinstance(error, unisono.Late):
@@ -44,26 +44,26 @@ def raise_torch_error(error: unisono.Error) -> NoReturn:
 
 
 def fail(future: torch.futures.Future, error: BaseException) -> None:
-    """Completes it with an error, which keeps its class on the way to the caller of backward(): Future.set_exception keeps its text only."""
+    """Completes the future with an error object, whose class reaches the caller of backward(); Future.set_exception would keep only its text."""
     _torch._fail_future(future, torch_error(error))
 
 
 def keep_numbers(error: torch.Tensor, report: Dict[str, Any]) -> None:
-    """Of what an operation left over: a gradient that was not finite must not come again. (Blocks are counted; numbers of 16 bits overflow one by one.)"""
+    """Removes values that are not finite from a residual, so that they are not sent again. (Codec blocks are counted; 16-bit values overflow singly.)"""
     if report["nonfinite_groups"] > 0 or not report["codec"].startswith("int"):
         torch.nan_to_num_(error, 0.0, 0.0, 0.0)
 
 
 def chained(future: torch.futures.Future, finish: Callable[[torch.Tensor], torch.Tensor]) -> torch.futures.Future:
-    """A hook's future: that of an operation on one tensor, then `finish` of its result."""
+    """A hook's future: the future of an operation on one tensor, followed by `finish` of its result."""
     result: torch.futures.Future = torch.futures.Future()
-    pending = [finish]  # given back when it is called: a circle of work, future and callback would keep the group's links until it is collected, or for good
+    pending = [finish]  # released when called: a reference cycle of work, future and callback would keep the group's links alive
     del finish
 
     def done(ended: torch.futures.Future) -> None:
         try:
             value = pending.pop()(ended.value()[0])
-        except BaseException as error:  # noqa: BLE001  # backward() is to raise it
+        except BaseException as error:  # backward() raises it
             fail(result, error)
         else:
             result.set_result(value)
@@ -73,7 +73,7 @@ def chained(future: torch.futures.Future, finish: Callable[[torch.Tensor], torch
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous view of a dense tensor with its dimensions as they lie in memory: of channels_last (n, h, w, c). ValueError: it has holes."""
+    """A contiguous view of a dense tensor with its dimensions in memory order: (n, h, w, c) for channels_last. ValueError: it has gaps."""
     order = sorted(range(tensor.dim()), key=lambda place: (-tensor.stride()[place], place))
     view = tensor.detach().permute(order)
     if not view.is_contiguous():
@@ -82,7 +82,7 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def array_of(tensor: torch.Tensor) -> "numpy.ndarray[Any, Any]":
-    """A dense tensor's memory as a flat array, in the order in which it lies there."""
+    """A dense tensor's memory as a flat array, in memory order."""
     return in_memory_order(tensor).reshape(-1).numpy()
 
 
@@ -91,12 +91,12 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def names_of(model: torch.nn.Module) -> Dict[int, str]:
-    """Names of the parameters by their identity, as of the module inside DistributedDataParallel."""
+    """Names of the parameters by id(), as in the module inside DistributedDataParallel."""
     return {id(parameter): name for name, parameter in plain_model(model).named_parameters()}
 
 
 def parts(sizes: Sequence[int]) -> Iterator[Tuple[int, int]]:
-    """(begin, end) of each, one after the other."""
+    """(begin, end) of each, in sequence."""
     begin = 0
     for size in sizes:
         yield begin, begin + size
@@ -104,7 +104,7 @@ def parts(sizes: Sequence[int]) -> Iterator[Tuple[int, int]]:
 
 
 def bytes_tensor(data: bytes) -> torch.Tensor:
-    """Bytes that torch.save and torch.load(weights_only=True) take."""
+    """Bytes that torch.save and torch.load(weights_only=True) accept."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
@@ -113,7 +113,7 @@ def tensor_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def check_rank(state: Dict[str, Any], rank: int, world_size: int, what: str) -> None:
-    """ValueError: the state is of another rank, or of another number of ranks."""
+    """ValueError: the state belongs to another rank, or to another number of ranks."""
     if (state["rank"], state["world_size"]) != (rank, world_size):
         raise ValueError(f"{what}: this state is of rank {state['rank']} of {state['world_size']}, and this is rank {rank} of {world_size}")
 

@@ -1,9 +1,9 @@
-"""DropCompute: a rank that is late leaves out its remaining micro-batches, and nobody waits for long (docs/guides/stragglers.md).
+"""DropCompute: a late rank drops its remaining micro-batches, so that no rank waits long (docs/guides/stragglers.md).
 
     drop = unisono.torch.DropCompute(12)                         # micro-batches of each rank in a step
     for batch in drop.micro_batches(batches, network):           # network: DistributedDataParallel, or any module
         (loss_of(network, batch) / drop.planned).backward()
-    optimizer.step()                                             # gradients are averages, whatever was left out
+    optimizer.step()                                             # gradients are averages, whatever was dropped
 
 Source: N. Giladi et al., DropCompute, NeurIPS 2023 (arXiv:2306.10598).
 """
@@ -46,7 +46,7 @@ class _Empty(torch.nn.Module):
 
 
 def _exchange_by_nothing(network: DistributedDataParallel) -> None:
-    """The exchange of a micro-batch that adds nothing: the same collectives, bucket by bucket, as on ranks that compute their last one meanwhile."""
+    """The exchange of a micro-batch that adds nothing: the same collectives, bucket by bucket, as on ranks that compute their last micro-batch."""
     trained = [each for each in network.module.parameters() if each.requires_grad]
     if network.find_unused_parameters:
         trained = [each for each in trained if each.grad is not None] or trained[:1]
@@ -61,7 +61,7 @@ def _exchange_by_nothing(network: DistributedDataParallel) -> None:
 
 
 def _exchange_all(model: torch.nn.Module, group: Optional[dist.ProcessGroup]) -> None:
-    """Averages all gradients, those that are missing as zeros."""
+    """Averages all gradients; missing ones count as zeros."""
     by_dtype: Dict[torch.dtype, List[torch.Tensor]] = {}
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -92,7 +92,7 @@ class _Computed:
         self._hooks = [each.register_post_accumulate_grad_hook(self._one_is_there) for each in parameters if each.requires_grad]
 
     def _one_is_there(self, _: torch.Tensor) -> None:
-        # Callbacks come in the order in which they are queued, and DistributedDataParallel queues its own when the last gradient is there.
+        # Callbacks run in the order in which they are queued. DistributedDataParallel queues its own with the last gradient.
         if not self._asked:
             self._asked = True
             torch.autograd.Variable._execution_engine.queue_callback(self._done)
@@ -103,7 +103,7 @@ class _Computed:
 
 
 class DropCompute:
-    """A compute threshold per step. All ranks make it alike, on the thread that makes collectives.
+    """A compute threshold per step. All ranks make it with equal arguments, on the thread that makes collectives.
 
     micro_batches: of each rank in a step. options: "auto", a number of seconds, "off", then ":" and options, or unisono.DropOptions (whose `replay`
     repeats a run); the rule `at` is not possible here. process_group: of the model. replica: the processes that compute one replica together.
@@ -117,27 +117,27 @@ class DropCompute:
         if read.rule == "at" and read.threshold != "off":
             raise ValueError("DropCompute: rule=at stops in the midst of a micro-batch, which backward() cannot; rule=after and rule=before are possible")
         self.planned = micro_batches
-        """What each micro-batch's loss is to be divided by."""
+        """The divisor of each micro-batch's loss."""
         self.process_group = process_group
         self._replica = replica
         self.step: Optional[unisono.DropStep] = None
-        """What became of the last step on this rank: computed, planned, applied (False: no rank computed anything), scale, warnings."""
+        """Result of the last step on this rank: computed, planned, applied (False: no rank computed anything), scale, warnings."""
         self._taken: Optional[int] = None
-        self._more = False  # whether there is another micro-batch to be computed in this step
+        self._more = False  # whether this step has another micro-batch to compute
         try:
             self._drop = unisono.DropCompute(own_group(process_group), micro_batches, read, None if replica is None else own_group(replica))
         except unisono.Error as error:
             raise_torch_error(error)
 
     def micro_batches(self, batches: Union[Iterator[Batch], Callable[[int], Batch]], model: torch.nn.Module) -> Generator[Batch, None, None]:
-        """The micro-batches of one step that are to be computed now; call backward() for each. When it ends, all gradients are averages over ranks.
+        """Yields the micro-batches to compute in one step; call backward() for each. When it ends, all gradients are averages over ranks.
 
-        batches: an iterator, which goes on from step to step and has no end, or position -> batch. What was not computed comes next (tail=defer), or is
-        passed over (tail=discard). model: with DistributedDataParallel, communication hooks included, gradients travel while the last micro-batch is
-        computed; a rank that has left some out takes part with what it has. Of another module gradients are averaged after the last one.
-        Zero the gradients before. With normalize=computed gradients have been multiplied by `step.scale`.
+        batches: an endless iterator that continues from step to step, or a function position -> batch. Dropped micro-batches come next (tail=defer) or are
+        skipped (tail=discard). model: with DistributedDataParallel, communication hooks included, gradients are sent while the last micro-batch is
+        computed; a rank that dropped some takes part with the gradients it has. For other modules, gradients are averaged after the last one.
+        Zero the gradients before. With normalize=computed, gradients are already multiplied by `step.scale`.
 
-        ValueError: static_graph=True, with which torch does not allow it. RuntimeError: the iterator has ended. DistBackendError and TimeoutError as from collectives: call resume() after them.
+        ValueError: static_graph=True, which torch does not allow here. RuntimeError: the iterator has ended. DistBackendError and TimeoutError as from collectives: call resume() after them.
         """
         if not callable(batches) and not hasattr(batches, "__next__"):
             raise TypeError("micro_batches: an iterator, which goes on from step to step, or a function of the position; for a DataLoader: iter(loader)")
@@ -179,7 +179,7 @@ class DropCompute:
             torch._foreach_mul_(gradients, self.step.scale)
 
     def _last(self, batches: Union[Iterator[Batch], Callable[[int], Batch]], model: torch.nn.Module) -> Generator[Batch, None, None]:
-        """The micro-batch in which gradients are exchanged: it has ended when they are computed, as waiting for other ranks is no part of this one's computing."""
+        """Exchanges gradients after the last micro-batch. It counts as computed before, because waiting for other ranks is not computing."""
         told = False
 
         def computed() -> None:
@@ -199,7 +199,7 @@ class DropCompute:
         position = self._drop.position
         if not hasattr(batches, "__next__"):
             return batches(position)  # type: ignore[operator]
-        if self._taken is None:  # where this iterator stands
+        if self._taken is None:  # the iterator's position
             self._taken = position
         try:
             while self._taken < position:
@@ -212,38 +212,38 @@ class DropCompute:
 
     @property
     def position(self) -> int:
-        """The place in this rank's data of the micro-batch that is being computed, in micro-batches from 0."""
+        """The position in this rank's data of the micro-batch being computed, in micro-batches from 0."""
         return self._drop.position
 
     def report(self) -> unisono.DropReport:
-        """The last window's: threshold, what was dropped and by whom, gain; the same on all ranks."""
+        """Report of the last window: threshold, dropped share and by rank, gain; equal on all ranks."""
         return self._drop.report()
 
     def total(self) -> unisono.DropReport:
-        """Of all windows so far."""
+        """Report of all windows so far."""
         return self._drop.total()
 
     def finish(self) -> unisono.DropReport:
-        """At the end, all ranks: total(), with the steps since the last window."""
+        """Call at the end, on all ranks: returns total(), with the steps since the last window."""
         return self._drop.finish()
 
     def pause(self) -> None:
-        """Before something that belongs to no step, as a validation."""
+        """Call before work that belongs to no step, such as a validation."""
         self._drop.pause()
 
     def resume(self) -> None:
-        """After a step that failed: all ranks call it."""
+        """Call on all ranks after a step that failed."""
         try:
             self._drop.resume(own_group(self.process_group), None if self._replica is None else own_group(self._replica))
         except unisono.Error as error:
             raise_torch_error(error)
 
     def state_dict(self) -> Dict[str, Any]:
-        """This rank's place in its data, and the step; between two steps. Each rank saves its own."""
+        """This rank's data position and step; call between two steps. Each rank saves its own."""
         return {"drop": bytes_tensor(self._drop.save()), "taken": self._taken}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """All ranks load alike. The next iterator begins at `state["taken"]` micro-batches of this rank's data. ValueError: of other options."""
+        """Call on all ranks. The next iterator must begin at micro-batch `state["taken"]` of this rank's data. ValueError: saved with other options."""
         try:
             self._drop.load(tensor_bytes(state["drop"]))
         except unisono.Error as error:

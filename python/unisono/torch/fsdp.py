@@ -1,4 +1,4 @@
-"""FSDP2 with few bits: what is gathered and scattered travels with a codec (docs/guides/thin_links.md).
+"""FSDP2 with low-bit communication: gathered parameters and scattered gradients use a codec (docs/guides/thin_links.md).
 
     fully_shard(layer)
     layer.set_custom_reduce_scatter(unisono.torch.LowBitReduceScatter("int8"))       # gradients
@@ -18,7 +18,7 @@ from unisono.torch._shared import keep_numbers
 __all__ = ["LowBitAllGather", "LowBitReduceScatter"]
 
 ENCODED = (torch.float32, torch.float16, torch.bfloat16)
-# torch 2.13 has renamed them.
+# torch 2.13 renamed them.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -29,9 +29,9 @@ class _Allocates:
 
 
 class LowBitAllGather(_Allocates):
-    """Parameters travel with a codec; a rank computes with its own as the others have them. The shards themselves keep all their bits.
+    """Sends parameters with a codec. A rank also computes with the decoded values of its own shard; the shards themselves stay exact.
 
-    codec: "int8", "bf16", ...; all ranks alike. schedule: "" uses it where it pays, "direct" wherever it is possible. For FSDPModule.set_custom_all_gather.
+    codec: "int8", "bf16", ...; equal on all ranks. schedule: "" uses the codec where it pays, "direct" wherever it is possible. For FSDPModule.set_custom_all_gather.
     ValueError: no such codec.
     """
 
@@ -48,10 +48,10 @@ class LowBitAllGather(_Allocates):
 
 
 class LowBitReduceScatter(_Allocates):
-    """Gradients travel with a codec, and are added in float32. For FSDPModule.set_custom_reduce_scatter; one per module with error feedback.
+    """Sends gradients with a codec, and adds them in float32. For FSDPModule.set_custom_reduce_scatter; one per module with error feedback.
 
-    codec: "int8", "int4:group=64", ...; all ranks alike. schedule: "" uses it where it pays, "direct" wherever it is possible.
-    error_feedback: what encoding at this rank loses is kept (4 bytes per parameter of the whole module), and added to its next gradient. float32
+    codec: "int8", "int4:group=64", ...; equal on all ranks. schedule: "" uses the codec where it pays, "direct" wherever it is possible.
+    error_feedback: keeps this rank's encoding error (4 bytes per parameter of the whole module), and adds it to its next gradient. For float32
     gradients, sums and averages.
 
     ValueError: no such codec; with error feedback, gradients of another type or of another size than before, or another operation.
@@ -62,7 +62,7 @@ class LowBitReduceScatter(_Allocates):
         self.error_feedback = error_feedback
         self.schedule = schedule
         self.residual: Optional[torch.Tensor] = None
-        """What is left over: float32, as many elements as the module's gradients, padded, on all ranks together."""
+        """The residual: float32, as many elements as the module's gradients, padded, on all ranks together."""
         self._last: Optional[dist.Work] = None
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False) -> Optional[dist.Work]:
@@ -88,7 +88,7 @@ class LowBitReduceScatter(_Allocates):
         return None
 
     def _left_over(self) -> torch.Tensor:
-        """What the last operation left, when it has ended."""
+        """The residual of the last operation, after it has ended."""
         assert self.residual is not None
         last, self._last = self._last, None
         if last is not None:
@@ -97,11 +97,11 @@ class LowBitReduceScatter(_Allocates):
         return self.residual
 
     def state_dict(self) -> Dict[str, Any]:
-        """This rank's."""
+        """This rank's state."""
         return {"codec": self.codec, "residual": None if self.residual is None else self._left_over().clone()}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """ValueError: of another codec."""
+        """ValueError: saved with another codec."""
         if state["codec"] != self.codec:
             raise ValueError(f"LowBitReduceScatter: a state of codec {state['codec']}, and this is {self.codec}")
         self._last = None

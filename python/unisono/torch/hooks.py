@@ -1,10 +1,10 @@
-"""Communication hooks of DistributedDataParallel: gradients that travel with few bits, as a part of their rows, or over links that lose packets.
+"""Communication hooks of DistributedDataParallel: low-bit gradients, ARC-Top-K, PowerSGD, and lossy links.
 
     network = DistributedDataParallel(model)
     network.register_comm_hook(unisono.torch.LowBitState(codec="int8"), unisono.torch.low_bit_hook)
 
-No hook waits: backward goes on while buckets travel. Operations start in the order of the hooks' calls, on the thread that calls them. After an error
-(DistBackendError, TimeoutError) backward() raises it on every rank that it reaches.
+No hook waits: the backward pass continues while buckets are sent. Operations start in the order of the hooks' calls, on the thread that calls them. After an error
+(DistBackendError, TimeoutError) backward() raises it on every affected rank.
 """
 
 import collections
@@ -19,20 +19,20 @@ import unisono
 from unisono.torch import _shared
 from unisono.torch._shared import array_of, bytes_tensor, chained, check_rank, core_group, in_memory_order, keep_numbers, names_of, parts, plain_model, tensor_bytes
 
-__all__ = ["ArcTopKState", "LossyState", "LowBitState", "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook"]
+__all__ = ["ArcTopKState", "LossyState", "LowBitState", "PowerSgdState", "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook", "power_sgd_hook"]
 
 HALVES = (torch.float16, torch.bfloat16)
 
 
 class _Residuals:
-    """What is left over of each parameter's gradients, in one memory per bucket, for as long as buckets stay as they are."""
+    """Residuals of all parameters' gradients, in one buffer per bucket, as long as buckets stay the same."""
 
     def __init__(self) -> None:
         self._whole: Dict[Tuple[str, ...], torch.Tensor] = {}
         self.parts: Dict[str, torch.Tensor] = {}
 
     def of(self, names: List[str], sizes: List[int]) -> torch.Tensor:
-        """float32, as many elements as the bucket: what it writes there is kept."""
+        """float32, as many elements as the bucket: the caller writes the residual there."""
         key = tuple(names)
         whole = self._whole.get(key)
         if whole is None or whole.numel() != sum(sizes):
@@ -50,13 +50,13 @@ class _Residuals:
 
 
 class LowBitState:
-    """Gradients that travel with a codec (docs/guides/thin_links.md), for low_bit_hook.
+    """Low-bit gradients: sends them with a codec (docs/guides/thin_links.md). For low_bit_hook.
 
-    process_group: of the model; None: the default one. codec: "int8", "int4:group=64", "int8/int4", ...; all ranks alike.
-    error_feedback: what encoding loses at this rank is kept (4 bytes per parameter), and added to its next gradient: the sum of what was delivered
-    and what is left over, over all ranks, is that of all gradients. (EF14: Seide et al., 1-bit SGD, 2014; Karimireddy et al., arXiv:1901.09847.)
-    model: gives parameters their names, under which state_dict() keeps what is left over; needed for that only.
-    schedule: "" uses the codec where it pays, by what is known of the links; "two_step" wherever it is possible.
+    process_group: of the model; None: the default one. codec: "int8", "int4:group=64", "int8/int4", ...; equal on all ranks.
+    error_feedback: keeps this rank's encoding error (4 bytes per parameter), and adds it to its next gradient. Over all ranks, delivered values
+    plus residuals equal the sum of all gradients. (EF14: Seide et al., 1-bit SGD, 2014; Karimireddy et al., arXiv:1901.09847.)
+    model: names the parameters whose residuals state_dict() saves; needed only for that.
+    schedule: "" uses the codec where it pays on these links; "two_step" wherever it is possible.
 
     Codecs: Flash Communication (arXiv:2412.04964). ValueError: no such codec or schedule; a group of another backend.
     """
@@ -80,12 +80,12 @@ class LowBitState:
         self._last: Dict[str, Any] = {}
 
     def residual(self, name: str) -> torch.Tensor:
-        """What is left over of the gradients of one parameter: float32, flat, as the parameter lies in memory. KeyError: nothing is known of it."""
+        """The residual of one parameter's gradients: float32, flat, in the parameter's memory order. KeyError: there is none."""
         return self._residuals.parts[name]
 
     def report(self) -> Dict[str, Any]:
-        """steps; the codec that was asked for; bytes that this rank sent, and bits per element, in all steps; the last operation's report; and, with
-        error feedback, the norm of what this rank has left over."""
+        """steps; the requested codec; bytes sent by this rank, and bits per element, in all steps; the last operation's report; and, with
+        error feedback, the norm of this rank's residual."""
         with self._lock:
             bits = self._bits / self._elements if self._elements else 0.0
             told = {"steps": self.steps, "codec": self.codec, "sent_bytes": int(self._sent), "bits_per_element": bits, "codec_note": self._note, "last": dict(self._last)}
@@ -94,15 +94,15 @@ class LowBitState:
         return told
 
     def state_dict(self) -> Dict[str, Any]:
-        """This rank's; each rank saves its own. ValueError: something is left over, and there is no model to name it."""
+        """This rank's state; each rank saves its own. ValueError: there are residuals, but no model that names them."""
         if self._residuals.parts and self._names is None:
             raise ValueError("LowBitState: what is left over has no names: give LowBitState(..., model=model)")
         kept = {name: part.clone() for name, part in self._residuals.parts.items()}
         return {"rank": self._backend.rank(), "world_size": self._backend.size(), "codec": self.codec, "error_feedback": self.error_feedback, "steps": self.steps, "residuals": kept}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Goes on where state_dict() was, between two steps; to the bit if buckets are the same (DistributedDataParallel makes them anew after its first
-        step, unless it looks for unused parameters). ValueError: of another rank, another number of ranks, or another codec."""
+        """Continues from state_dict(); call between two steps. Bit-exact if buckets are the same (DistributedDataParallel makes them anew after its first
+        step, unless it looks for unused parameters). ValueError: saved by another rank, with another number of ranks, or with another codec."""
         check_rank(state, self._backend.rank(), self._backend.size(), "LowBitState")
         if (state["codec"], state["error_feedback"]) != (self.codec, self.error_feedback):
             raise ValueError(f"LowBitState: this state has codec {state['codec']}, error_feedback {state['error_feedback']}; wanted: {self.codec}, {self.error_feedback}")
@@ -166,29 +166,22 @@ def _as_halves(group: Optional[dist.ProcessGroup], bucket: dist.GradBucket, code
 
 
 def fp16_hook(state: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """float32 gradients travel as float16, and are added in float32; what is above 65504 becomes infinite. state: the process group, or None."""
+    """Sends float32 gradients as float16, and adds them in float32; values above 65504 become infinite. state: the process group, or None."""
     return _as_halves(state, bucket, "f16")
 
 
 def bf16_hook(state: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """float32 gradients travel as bfloat16, and are added in float32. state: the process group, or None."""
+    """Sends float32 gradients as bfloat16, and adds them in float32. state: the process group, or None."""
     return _as_halves(state, bucket, "bf16")
 
 
-class ArcTopKState:
-    """A part of each gradient's rows is sent, the rest is kept and sent later (docs/guides/thin_links.md), for arc_top_k_hook.
+class _CompressedState:
+    """Gradients that a GradientReducer averages (docs/guides/thin_links.md): what the hooks of its methods have in common."""
 
-    model: whose parameters' names are used; they may be in any buckets. Parameters of one dimension, and small ones, are averaged whole.
-    compression: "arc:ratio=0.2,rank=4,feedback=ef14", feedback=ef21m for SGD, "random-k:...", "dense"; all ranks alike. Steps before `start` (1000) are
-    averaged whole, and so are all where compression does not pay (auto_off=off: compress all the same).
+    method = ""
 
-    All ranks make it alike, on the thread that makes collectives. A step in which some rank's gradients were not finite is skipped by all: `applied` is
-    False then, and gradients are zeros (nonfinite=poison: NaN, for a loss scaler).
-
-    Source: ARC-Top-K (arXiv:2510.26709). ValueError: options or parameters make no sense, or differ between ranks; a group of another backend.
-    """
-
-    def __init__(self, model: torch.nn.Module, compression: Union[str, unisono.Compression] = "arc", process_group: Optional[dist.ProcessGroup] = None) -> None:
+    def __init__(self, model: torch.nn.Module, compression: Union[str, unisono.Compression] = "", process_group: Optional[dist.ProcessGroup] = None) -> None:
+        compression = compression or self.method
         self._names = names_of(model)
         self.compression = str(compression)
         trained = {name: each for name, each in plain_model(model).named_parameters() if each.requires_grad}
@@ -196,50 +189,50 @@ class ArcTopKState:
         group = core_group(process_group)
         self._rank, self._world_size = group.rank, group.world_size
         self.plan = unisono.CompressionPlan(shapes, compression)
-        """How each parameter travels, and why: str(state.plan) is a line for logs."""
+        """How each parameter is sent, and why: str(state.plan) is a line for logs."""
         try:
             self._reducer = unisono.GradientReducer(group, shapes, compression)
         except unisono.Error as error:
             _shared.raise_torch_error(error)
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "unisono-arc")
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "unisono-hook")
         self._open: List[Tuple[torch.Tensor, torch.Tensor, torch.futures.Future]] = []
         self.last_report: Optional[unisono.CompressionReport] = None
-        """Of the last step that ended: bytes, times, norms of what is left over, and `applied`."""
+        """Report of the last step that ended: bytes, times, norms of residuals, and `applied`."""
 
     @property
     def applied(self) -> bool:
-        """False: the last step is to be skipped (and no rank takes an optimizer's step), since some rank's gradients were not finite."""
+        """False: skip the last step (no rank takes an optimizer step), because some rank's gradients were not finite."""
         return self.last_report is None or self.last_report.applied
 
     def report(self) -> unisono.CompressionReport:
-        """Of all steps so far."""
+        """Report of all steps so far."""
         return self._reducer.total()
 
     def step_skipped(self) -> None:
-        """After backward: the averages were not used, by no rank, as when a loss scaler skips a step. What was sent is kept, and sent again."""
+        """Call after backward if no rank used the averages, as when a loss scaler skips a step. The sent part is kept and sent again."""
         self._reducer.step_skipped()
 
     def flush(self) -> None:
-        """The next step is sent whole, and nothing is left over after it: before training ends."""
+        """Sends the next step whole, so that no residual is left: before training ends."""
         self._reducer.flush()
 
     def state_dict(self) -> Dict[str, Any]:
-        """This rank's, between two steps; each rank saves its own. To go on with to the bit."""
+        """This rank's state, for a bit-exact continuation; call between two steps. Each rank saves its own."""
         return {"rank": self._rank, "world_size": self._world_size, "reducer": bytes_tensor(self._reducer.save())}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """ValueError: of another rank, another number of ranks, other options or other parameters; nothing has changed then."""
-        check_rank(state, self._rank, self._world_size, "ArcTopKState")
+        check_rank(state, self._rank, self._world_size, type(self).__name__)
         try:
             self._reducer.load(tensor_bytes(state["reducer"]))
         except unisono.Error as error:
-            raise ValueError(f"ArcTopKState: {error}") from error
+            raise ValueError(f"{type(self).__name__}: {error}") from error
 
     def _start(self, bucket: dist.GradBucket) -> torch.futures.Future:
         buffer = bucket.buffer()
         parameters = bucket.parameters()
         if bucket.index() == 0 and self._open:
-            raise dist.DistBackendError("ArcTopKState: the last backward pass ended amid its buckets, so ranks are no longer at the same step: make the process group and the state anew")
+            raise dist.DistBackendError(f"{type(self).__name__}: the last backward pass ended amid its buckets, so ranks are no longer at the same step: make the process group and the state anew")
         values = buffer.float()  # the bucket itself, if it is float32
         flat = values.numpy()
         gradients = {self._names[id(each)]: flat[begin:end] for each, (begin, end) in zip(parameters, parts([each.numel() for each in parameters]))}
@@ -252,17 +245,17 @@ class ArcTopKState:
             if isinstance(error, unisono.Invalid):
                 self._open.pop()
                 _shared.raise_torch_error(error)
-            # The step's finish() says the same, on all ranks.
+            # The step's finish() raises the same error, on all ranks.
         if is_last:
             buckets, self._open = self._open, []
             self._thread.submit(self._finish, buckets)
         return future
 
     def _finish(self, buckets: List[Tuple[torch.Tensor, torch.Tensor, torch.futures.Future]]) -> None:
-        """On a thread of its own, as soon as the last bucket was given: waits, and completes the futures of all."""
+        """Runs in a separate thread once the last bucket was given: waits, and completes all futures."""
         try:
             report = self._reducer.finish()
-        except BaseException as error:  # noqa: BLE001  # backward() is to raise it
+        except BaseException as error:  # backward() raises it
             for _, _, future in buckets:
                 _shared.fail(future, error)
             return
@@ -274,16 +267,49 @@ class ArcTopKState:
                 future.set_result(buffer if values is buffer else buffer.copy_(values))
 
 
+class ArcTopKState(_CompressedState):
+    """A part of each gradient's rows is sent, the rest is kept and sent later (docs/guides/thin_links.md), for arc_top_k_hook.
+
+    model: whose parameters' names are used; they may be in any buckets. Parameters of one dimension, and small ones, are averaged whole.
+    compression: "arc:ratio=0.2,rank=4,feedback=ef14", feedback=ef21m for SGD, "random-k:...", "dense"; all ranks alike. Steps before `start` (1000) are
+    averaged whole, and so are all where compression does not pay (auto_off=off: compress all the same).
+
+    All ranks make it alike, on the thread that makes collectives. A step in which some rank's gradients were not finite is skipped by all: `applied` is
+    False then, and gradients are zeros (nonfinite=poison: NaN, for a loss scaler).
+
+    Source: ARC-Top-K (arXiv:2510.26709). ValueError: options or parameters make no sense, or differ between ranks; a group of another backend.
+    """
+
+    method = "arc"
+
+
+class PowerSgdState(_CompressedState):
+    """Each gradient's average is sent as two factors of a few columns (docs/guides/thin_links.md), for power_sgd_hook.
+
+    A rank adds what its gradient differs from the average to its next gradient. compression: "power_sgd:rank=4"; `rank` says how many columns. All else is as
+    in ArcTopKState.
+
+    Source: PowerSGD (arXiv:1905.13727). ValueError: options or parameters make no sense, or differ between ranks; a group of another backend.
+    """
+
+    method = "power_sgd"
+
+
 def arc_top_k_hook(state: ArcTopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages compressed gradients: ArcTopKState. The futures of all buckets complete together, when the step is done."""
     return state._start(bucket)
 
 
-class LossyState:
-    """Gradients over links that lose packets: what does not arrive in time is replaced in expectation (docs/guides/packet_loss.md), for lossy_hook.
+def power_sgd_hook(state: PowerSgdState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages gradients as two factors: PowerSgdState. The futures of all buckets complete together, when the step is done."""
+    return state._start(bucket)
 
-    delivery: "lossy:loss_budget=0.1", "automatic", ...; codec, besides: "int8", ... All ranks have the same averages to the bit.
-    The group's links must be datagrams: init_process_group("unisono", pg_options=unisono.torch.Options(transport="udp")), or UNISONO_TRANSPORT=udp.
+
+class LossyState:
+    """Gradients over links that lose packets: an unbiased estimate replaces data that does not arrive in time (docs/guides/packet_loss.md), for lossy_hook.
+
+    delivery: "lossy:loss_budget=0.1", "automatic", ...; codec: "int8", ... All ranks have equal averages to the bit.
+    The group's links must carry datagrams: init_process_group("unisono", pg_options=unisono.torch.Options(transport="udp")), or UNISONO_TRANSPORT=udp.
 
     ValueError: no such delivery; a group of another backend, or whose links carry no datagrams.
     """
@@ -291,25 +317,25 @@ class LossyState:
     def __init__(self, process_group: Optional[dist.ProcessGroup] = None, delivery: str = "lossy:loss_budget=0.05", *, codec: str = "", reports: int = 1000) -> None:
         from unisono.torch import call_options
 
-        with call_options(delivery=delivery, codec=codec):  # ValueError, if there is no such thing
+        with call_options(delivery=delivery, codec=codec):  # ValueError: no such delivery or codec
             pass
         if core_group(process_group).datagram_bytes() == 0:
             raise ValueError("LossyState: the links of this group carry no datagrams: it needs the transport udp (unisono.torch.Options(transport=\"udp\"), or UNISONO_TRANSPORT=udp)")
         self.process_group, self.delivery, self.codec = process_group, delivery, codec
         self.reports: Deque[Dict[str, Any]] = collections.deque(maxlen=reports)
-        """Of the last steps, oldest first: step, from 0; buckets; lossy, how many of them went so; missing, the share of their bytes that did not come,
-        mean over buckets by elements; effective_contributors, of how many ranks the averages are worth, the least of any bucket."""
+        """Reports of the last steps, oldest first: step, from 0; buckets; lossy, the number of lossy buckets; missing, the share of their bytes that is missing,
+        mean over buckets by elements; effective_contributors, the smallest of any bucket."""
         self.steps = 0
         self._lock = threading.Lock()
 
     def report(self) -> Dict[str, Any]:
-        """Of the steps in `reports`: how many, and the mean share that was missing."""
+        """For the steps in `reports`: their number, and the mean missing share."""
         with self._lock:
             shares = [each["missing"] for each in self.reports]
         return {"steps": self.steps, "told_of": len(shares), "missing": sum(shares) / len(shares) if shares else 0.0, "delivery": self.delivery}
 
     def state_dict(self) -> Dict[str, Any]:
-        """Nothing is left over from step to step; the number of steps."""
+        """Only the number of steps; there are no residuals."""
         return {"steps": self.steps, "delivery": self.delivery}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

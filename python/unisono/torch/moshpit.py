@@ -4,7 +4,7 @@
     while not optimizer.left:
         optimizer.zero_grad()
         loss_of(model, batch()).backward()
-        optimizer.step()                                         # one's own step; every 8 of them an averaging step averages what all have come to
+        optimizer.step()                                         # a local step; after every 8, an averaging step averages all peers
 
 Source: M. Ryabinin et al., Moshpit SGD (arXiv:2103.03239); outer optimizers as in DiLoCo (arXiv:2311.08105).
 """
@@ -26,17 +26,17 @@ OPTIMIZER, EXTRA = "torch.optimizer", "torch.extra."
 
 
 class MoshpitOptimizer(torch.optim.Optimizer):
-    """Steps of an optimizer of one's own, and an average with all peers every few steps.
+    """Local steps of an optimizer, and an average with all peers every few steps.
 
-    optimizer: of dense float32 parameters on the CPU. run_id: runs are told apart by it. found: begins the run; seeds: where peers can be found, as
-    "host:port" or "file:PATH" (one of the two, or both). every: own steps from when an average was brought in until the next averaging step begins.
-    average: "parameters", or "pseudo_gradients" with an outer optimizer ("outer=nesterov,rate=0.7,momentum=0.9"). overlap: steps go on while an averaging step does;
-    what they change is kept. options: more of unisono.MoshpitSgdOptions, as text.
-    share_state: joiners are given this optimizer's state beside the parameters. extra: more for them, name -> bytes, called before each averaging step.
-    leave_on_sigterm: the next step() after SIGTERM says goodbye to the others, then the signal does what it did before.
-    elastic: what unisono.ElasticOptions has besides (min_peers, interface, port, run_key, profile, contribute, result, ...).
+    optimizer: of dense float32 parameters on the CPU. run_id: distinguishes runs. found: begins the run; seeds: where to find peers, as
+    "host:port" or "file:PATH" (one of the two, or both). every: local steps from one merged average until the next averaging step begins.
+    average: "parameters", or "pseudo_gradients" with an outer optimizer ("outer=nesterov,rate=0.7,momentum=0.9"). overlap: local steps continue during an averaging step;
+    their changes are kept. options: more unisono.MoshpitSgdOptions, as text.
+    share_state: sends joiners this optimizer's state besides the parameters. extra: returns more for them, name -> bytes; called before each averaging step.
+    leave_on_sigterm: the next step() after SIGTERM says goodbye to the peers, then the signal has its former effect.
+    elastic: further unisono.ElasticOptions (min_peers, interface, port, run_key, profile, contribute, result, ...).
 
-    Where the run had values, parameters and the optimizer's state are the run's now. Errors: unisono.Invalid, unisono.Unavailable (no seed answers).
+    If the run had values, they replace the parameters and the optimizer's state. Errors: unisono.Invalid, unisono.Unavailable (no seed answers).
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, run_id: str, seeds: Sequence[str] = (), found: bool = False, every: int = 8, *, average: str = "parameters",
@@ -48,9 +48,9 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         for each in self._values:
             if each.dtype != torch.float32 or each.device.type != "cpu":
                 raise ValueError(f"MoshpitOptimizer: a parameter of {each.dtype} on {each.device}; float32 on the CPU is possible")
-        self._share_state, self._extra = share_state, extra  # what this peer gives
+        self._share_state, self._extra = share_state, extra  # sent by this peer
         self.left = False
-        """This process has left the run: step() is the own optimizer's alone."""
+        """This process has left the run: step() only steps the local optimizer."""
         text = ",".join(filter(None, [f"local_steps={every}", f"average={average}", f"overlap={'on' if overlap else 'off'}", options]))
         read = unisono.MoshpitSgdOptions(text)
         self.run = unisono.Elastic.join(run_id=run_id, seeds=list(seeds), found=found, tensor_elements=[each.numel() for each in self._values], **elastic)
@@ -58,10 +58,10 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         state = self.run.state()
         self._sgd = unisono.MoshpitSgd(self.run, self._arrays(), read)
         self.loaded = state.loaded
-        """Whether the run had values, which are the parameters' now."""
+        """Whether the run had values, which are now the parameters'."""
         blobs: Dict[str, bytes] = state.blobs if state.loaded else {}
         self.extra = {name[len(EXTRA):]: data for name, data in blobs.items() if name.startswith(EXTRA)}
-        """What the peers' `extra` had given."""
+        """The data that the peers' `extra` provided."""
         given = blobs.get(OPTIMIZER)
         if given is not None and share_state:
             self.optimizer.load_state_dict(torch.load(io.BytesIO(given), weights_only=True))
@@ -89,13 +89,13 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """TypeError: a run's tensors are known when it is joined."""
+        """TypeError: the tensors of a run are fixed when it is joined."""
         raise TypeError("MoshpitOptimizer: parameters cannot be added to a run")
 
     def step(self, closure: Optional[Callable[[], Any]] = None, samples: int = 1) -> Any:  # type: ignore[override]
-        """The own optimizer's step; then an averaging step begins, or one that is through is brought in. With overlap it never waits for others.
+        """One local optimizer step; then an averaging step begins, or a finished one is merged. With overlap it never waits for peers.
 
-        samples: that the step was made of: how much this peer counts.
+        samples: samples in the step; this peer's weight.
         """
         loss = self.optimizer.step(closure)  # type: ignore[arg-type]
         if self._asked:
@@ -105,17 +105,17 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         return loss
 
     def drain(self, timeout: Optional[float] = None) -> None:
-        """Waits for the averaging step that goes on, if one does, and brings it in, as before an evaluation. unisono.Late: not yet, after `timeout` seconds."""
+        """Waits for a running averaging step and merges it, as before an evaluation. unisono.Late: it has not ended after `timeout` seconds."""
         self._took(self._sgd.drain(self._arrays(), timeout))
 
     def finish(self) -> None:
-        """At the end of training: one more averaging step, so that the last steps count too, then leave(). Peers that end about then have the same parameters."""
+        """At the end of training: one more averaging step for the last local steps, then leave(). Peers that end at about that time get equal parameters."""
         if not self.left:
             self._took(self._sgd.finish(self._arrays()))
             self.leave()
 
     def leave(self) -> None:
-        """Says goodbye to the others; an averaging step that goes on is given up. Parameters stay as they are. Safe to call twice."""
+        """Says goodbye to the peers, and aborts a running averaging step. Parameters stay as they are. Safe to call twice."""
         if not self.left:
             self.left = True
             self._sgd.abandon()
@@ -133,24 +133,24 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         self.leave()
 
     def status(self) -> unisono.ElasticStatus:
-        """Who is there, phase, layout, averaging steps, bytes."""
+        """Peers, phase, layout, averaging steps, bytes."""
         return self.run.status()
 
     def report(self) -> unisono.MoshpitSgdReport:
-        """Steps, averaging steps, how many were exact, and the time that they took, since this process joined."""
+        """Local steps, averaging steps, exact averaging steps, and their time, since this process joined."""
         return self._sgd.report()
 
     @property
     def steps(self) -> int:
-        """Since the run began, as this peer counts them: for schedules of the learning rate."""
+        """Steps since the run began, as this peer counts them: for learning-rate schedules."""
         return self._sgd.steps
 
     def state_dict(self) -> Dict[str, Any]:  # type: ignore[override]
-        """The own optimizer's, and the outer one's, for a restart of all peers; after drain()."""
+        """State of the local optimizer and of the outer one, for a restart of all peers; call after drain()."""
         return {"optimizer": self.optimizer.state_dict(), "moshpit": bytes_tensor(self._sgd.save())}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:  # type: ignore[override]
-        """Beside saved parameters. unisono.Invalid: of other sizes or another outer optimizer."""
+        """Use with saved parameters. unisono.Invalid: other sizes, or another outer optimizer."""
         self._sgd.load(tensor_bytes(state["moshpit"]))
         self.optimizer.load_state_dict(state["optimizer"])
         self.param_groups = self.optimizer.param_groups

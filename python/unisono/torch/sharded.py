@@ -30,13 +30,13 @@ DEFAULTS: Dict[str, Dict[str, Any]] = {
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """As torch.optim.AdamW or SGD, in float32, of a model whose gradients nobody has averaged: not for DistributedDataParallel.
+    """As torch.optim.AdamW or SGD, in float32, for a model with local gradients: not for DistributedDataParallel.
 
     params: of floating types, in one group; lr may change between steps (schedulers). method: "adamw" (betas, eps, weight_decay) or "sgd" (momentum,
     weight_decay, nesterov), with torch's defaults. options: as unisono.ShardedOptions reads them; "delivery=reliable" for links without datagrams.
-    Rank 0's parameters are taken by all. All ranks make it alike, on the thread that makes collectives.
+    All ranks take rank 0's parameters. All make it with equal arguments, on the thread that makes collectives.
 
-    Replicas of the parameters may differ by steps that did not arrive; resync() makes them the same to the bit. Buffers of a model stay each rank's.
+    Replicas of the parameters may differ by updates that did not arrive; resync() makes them equal to the bit. A model's buffers stay local.
     ValueError: options make no sense, or differ between ranks. DistBackendError: links carry no datagrams.
     """
 
@@ -67,14 +67,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         except unisono.Error as error:
             raise_torch_error(error)
         self.reports: Deque[unisono.ShardedReport] = collections.deque(maxlen=reports)
-        """Of the last steps, oldest first: what was missing and how old it is, norms, bytes, times, drift."""
+        """Reports of the last steps, oldest first: missing ranges and their age, norms, bytes, times, drift."""
         self._take(self._step.parameters)
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
-        """Averages gradients (missing ones are zeros), updates the own shard, and takes what comes of the others'. report() says what that was.
+        """Averages gradients (missing ones are zeros), updates the own shard, and takes the values that arrive of other shards; see report().
 
-        DistBackendError: a rank is lost. The parameters are as they were.
+        DistBackendError: a rank is lost. The parameters have not changed.
         """
         loss = None
         if closure is not None:
@@ -99,11 +99,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return loss
 
     def report(self) -> Optional[unisono.ShardedReport]:
-        """Of the last step. applied: False if the average was not finite, and nothing has changed."""
+        """Report of the last step. applied: False if the average was not finite; nothing has changed then."""
         return self.reports[-1] if self.reports else None
 
     def resync(self) -> None:
-        """Sends all values reliably: replicas are the same to the bit then, as before an evaluation. All ranks."""
+        """Sends all values reliably, after which replicas are equal to the bit, as before an evaluation. Call on all ranks."""
         try:
             self._step.resync()
         except unisono.Error as error:
@@ -111,7 +111,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._take(self._step.parameters)
 
     def owners_values(self) -> List[torch.Tensor]:
-        """The owners' values of all parameters, float32: what is to be saved of a model. Replicas stay as they are. All ranks."""
+        """The owners' values of all parameters, float32: save these of a model. Replicas do not change. Call on all ranks."""
         values = torch.empty(sum(self._sizes))
         try:
             self._step.owners_values(values.numpy())
@@ -124,12 +124,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return result
 
     def state_dict(self) -> Dict[str, Any]:  # type: ignore[override]
-        """This rank's replica, shard and optimizer's state; all ranks after the same step, each its own. To go on with to the bit."""
+        """This rank's replica, shard and optimizer state, for a bit-exact continuation. All ranks save after the same step, each its own."""
         group = {key: value for key, value in self.param_groups[0].items() if key != "params"}
         return {"rank": self._rank, "world_size": self._world_size, "step": bytes_tensor(self._step.save()), "group": group}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:  # type: ignore[override]
-        """Parameters are those that were saved, then. All ranks. ValueError: of another rank, another number of ranks, or another optimizer."""
+        """Also restores the saved parameters. Call on all ranks. ValueError: saved by another rank, with another number of ranks, or by another optimizer."""
         check_rank(state, self._rank, self._world_size, "ShardedOptimizer")
         try:
             self._step.load(tensor_bytes(state["step"]))
@@ -142,7 +142,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _take(self, values: "numpy.ndarray[Any, numpy.dtype[numpy.float32]]") -> None:
-        """Into the model. (torch knows no memory that must not be written to; nothing is written there.)"""
+        """Copies values into the model. (torch has no read-only memory; nothing is written there.)"""
         for view, (begin, end) in zip(self._views, parts(self._sizes)):
             numpy_view = values[begin:end].reshape(view.shape)
             if view.dtype == torch.float32:

@@ -259,7 +259,7 @@ Result<FormationMessage> read_message(ByteReader& reader) {
   return FormationMessage(std::move(body));
 }
 
-// The reader of each kind, by its index in the variant, so that numbers and types cannot come apart.
+// Picks the reader by the kind's index in the variant, so that numbers and types always agree.
 template <size_t... index>
 Result<FormationMessage> read_kind(ByteReader& reader, size_t kind, std::index_sequence<index...>) {
   using Read = Result<FormationMessage> (*)(ByteReader&);

@@ -177,7 +177,7 @@ TEST(FormationMessages, a_count_without_its_peers_reserves_nothing) {
   auto request = registration();
   request.missing.clear();
   auto bytes = encode(request);
-  bytes[bytes.size() - 3] = std::byte{0x0F};  // 3840 peers in no bytes
+  bytes[bytes.size() - 3] = std::byte{0x0F};  // claims 3840 peers, and no bytes follow
   EXPECT_EQ(decode_formation(bytes).status().message(), "formation message: register: missing");
 }
 

@@ -1,5 +1,5 @@
-// Forming groups in a virtual network: to the millisecond without faults, and to an end with any: checks A23, A31 and A34 of
-// docs/design/methods/moshpit.md.
+// Group formation in a virtual network. Without faults it ends at the predicted millisecond; with any faults it ends. Checks
+// A23, A31 and A34 of docs/design/methods/moshpit.md.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 using test::FormationNet;
 using test::NetOptions;
 
-// Eight members in one line, and three others that keep its record: `run` is chosen so that `keepers` of them come first.
+// Eight members in one line, and three other peers. `run` is chosen so that `keepers` are the first holders of the line's slot.
 struct Line {
   static constexpr uint32_t members = 8;
   static constexpr uint32_t others = 3;
@@ -132,7 +132,7 @@ TEST(Formation, a_member_that_was_not_told_learns_of_its_group_from_the_others) 
   line.net = std::make_unique<FormationNet>(line.options, line.layout);
   const auto coordinator = line.net->index(line.holders[0]);
   for (uint32_t i = 0; i < 8; ++i) line.net->seek(i, 0, 0, 0);
-  // The coordinator dies after some of its eight descriptors: eight registrations and seven answers come before them.
+  // The coordinator dies after five of its eight descriptors; eight registrations and seven answers come before them.
   constexpr uint64_t dies_at = 8 + 7 + 5;
   line.net->before_send = [&](uint64_t number) {
     if (number == dies_at) line.net->kill(coordinator);
@@ -203,7 +203,7 @@ TEST(FormationA34, a_client_is_nobodys_coordinator_and_owns_nothing) {
   }
 }
 
-// One random world: two rounds of an averaging step, with deaths, losses, layouts that not all know.
+// One random world: two rounds of an averaging step with deaths, losses, and layouts that only some peers know.
 class World {
  public:
   explicit World(uint64_t seed) : random_(seed), peers_(static_cast<uint32_t>(3 + random_.below(14))) {

@@ -1,5 +1,5 @@
-// For the tests of forming groups: a virtual network of processes that each have a coordinator and a seeker. Delays and losses
-// come from the test; whatever is sent goes through its bytes.
+// A virtual network for tests of group formation. Each process has a coordinator and a seeker. The test sets delays and losses;
+// all messages are encoded and decoded.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,12 +23,12 @@ namespace unisono::test {
 
 struct NetOptions {
   uint32_t peers = 8;
-  std::vector<PeerId> clients = {};  // not in anybody's holders
+  std::vector<PeerId> clients = {};  // never holders of a slot
   std::string run = "run";
   ElasticTimes times;
   uint64_t seed = 1;
   double loss = 0;
-  bool members_talk = false;  // in accepted groups, so that others hear of groups that they do not know
+  bool members_talk = false;  // members of accepted groups send messages, so that others hear of groups that they do not know
   std::function<Nanos(Random&)> delay = [](Random&) { return 40 * millisecond; };
 };
 
@@ -42,7 +42,7 @@ class FormationNet {
     bool alive = true;
     std::optional<SeekOutcome> outcome;
     Nanos ended = never;
-    std::vector<DeclineNews> declines;
+    std::vector<DeclineEvent> declines;
     std::map<GroupId, GroupDescriptor> groups;  // accepted
   };
 
@@ -77,7 +77,7 @@ class FormationNet {
   uint64_t messages() const { return messages_; }
 
   void at(Nanos when, std::function<void()> act) { events_.push({when, number_++, std::move(act)}); }
-  // What the machines of a process ask for is carried out after this.
+  // Calls act, then carries out the requests of the process's state machines.
   void on(uint32_t i, Nanos when, std::function<void(Node&)> act) {
     at(when, [this, i, act = std::move(act)] {
       if (!node(i).alive) return;
@@ -96,7 +96,7 @@ class FormationNet {
     });
   }
   void kill(uint32_t i) { node(i).alive = false; }
-  // Everybody hears of the death at that time.
+  // All processes hear of the death at that time.
   void announce_death(uint32_t dead, Nanos when) {
     for (uint32_t i = 0; i < size(); ++i) {
       on(i, when, [this, gone = node(dead).id](Node& node) {
@@ -106,7 +106,7 @@ class FormationNet {
       });
     }
   }
-  // Asked before anything is sent, with its number.
+  // Called before each send, with the send's number.
   std::function<void(uint64_t)> before_send = [](uint64_t) {};
   std::function<void(uint32_t)> on_outcome = [](uint32_t) {};
 
@@ -189,7 +189,7 @@ class FormationNet {
        });
   }
 
-  // Signs of life to the group, `times` of them.
+  // Sends `times` signs of life to the group.
   void talk(uint32_t i, const GroupDescriptor& group, int times) {
     for (const auto& member : group.members) {
       const auto to = index_.at(member.id);

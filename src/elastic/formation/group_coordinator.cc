@@ -24,7 +24,7 @@ void GroupCoordinator::message(const PeerId& from, const FormationMessage& messa
         if constexpr (requires { take(from, body, now); }) {
           take(from, body, now);
         } else {
-          ++counters_.ignored;  // for a member
+          ++counters_.ignored;  // for the seeker
         }
       },
       message);
@@ -36,15 +36,15 @@ void GroupCoordinator::note_opened(uint64_t step) {
   if (step < steps_opened()) return;
   highest_opened_ = step + 1;
   opened_ = step;
-  give_up_past();
+  drop_past();
 }
 
 bool GroupCoordinator::past(uint64_t step) const { return step + steps_behind_max + 1 < steps_opened(); }
 
-// Others have gone on to a later averaging step.
+// Other peers have gone on to a later averaging step.
 bool GroupCoordinator::superseded(uint64_t step) const { return step + 1 < steps_opened(); }
 
-void GroupCoordinator::give_up_past() {
+void GroupCoordinator::drop_past() {
   for (auto it = open_.begin(); it != open_.end();) {
     if (!past(it->first.step)) {
       ++it;
@@ -58,7 +58,7 @@ void GroupCoordinator::give_up_past() {
   }
 }
 
-// The layout that takes the place of the slot's, if this process knows one.
+// The layout that replaces the slot's, if this process knows one.
 const Layout* GroupCoordinator::replacement(const SlotName& slot) const {
   const auto* effective = view_.layout_for(slot.step);
   if (effective == nullptr) return nullptr;
@@ -68,7 +68,7 @@ const Layout* GroupCoordinator::replacement(const SlotName& slot) const {
   return replaces(*effective, named) ? effective : nullptr;
 }
 
-// Null if the slot is not to be opened under its layout; the sender has been told why.
+// Null if the slot cannot be opened under its layout; the sender has then been answered.
 const Layout* GroupCoordinator::layout_of(const PeerId& from, const SlotName& slot) {
   if (const auto* newer = replacement(slot)) {
     sends_.push_back({from, formation::StaleLayout{slot, steps_opened(), *newer}});
@@ -123,21 +123,21 @@ void GroupCoordinator::take(const PeerId& from, const formation::Register& reque
   }
   auto* slot = open_slot(request.slot, *layout, now);
   if (slot == nullptr) return;
-  if (!slot_entry(*slot, from, request, now)) {
+  if (!add_entry(*slot, from, request, now)) {
     settle(open_.find(request.slot), now);
     return;
   }
   const bool opens = !request.pre || (request.slot.round == 0 && everybody_is_here(*slot));
   if (opens) note_opened(request.slot.step);
-  hear_missing(*slot, request.missing);
+  note_missing(*slot, request.missing);
   if (settle(open_.find(request.slot), now)) return;
-  // Who was late for the averaging step before waits for this one to begin.
+  // A peer that missed the previous averaging step waits for this one to open.
   if (opens && request.slot.round == 0) tell_announced(request.slot, *slot);
-  // Its round may have been over long ago, and what was announced for it is gone.
+  // Answers the sender as well: settle() may have dropped its entry because its round ended long ago.
   if (const auto entry = find_entry(*slot, from); entry != slot->entries.end()) send_pending(request.slot, *slot, *entry);
 }
 
-// All that are expected, or with keys as many as a group has, have registered or announced themselves.
+// All expected peers, or with keys as many as a group can have, have registered or pre-registered.
 bool GroupCoordinator::everybody_is_here(Slot& slot) const {
   if (slot.key_group > 0) return slot.entries.size() >= slot.key_group;
   return std::ranges::all_of(
@@ -176,16 +176,16 @@ std::vector<GroupCoordinator::Entry>::iterator GroupCoordinator::find_entry(Slot
   return std::find_if(slot.entries.begin(), slot.entries.end(), [&](const Entry& entry) { return entry.peer == peer; });
 }
 
-// False if the registration was not put down: it is an old one, or there is no room.
-bool GroupCoordinator::slot_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now) {
+// False if the registration was not taken: it is outdated, or the slot is full.
+bool GroupCoordinator::add_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now) {
   auto entry = find_entry(slot, from);
   if (entry != slot.entries.end() && request.attempt < entry->attempt) return false;
   if (entry == slot.entries.end() || entry->registered == request.pre) {
-    const bool room = make_room(slot, request);
+    const bool room = make_space(slot, request);
     entry = find_entry(slot, from);
     if (!room) {
       if (entry != slot.entries.end()) slot.entries.erase(entry);
-      // One that only announces itself need not know: it will ask again.
+      // A pre-registered peer is not told: it will register again.
       if (!request.pre) sends_.push_back({from, formation::Full{request.slot, false, steps_opened()}});
       return false;
     }
@@ -207,8 +207,8 @@ bool GroupCoordinator::slot_entry(Slot& slot, const PeerId& from, const formatio
   return true;
 }
 
-// For one more, pre-registered or registered. A member of the layout takes the place of the last who is not.
-bool GroupCoordinator::make_room(Slot& slot, const formation::Register& request) {
+// Makes space for one more registration of this kind. A layout member replaces the last entry of a peer outside the layout.
+bool GroupCoordinator::make_space(Slot& slot, const formation::Register& request) {
   const auto same = [&](const Entry& entry) { return entry.registered == !request.pre; };
   const auto count = std::count_if(slot.entries.begin(), slot.entries.end(), same);
   if (count < 2 * static_cast<ptrdiff_t>(options_.max_group)) return true;
@@ -221,8 +221,9 @@ bool GroupCoordinator::make_room(Slot& slot, const formation::Register& request)
   return true;
 }
 
-// A list that names more than half of the line is that of a minority, which was cut off: the others are where it was not.
-void GroupCoordinator::hear_missing(Slot& slot, std::vector<PeerId> missing) {
+// A list that names more than half of the line comes from a minority that was cut off, so it is ignored: the named peers are
+// not missing.
+void GroupCoordinator::note_missing(Slot& slot, std::vector<PeerId> missing) {
   std::sort(missing.begin(), missing.end());
   std::vector<PeerId> named;
   for (const auto& peer : slot.line) {
@@ -237,7 +238,7 @@ void GroupCoordinator::hear_missing(Slot& slot, std::vector<PeerId> missing) {
 
 void GroupCoordinator::take(const PeerId& from, const formation::DescriptorAck& ack, Nanos) {
   const auto found = repeating_.find(ack.id);
-  if (found == repeating_.end()) return;  // it has come twice, or was for a member that handed on a descriptor
+  if (found == repeating_.end()) return;  // repeated, or from a member that got the descriptor from another member
   auto& closed = closed_.at(found->second);
   closed.unacknowledged.erase(from);
   if (closed.unacknowledged.empty()) repeating_.erase(found);
@@ -251,12 +252,12 @@ void GroupCoordinator::take(const PeerId&, const formation::LayoutReply& reply, 
   if (view_.find_layout(reply.layout.version, reply.layout.digest) == nullptr) layouts_.push_back(reply.layout);
 }
 
-// The slot's layout, if the slot may be opened and the layout puts the peer into its line; null, and counted, if not: with keys
-// nobody is expected anyway.
+// The slot's layout, if the slot may be opened and the layout puts the peer on its line. Otherwise null, and counted as
+// ignored. Null under a layout with keys too, where no peer is expected.
 const Layout* GroupCoordinator::layout_of_line(const PeerId& from, const SlotName& slot) {
   const auto* layout = view_.find_layout(slot.layout_version, slot.layout_digest);
   if (layout != nullptr && !past(slot.step) && !closed_.contains(slot) && layout->first_step <= slot.step) {
-    const auto place = place_in(*layout, from, slot.round);
+    const auto place = position_in(*layout, from, slot.round);
     if (place.in_layout && place.line == slot.line && key_count(*layout) == 0) return layout;
   }
   ++counters_.ignored;
@@ -274,7 +275,7 @@ void GroupCoordinator::take(const PeerId& from, const formation::Late& late, Nan
   settle(open_.find(late.slot), now);
 }
 
-// Whoever skips an averaging step says so before others have registered for it.
+// A peer that skips an averaging step withdraws before other peers have registered for it.
 void GroupCoordinator::take(const PeerId& from, const formation::Withdraw& withdraw, Nanos now) {
   auto found = open_.find(withdraw.slot);
   if (found == open_.end()) {

@@ -1,17 +1,20 @@
-// The coordinator in every process: takes registrations for slots whose key names this process (or whoever registers here), and
-// tells the registered who is in their group. A state machine beside the process's own quests; it need not be in the groups
-// that it forms.
+// The coordinator in every process: takes registrations for slots, and tells the registered peers which group they are in. It
+// serves slots whose key names this process, and those that peers register for here. A state machine beside the process's own
+// GroupSeeker; it need not be in the groups that it forms.
 //
-// It waits for nobody: every answer is made from what has arrived. A group is closed when everybody expected has registered,
-// else gather_timeout after the first REGISTER, else when the pre-registered have had round_timeout. Sooner where others are in
-// a later averaging step already: whoever has not registered by then goes there. Where peers have keys, nobody is expected by
-// name: M are enough, and fewer wait for gather_timeout, as in the published method; of more than M, who had announced
-// themselves, some are told FULL. After take_layouts() the layouts must be in the view before the next message comes: the
-// member registers again right behind its LAYOUT_REPLY.
+// It waits for no other peer: each answer follows from messages that have arrived. A group is closed when all expected members
+// have registered, or gather_timeout after the first REGISTER, or when pre-registered peers have had round_timeout. It closes
+// sooner if others are in a later averaging step already: a peer that has not registered by then goes there.
 //
-// Bounded: slots_open_max slots, 2·max_group registrations and as many pre-registrations in each, closed_max closed slots for
-// 60 s. At the limit, the oldest closed slot goes, or the oldest that nobody registered for; if there is none, the newcomer is
-// not answered.
+// Under layouts with keys no members are expected by name: M registrations complete a group, and fewer wait for gather_timeout,
+// as in the published method. If more than M had pre-registered, the surplus is told FULL.
+//
+// After take_layouts() the caller must put the layouts into the view before the next message: the member registers again right
+// behind its LAYOUT_REPLY.
+//
+// Bounds: slots_open_max slots, 2·max_group registrations and as many pre-registrations per slot, closed_max closed slots for
+// 60 s. At the limit the oldest closed slot is dropped, or the oldest slot without registrations. If there is none, the new
+// registration is not answered.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +35,13 @@
 
 namespace unisono {
 
-inline constexpr size_t slots_open_max = 1024;  // a process coordinators for more only if hardly any other peer can be reached
-inline constexpr size_t closed_max =
-    512;  // of the newest; who asks for an older one is told so by the number of its averaging step
+// One process coordinates this many slots only if it can reach hardly any other peer.
+inline constexpr size_t slots_open_max = 1024;
+// The newest closed slots are kept. A peer that asks for an older one is answered from the number of its averaging step.
+inline constexpr size_t closed_max = 512;
 inline constexpr Nanos closed_kept = 60 * second;
-inline constexpr uint64_t steps_behind_max =
-    2;  // slots of averaging steps further behind the highest opened one are not opened any more
+// Slots this far behind the highest opened averaging step are not opened any more.
+inline constexpr uint64_t steps_behind_max = 2;
 
 struct CoordinatorOptions {
   PeerId self;
@@ -47,35 +51,35 @@ struct CoordinatorOptions {
   uint32_t chunk_count = 0;
   uint32_t min_chunks = 0;
   uint64_t schema = 0;
-  uint64_t seed = 0;        // of group ids: never the same in two processes
+  uint64_t seed = 0;        // of group ids; no two processes may share it
   double vector_bytes = 0;  // for round_timeout
 };
 
 struct CoordinatorCounters {
   uint64_t groups = 0;  // descriptors made
   uint64_t alone = 0;
-  uint64_t ignored =
-      0;  // messages that make no sense here: another place than the layout gives, unknown slots, no room for a slot
-  uint64_t given_up =
-      0;  // slots without a group: their layout was replaced, their averaging step is past, or there were too many
+  // Messages without effect: a position other than the layout's, an unknown slot, or no free slot.
+  uint64_t ignored = 0;
+  // Slots dropped without a group: their layout was replaced, their averaging step is over, or there were too many.
+  uint64_t given_up = 0;
 };
 
 class GroupCoordinator {
  public:
-  // The view outlives the coordinator.
+  // The view must outlive the coordinator.
   GroupCoordinator(CoordinatorOptions options, const FormationView& view);
 
   void message(const PeerId& from, const FormationMessage& message, Nanos now);
-  // The peer is dead or has left: nobody waits for it, and it is not put into a group.
+  // The peer is dead or has left: no slot waits for it, and no group will include it.
   void peer_gone(const PeerId& peer, Nanos now);
   void woke(Nanos now);
   // When woke() must be called; `never` if no slot is open or remembered.
   Nanos next_deadline() const;
 
   std::vector<FormationSend> take_sends() { return std::exchange(sends_, {}); }
-  // Pulled from members, to be taken in before the next message.
+  // Layouts that members sent; see the opening of this file.
   std::vector<Layout> take_layouts() { return std::exchange(layouts_, {}); }
-  // The highest averaging step that a REGISTER opened here, if that was news.
+  // The highest averaging step that a REGISTER opened here; empty if it has not risen since the last call.
   std::optional<uint64_t> take_opened() { return std::exchange(opened_, std::nullopt); }
 
   size_t open_slots() const { return open_.size(); }
@@ -87,28 +91,28 @@ class GroupCoordinator {
     PeerId peer;
     uint32_t position = 0;
     bool in_layout = false;
-    bool registered = false;  // else pre-registered
+    bool registered = false;  // false: pre-registered
     bool weighted = false;
     ElasticRole role = ElasticRole::peer;
     double bandwidth = -1;
     uint64_t attempt = 0;
-    Nanos since = 0;  // it was first heard of for this slot
+    Nanos since = 0;  // when the peer first asked for this slot
   };
   struct Slot {
-    std::vector<PeerId> line;    // its layout members, by position
-    uint32_t key_group = 0;      // M, if peers have keys: then the line is empty
+    std::vector<PeerId> line;    // members that the layout names, by position
+    uint32_t key_group = 0;      // M under a layout with keys, where `line` is empty; else 0
     std::vector<Entry> entries;  // in order of arrival
-    std::set<PeerId> lagging;    // of the line: named missing, or withdrawn; nobody waits for them
-    std::set<PeerId> withdrawn;  // of these: absent by their own wish, so not missing
-    std::set<PeerId> late;       // of the line: said LATE, so they do not lag whatever others say
+    std::set<PeerId> lagging;  // members of the line that were named missing or have withdrawn; the slot does not wait for them
+    std::set<PeerId> withdrawn;  // subset of lagging: absent by their own wish, so not reported missing
+    std::set<PeerId> late;       // members of the line that sent LATE; they do not count as lagging, whatever others report
     Nanos made = 0;
     Nanos first_register = never;
-    Nanos next_sign = never;  // PENDING to the registered
-    Nanos close_at = never;   // as things stand; with nobody registered: when the pre-registrations are over
+    Nanos next_sign = never;  // when PENDING goes to the registered peers next
+    Nanos close_at = never;   // as known now; without registrations: when pre-registrations expire
   };
   struct Closed {
     Nanos at = 0;
-    std::shared_ptr<const GroupDescriptor> group;  // null: everybody registered was told ALONE
+    std::shared_ptr<const GroupDescriptor> group;  // null: all registered peers were told ALONE
     formation::Alone alone;
     std::set<PeerId> told_alone, told_full;
     std::set<PeerId> unacknowledged;
@@ -127,16 +131,16 @@ class GroupCoordinator {
   const Layout* replacement(const SlotName& slot) const;
   Slot* open_slot(const SlotName& name, const Layout& layout, Nanos now);
   static std::vector<Entry>::iterator find_entry(Slot& slot, const PeerId& peer);
-  bool slot_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now);
-  bool make_room(Slot& slot, const formation::Register& request);
-  static void hear_missing(Slot& slot, std::vector<PeerId> missing);
+  bool add_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now);
+  bool make_space(Slot& slot, const formation::Register& request);
+  static void note_missing(Slot& slot, std::vector<PeerId> missing);
   void note_opened(uint64_t step);
   uint64_t steps_opened() const;
   bool past(uint64_t step) const;
   bool superseded(uint64_t step) const;
-  void give_up_past();
+  void drop_past();
 
-  // Closes the slot, or drops it if nothing is left to remember, if it is time; true if it is not open any more.
+  // If it is time, closes the slot, or drops it when nothing needs to be remembered. True if it is not open any more.
   bool settle(Slots::iterator slot, Nanos now);
   static bool has_registered(const Slot& slot, const PeerId& peer);
   static size_t registered_with_values(const Slot& slot);
@@ -158,13 +162,13 @@ class GroupCoordinator {
   Random random_;
   Slots open_;
   std::map<SlotName, Closed> closed_;
-  std::deque<std::pair<Nanos, SlotName>> closed_order_;     // when each was closed, oldest first
-  std::map<GroupId, SlotName> repeating_;                   // closed slots whose descriptor is not acknowledged by all
-  std::set<std::pair<uint64_t, uint64_t>> wanted_layouts_;  // version and digest, asked for
+  std::deque<std::pair<Nanos, SlotName>> closed_order_;     // time of closing; oldest first
+  std::map<GroupId, SlotName> repeating_;                   // closed slots whose descriptor some members have not acknowledged
+  std::set<std::pair<uint64_t, uint64_t>> wanted_layouts_;  // version and digest of layouts that were asked for
   std::vector<FormationSend> sends_;
   std::vector<Layout> layouts_;
   std::optional<uint64_t> opened_;
-  uint64_t highest_opened_ = 0;  // + 1, as FormationView has it
+  uint64_t highest_opened_ = 0;  // plus 1, as in FormationView
   CoordinatorCounters counters_;
 };
 

@@ -1,4 +1,4 @@
-// What a coordinator answers those for whom there is no group, and what it forgets.
+// A coordinator's answers to peers without a group, and the slots that it forgets.
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST(GroupCoordinatorAnswers, a34_a_reducer_owns_chunks) {
 }
 
 TEST(GroupCoordinatorAnswers, more_than_two_full_groups_do_not_fit) {
-  Desk desk({4}, 2);  // four at most
+  Desk desk({4}, 2);  // a group has at most four members
   for (uint32_t i = 0; i < 3; ++i) desk.enter(i);
   desk.enter(4);
   desk.enter(5);
@@ -184,7 +184,7 @@ TEST(GroupCoordinatorAnswers, a_slot_of_a_replaced_layout_is_answered_with_the_n
   EXPECT_EQ(desk.coordinator.open_slots(), 0u);
 }
 
-TEST(GroupCoordinatorAnswers, of_two_layouts_of_one_version_only_one_is_placed) {
+TEST(GroupCoordinatorAnswers, of_two_layouts_of_one_version_only_one_gets_groups) {
   Desk desk;
   auto other = test::layout_of({desk.ids[0], desk.ids[1], desk.ids[2], desk.ids[4]}, 1, {4});
   const bool wins = other.digest < desk.layout.digest;

@@ -1,4 +1,4 @@
-// When a coordinator closes a slot, and what it tells those who registered.
+// The closing of a coordinator's slots: when it happens, and the answers to the registered peers.
 
 #include <algorithm>
 #include <cstdio>
@@ -12,10 +12,12 @@ namespace unisono {
 
 namespace {
 
-constexpr Nanos superseded_part = 4;  // of coordinator_timeout: so long a coordinator waits where others are in a later
-                                      // averaging step; who is as late as that comes at about the same time
-constexpr Nanos repeat_part = 4;      // of coordinator_timeout, between signs of life and between descriptors
-// Descriptors are repeated for so many coordinator_timeouts; whoever is waiting still asks by then.
+// A coordinator waits coordinator_timeout / superseded_part if others are in a later averaging step: other late peers arrive at
+// about the same time.
+constexpr Nanos superseded_part = 4;
+// Signs of life and descriptors are repeated every coordinator_timeout / repeat_part.
+constexpr Nanos repeat_part = 4;
+// Descriptors are repeated for this many coordinator_timeouts. A member that still waits then asks again itself.
 constexpr Nanos repeat_timeouts = 2;
 
 std::string group_key(const GroupId& id) {
@@ -45,8 +47,8 @@ Nanos GroupCoordinator::round_timeout(const Slot& slot) const {
   return options_.times.round_timeout_for(options_.times.contribute_timeout_for(options_.vector_bytes, slowest));
 }
 
-// In the past if nobody is waited for. The pre-registered are waited for until their round must be over, and no longer than
-// that after gather_timeout: more may come while we wait.
+// A time in the past if no peer is waited for. Pre-registered peers are waited for until their round must be over, but at most
+// for one round after gather_timeout, because more may pre-register meanwhile.
 Nanos GroupCoordinator::when_to_close(const SlotName& name, const Slot& slot) const {
   const auto round = round_timeout(slot);
   Nanos announced_until = 0;
@@ -54,16 +56,15 @@ Nanos GroupCoordinator::when_to_close(const SlotName& name, const Slot& slot) co
     if (!entry.registered) announced_until = std::max(announced_until, entry.since + round);
   }
   if (slot.first_register == never) return announced_until > 0 ? announced_until : never;
-  // Members of a later round may have been held up for a whole gather_timeout in the round before, and announce themselves only
-  // then.
+  // Members of a later round may have been held up by a whole gather_timeout in the round before, and pre-register only then.
   const auto held_up = name.round > 0 ? options_.times.coordinator_timeout / 2 : 0;
   const auto gathered =
       slot.first_register +
       (superseded(name.step) ? options_.times.coordinator_timeout / superseded_part : options_.times.gather_timeout) + held_up;
   Nanos at = announced_until > 0 ? std::min(announced_until, gathered + round) : 0;
   if (slot.key_group > 0) return registered_with_values(slot) >= slot.key_group ? at : std::max(at, gathered);
-  // A member that would be alone waits for those who lag, too: else it would run ahead through one averaging step after the
-  // other, and the others' numbers with it.
+  // A single registered member waits for lagging members too. Otherwise it would run ahead through one averaging step after the
+  // other, and raise the step number for all peers.
   const auto registered = std::ranges::count_if(slot.entries, [](const Entry& entry) { return entry.registered; });
   for (const auto& peer : slot.line) {
     if (has_registered(slot, peer) || view_.gone(peer) || slot.withdrawn.contains(peer)) continue;
@@ -87,7 +88,7 @@ bool GroupCoordinator::settle(Slots::iterator it, Nanos now) {
     close(node.key(), node.mapped(), now);
     return true;
   }
-  slot.entries.clear();  // announced, and their round is long over
+  slot.entries.clear();  // only pre-registrations, and their round must have ended long ago
   return settle(it, now);
 }
 
@@ -99,7 +100,7 @@ std::vector<PeerId> GroupCoordinator::missing_of(const Slot& slot) const {
   return missing;
 }
 
-// The members are those of the layout that the slot is for.
+// The members are all those that the slot's layout names.
 bool GroupCoordinator::is_complete(const Slot& slot, const GroupDescriptor& group) {
   if (slot.key_group == 0)
     return std::ranges::all_of(slot.line, [&](const PeerId& peer) { return has_registered(slot, peer); });
@@ -108,7 +109,7 @@ bool GroupCoordinator::is_complete(const Slot& slot, const GroupDescriptor& grou
   return of_layout == static_cast<ptrdiff_t>(slot.key_group);
 }
 
-// unavailable: nobody could own chunks.
+// Error: unavailable if no member can own chunks.
 Result<GroupDescriptor> GroupCoordinator::form(const SlotName& name, const Slot& slot) {
   GroupDescriptor group;
   group.id.low = random_.next();
@@ -123,8 +124,8 @@ Result<GroupDescriptor> GroupCoordinator::form(const SlotName& name, const Slot&
   }
   ShareRequest shares{.members = {}, .chunk_count = options_.chunk_count, .min_chunks = options_.min_chunks};
   const auto slots = draw_slots(group.id, slot.key_group);
-  size_t placed = 0;  // with values
-  // In an order that no peer can foresee, so whom a key's group has no room for is left to chance.
+  size_t placed = 0;  // members with values
+  // No peer can predict this order, so chance decides which members a full key group leaves out.
   for (const auto& id : by_score(group_key(group.id), ids)) {
     const auto entry = std::find_if(slot.entries.begin(), slot.entries.end(), [&](const Entry& one) { return one.peer == id; });
     auto position = entry->position;
@@ -152,7 +153,7 @@ void GroupCoordinator::close(const SlotName& name, const Slot& slot, Nanos now) 
   auto& closed = closed_[name];
   closed_order_.emplace_back(now, name);
   closed.at = now;
-  const auto values = registered_with_values(slot);  // two members must have some, or there is nothing to average
+  const auto values = registered_with_values(slot);  // averaging needs at least two members with values
   std::vector<PeerId> registered;
   for (const auto& entry : slot.entries) {
     if (entry.registered) registered.push_back(entry.peer);
@@ -160,7 +161,7 @@ void GroupCoordinator::close(const SlotName& name, const Slot& slot, Nanos now) 
   Result<GroupDescriptor> group = Status(Code::unavailable, "alone");
   if (values >= 2) group = form(name, slot);
   if (!group.ok() && name.round == 0 && superseded(name.step)) {
-    // Nobody else comes to this averaging step any more: it had better go where the others are.
+    // No other peer comes to this averaging step any more, so the members are sent to where the others are.
     ++counters_.given_up;
     for (const auto& peer : registered) sends_.push_back({peer, formation::Closed{name, steps_opened(), 0}});
     return;
@@ -192,7 +193,7 @@ void GroupCoordinator::send_pending(const SlotName& name, const Slot& slot, cons
   sends_.push_back({entry.peer, formation::Pending{name, entry.attempt, steps_opened(), round_ms}});
 }
 
-// To all who registered: a sign of life, or that their layout was replaced meanwhile.
+// Sends all registered peers a sign of life, or the layout that has replaced theirs.
 void GroupCoordinator::sign(Slots::iterator it, Nanos now) {
   const auto& [name, slot] = *it;
   if (const auto* newer = replacement(name)) {
@@ -220,10 +221,10 @@ void GroupCoordinator::repeat_descriptors(const SlotName& name, Nanos now) {
 }
 
 void GroupCoordinator::woke(Nanos now) {
-  give_up_past();
+  drop_past();
   for (auto it = open_.begin(); it != open_.end();) {
     const auto slot = it++;
-    // With each sign it is looked at again, too: a later averaging step may have begun, as others tell.
+    // settle() runs with each sign of life too, because a later averaging step may have begun meanwhile.
     const bool signs = slot->second.next_sign <= now;
     if ((signs || slot->second.close_at <= now) && settle(slot, now)) continue;
     if (signs) sign(slot, now);

@@ -1,4 +1,4 @@
-// A coordinator where peers have keys: nobody is expected by name.
+// A coordinator under a layout with keys: no peer is expected by name.
 
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ TEST(GroupCoordinatorKeys, waits_for_those_who_announced_themselves_and_cuts_the
   EXPECT_TRUE(group.line_complete);
   ASSERT_EQ(full.size(), 2u);
   for (const auto& peer : full) EXPECT_EQ(group.rank_of(peer), 4u);
-  // Who lost the answer asks again.
+  // A peer that lost the answer asks again.
   const auto left_out = static_cast<uint32_t>(std::ranges::find(desk.ids, full[0]) - desk.ids.begin());
   desk.come(left_out);
   EXPECT_EQ(desk.got<Full>().size(), 1u);

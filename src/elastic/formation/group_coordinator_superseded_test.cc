@@ -1,4 +1,4 @@
-// What a coordinator does with the slots of an averaging step when others are in a later one already.
+// A coordinator's slots of an averaging step, when other peers are in a later one already.
 #include "elastic/formation/group_coordinator.h"
 
 #include <gtest/gtest.h>

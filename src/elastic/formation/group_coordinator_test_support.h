@@ -1,4 +1,4 @@
-// For the tests of the coordinator: one coordinator, peers that register there, and what it answers, by kind.
+// Support for tests of the coordinator: one coordinator, peers that register with it, and its answers by kind.
 #pragma once
 
 #include <type_traits>
@@ -51,7 +51,7 @@ struct Desk {
     one.attempt = 0;
     say(i, one);
   }
-  // Wakes the coordinator whenever it wants to be, up to then.
+  // Lets time pass, and wakes the coordinator at each of its deadlines.
   void pass(Nanos time) {
     const auto until = now + time;
     while (coordinator.next_deadline() <= until) {
@@ -60,7 +60,7 @@ struct Desk {
     }
     now = until;
   }
-  // Answers of that kind since the last look, with their receivers; the others are dropped.
+  // Answers of that kind since the last call, with their receivers; all other answers are dropped.
   template <typename Body>
   std::vector<std::pair<PeerId, Body>> got() {
     std::vector<std::pair<PeerId, Body>> answers;
@@ -69,7 +69,7 @@ struct Desk {
     }
     return answers;
   }
-  // The group that was formed since the last look: all of its members were told, and nobody else.
+  // The group formed since the last call. Checks that exactly its members got the descriptor.
   GroupDescriptor formed() {
     const auto answers = got<formation::Descriptor>();
     EXPECT_FALSE(answers.empty()) << "no group was formed";

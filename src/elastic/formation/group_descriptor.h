@@ -1,4 +1,5 @@
-// A group as its coordinator formed it: who is in it, in which order, who owns how many chunks. All members hold the same one.
+// A group as its coordinator formed it: its members, their order, and how many chunks each owns. All members hold the same
+// descriptor.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +13,29 @@ namespace unisono {
 
 struct GroupMember {
   PeerId id;
-  uint32_t position = 0;   // coordinate on the axis of the round; with keys, its slot
+  uint32_t position = 0;   // coordinate on the round's axis; under a layout with keys, its slot
   bool weighted = false;   // its weight is above 0
-  bool in_layout = false;  // a layout member of this line; others (new ones) came by hash
+  bool in_layout = false;  // the layout names it for this line; false: a newcomer, assigned to the line by hash
   ElasticRole role = ElasticRole::peer;
-  double bandwidth = 0;  // bytes/s, as measured; below 0: not known
+  double bandwidth = 0;  // bytes/s, measured; below 0: unknown
   friend bool operator==(const GroupMember&, const GroupMember&) = default;
 };
 
 struct GroupDescriptor {
   GroupId id;
   SlotName slot;
-  std::vector<GroupMember> members;    // by rank: descending score under the group's id; 2 … 2·max_group, reducers included
-  std::vector<uint32_t> chunk_counts;  // by rank: how many chunks each owns, contiguous in rank order
+  // By rank: descending score under the group's id. 2 … 2·max_group members, reducers included.
+  std::vector<GroupMember> members;
+  std::vector<uint32_t> chunk_counts;  // by rank: number of chunks owned; owners' chunks are contiguous in rank order
   uint64_t schema = 0;
-  bool line_complete =
-      false;  // every layout member of the line is a member; with keys: as many members of the layout as a group has
-  std::vector<PeerId>
-      missing;  // expected, waited for in vain (or known to lag); handed on by REGISTER of the next averaging step
-  uint64_t highest_opened = 0;  // averaging step that the coordinator knows of
+  // Every layout member of the line is a member. With keys: as many layout members as a group can have.
+  bool line_complete = false;
+  // Members that were expected but did not come, or are known to lag. Passed on by REGISTER of the next averaging step.
+  std::vector<PeerId> missing;
+  uint64_t highest_opened = 0;  // highest opened averaging step that the coordinator knows of
   friend bool operator==(const GroupDescriptor&, const GroupDescriptor&) = default;
 
-  // Rank of the peer, or members.size().
+  // Rank of the peer; members.size() if it is not a member.
   uint32_t rank_of(const PeerId& peer) const;
 };
 

@@ -11,19 +11,19 @@ namespace unisono {
 
 namespace {
 
-constexpr uint32_t repeats = 4;             // of REGISTER in a coordinator_timeout, until it is acknowledged
-constexpr size_t recent_max = 32;           // descriptors kept; a group's members speak of it for a round_timeout or two
-constexpr size_t early_declines_max = 256;  // one whole group of the largest size
+constexpr uint32_t repeats = 4;             // sends of REGISTER per coordinator_timeout, until it is acknowledged
+constexpr size_t recent_max = 32;           // descriptors kept; members send messages of a group for one or two round_timeouts
+constexpr size_t early_declines_max = 256;  // as many as the largest group has members
 constexpr size_t asked_groups_max = 64;
-// A wake-up this late (in parts of coordinator_timeout) means that this process was stopped: then the coordinator's silence
-// says nothing. Bounded in number, so that a host that is always late still gets somewhere.
-constexpr uint32_t nap_part = 4;
-constexpr uint32_t naps_max = 4;
+// A wake-up later than coordinator_timeout / late_wakeup_part means that this process was stopped, so the coordinator's silence
+// proves nothing. Such wake-ups are excused late_wakeups_max times, so that a host that is always late still makes progress.
+constexpr uint32_t late_wakeup_part = 4;
+constexpr uint32_t late_wakeups_max = 4;
 
 }  // namespace
 
 SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t step, uint32_t round) {
-  const auto place = place_in(layout, self, round);
+  const auto place = position_in(layout, self, round);
   SeekRequest request;
   request.slot = {layout.version, layout.digest, step, round, place.line};
   request.cell = place.cell;
@@ -38,7 +38,7 @@ void GroupSeeker::seek(const SeekRequest& request, Nanos now) {
   const bool goes_on = phase_ == Phase::pre && request.slot == request_.slot;
   if (!goes_on) begin(request);
   outcome_.reset();
-  naps_ = 0;
+  late_wakeups_ = 0;
   phase_ = Phase::seeking;
   request_ = request;
   ask_holder(now);
@@ -70,7 +70,7 @@ void GroupSeeker::begin(const SeekRequest& request) {
   holder_ = 0;
 }
 
-// From the present holder on, the first that is not known to be gone.
+// Asks the current holder, or the first after it that is not known to be gone.
 void GroupSeeker::ask_holder(Nanos now) {
   while (holder_ < holders_.size() && view_.gone(holders_[holder_])) ++holder_;
   acknowledged_ = false;
@@ -83,19 +83,18 @@ void GroupSeeker::ask_holder(Nanos now) {
     return send_register(now);
   }
   if (phase_ == Phase::seeking) {
-    std::string who = "no reachable peer keeps it";
-    if (!holders_.empty())
-      who = "none of its " + std::to_string(holders_.size()) + " coordinators could say who is in the group";
+    std::string who = "no reachable peer can coordinate it";
+    if (!holders_.empty()) who = "none of its " + std::to_string(holders_.size()) + " coordinators named a group in time";
     return end(SeekNoCoordinator{"NO_COORDINATOR: " + to_string(request_.slot) + ": " + who});
   }
-  // Nothing is lost by a pre-registration that nobody heard; the quest itself begins anew with the first.
+  // An unanswered pre-registration loses nothing: seek() begins with the first holder again.
   holder_ = 0;
   acknowledged_ = true;
 }
 
 void GroupSeeker::next_holder(Nanos now) {
   withdraw_here();
-  ++counters_.holders_given_up;
+  ++counters_.holders_abandoned;
   ++holder_;
   ask_holder(now);
 }
@@ -145,8 +144,8 @@ void GroupSeeker::woke(Nanos now) {
   if (next_deadline() > now) return;
   const auto given_up = std::min(silence_deadline(), cap());
   if (given_up > now) return send_register(now);
-  if (now - given_up >= options_.times.coordinator_timeout / nap_part && naps_ < naps_max) {
-    ++naps_;
+  if (now - given_up >= options_.times.coordinator_timeout / late_wakeup_part && late_wakeups_ < late_wakeups_max) {
+    ++late_wakeups_;
     asked_ = heard_ = now;
     return send_register(now);
   }
@@ -159,7 +158,7 @@ void GroupSeeker::message(const PeerId& from, const FormationMessage& message, N
         if constexpr (requires { take(from, body, now); }) {
           take(from, body, now);
         } else {
-          ++counters_.ignored;  // for a coordinator
+          ++counters_.ignored;  // for the coordinator
         }
       },
       message);
@@ -175,7 +174,7 @@ bool GroupSeeker::from_coordinator(const PeerId& from, const SlotName& slot) {
   return false;
 }
 
-// True if the quest is to end with this answer; a pre-registration hears of it again when it has become one.
+// True if this answer ends the request. A pre-registration ignores it; the answer comes again once it is a registration.
 bool GroupSeeker::is_answer(const PeerId& from, const SlotName& slot, uint64_t steps_opened, Nanos now) {
   note_opened(steps_opened);
   if (!from_coordinator(from, slot)) return false;
@@ -186,7 +185,7 @@ bool GroupSeeker::is_answer(const PeerId& from, const SlotName& slot, uint64_t s
 void GroupSeeker::heard(Nanos now) {
   acknowledged_ = true;
   heard_ = now;
-  // The coordinator is due to give signs; until it has missed a few there is nothing to repeat.
+  // The coordinator now sends signs of life; REGISTER is repeated only if some are missing.
   repeat_ = now + options_.times.coordinator_timeout / 2;
 }
 
@@ -226,9 +225,9 @@ void GroupSeeker::take(const PeerId& from, const formation::Closed& closed, Nano
   end(SeekClosed{closed.since_ms, closed.steps_opened});
 }
 
-// To all holders of the slot: whichever of them will be its coordinator should know.
+// Tells all holders of the slot, because any of them may become its coordinator.
 void GroupSeeker::say_late() {
-  if (!request_.in_layout) return;  // nobody waits for others anyway, unless they pre-register
+  if (!request_.in_layout) return;  // a newcomer is not expected by name, so no LATE is needed
   auto slot = request_.slot;
   ++slot.step;
   const auto* layout = view_.layout_for(slot.step);
@@ -240,7 +239,7 @@ void GroupSeeker::say_late() {
 
 void GroupSeeker::take(const PeerId& from, const formation::NeedLayout& need, Nanos now) {
   if (!from_coordinator(from, need.slot)) return;
-  // Not counted as a sign of life: a coordinator that cannot take the layout in would ask for ever.
+  // This does not count as a sign of life: a coordinator that cannot take in the layout would ask for ever.
   const auto* layout = view_.find_layout(need.slot.layout_version, need.slot.layout_digest);
   if (layout == nullptr || (layout_sent_ != never && now - layout_sent_ < options_.times.coordinator_timeout / repeats)) return;
   layout_sent_ = now;
@@ -267,7 +266,7 @@ void GroupSeeker::take(const PeerId& from, const formation::Descriptor& descript
     ++counters_.declined;
     decline(group);
   }
-  // What was declined, or begun and stopped, cannot be taken again, and the slot is closed.
+  // A group that was declined, or whose round was begun and stopped, cannot be accepted again, and its slot is closed.
   if (recent != nullptr && phase_ == Phase::seeking && is_coordinator(from, group.slot))
     end(SeekClosed{0, group.highest_opened});
 }
@@ -275,7 +274,7 @@ void GroupSeeker::take(const PeerId& from, const formation::Descriptor& descript
 void GroupSeeker::accept(const PeerId& from, const GroupDescriptor& group) {
   if (holders_[holder_] != from) withdraw_here();
   remember(group, true);
-  const auto belongs = [&](const DeclineNews& news) { return news.id == group.id; };
+  const auto belongs = [&](const DeclineEvent& news) { return news.id == group.id; };
   for (const auto& news : early_declines_) {
     if (belongs(news) && group.rank_of(news.peer) < group.members.size()) declines_.push_back(news);
   }

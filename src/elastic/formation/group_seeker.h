@@ -1,10 +1,10 @@
-// This process's own quest for a group of one round: a state machine. It registers at the slot's coordinator, goes on to the
-// next holder when that one is silent or gone, and ends with a group or with the reason why there is none. One quest at a time.
+// Finds this process's group for one round: a state machine. It registers at the slot's coordinator, tries the next holder if
+// that one is silent or gone, and ends with a group or with a reason. It runs one request at a time.
 //
-// It ends within 3·(coordinator_timeout + gather_timeout + round_timeout) whatever anybody does: a coordinator gets so long
-// (without the 3), and there are at most three. It waits for coordinators only, and coordinators wait for nobody, so there is
-// no cycle of waits. It also keeps the last descriptors for members that never got theirs, and declines those that it cannot
-// take any more.
+// It ends within 3·(coordinator_timeout + gather_timeout + round_timeout), whatever other peers do: each of at most three
+// coordinators gets one such time. It waits for coordinators only, and coordinators wait for no one, so there is no cycle of
+// waits. It also keeps the last descriptors for members that never got theirs, and declines descriptors that it cannot accept
+// any more.
 #pragma once
 
 #include <cstdint>
@@ -40,17 +40,18 @@ struct SeekRequest {
   double bandwidth = -1;
   ElasticRole role = ElasticRole::peer;
   uint64_t schema = 0;
-  std::vector<PeerId> missing;  // of the descriptor, or of ALONE, of this round in the averaging step before
+  std::vector<PeerId> missing;  // from the descriptor or ALONE answer of this round in the previous averaging step
 };
-// A request with the place that the layout gives to the peer; with keys, that of its first one.
+// A request with the peer's position in the layout. Under a layout with keys, the position follows from the peer's first key.
 SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t step, uint32_t round);
 
-// Nobody else is there: the round is done with values unchanged.
+// No other member came: the round ends with unchanged values.
 struct SeekAlone {
   bool no_reducer = false;
   std::vector<PeerId> missing;
 };
-// The group was formed without this process. The coordinator of this round in the next averaging step has been told (LATE).
+// The group was formed without this process. The seeker has sent LATE to the coordinator of this round in the next averaging
+// step.
 struct SeekClosed {
   uint64_t since_ms = 0;      // how long ago
   uint64_t steps_opened = 0;  // highest opened averaging step + 1, as the coordinator knows it
@@ -61,56 +62,56 @@ struct SeekFull {
 struct SeekNoCoordinator {
   std::string text;  // begins with NO_COORDINATOR
 };
-// The layout was replaced: take this one in, and seek the slot that it gives.
+// The layout was replaced: adopt this one and seek the slot that it gives.
 struct SeekStale {
   Layout newer;
 };
 using SeekOutcome = std::variant<GroupDescriptor, SeekAlone, SeekClosed, SeekFull, SeekNoCoordinator, SeekStale>;
 
 // A member of an accepted group that takes no part in it.
-struct DeclineNews {
+struct DeclineEvent {
   GroupId id;
   PeerId peer;
 };
 
 struct SeekerCounters {
-  uint64_t ignored = 0;   // messages about nothing that is sought here
-  uint64_t declined = 0;  // descriptors
-  uint64_t holders_given_up = 0;
+  uint64_t ignored = 0;   // messages that match no request of this process
+  uint64_t declined = 0;  // descriptors that this process declined
+  uint64_t holders_abandoned = 0;
 };
 
 class GroupSeeker {
  public:
-  // The view outlives the seeker.
+  // The view must outlive the seeker.
   GroupSeeker(SeekerOptions options, const FormationView& view);
 
-  // Begins a quest; one that is under way for another slot is withdrawn. After pre_register of the same slot it goes on with
+  // Begins a request. A request under way for another slot is withdrawn. After pre_register() for the same slot it goes on with
   // the coordinator found there.
   void seek(const SeekRequest& request, Nanos now);
-  // Tells the coordinator of a slot that this process will want it, while the round before runs. Not while a quest is under
+  // Tells a slot's coordinator that this process will want the slot, while its current round runs. Not while a request is under
   // way.
   void pre_register(const SeekRequest& request, Nanos now);
-  // Tells the coordinator of a slot that this process will not come: its group need not wait. Not for the slot of a quest under
-  // way.
+  // Tells a slot's coordinator that this process will not come, so its group need not wait. Not for the slot of the request
+  // under way.
   void skip(const SlotName& slot);
-  // Withdraws what is under way; no outcome follows.
+  // Withdraws the request under way; no outcome follows.
   void stop(Nanos now);
 
   void message(const PeerId& from, const FormationMessage& message, Nanos now);
   // The peer is dead or has left.
   void peer_gone(const PeerId& peer, Nanos now);
-  // A message of a round came from a member of a group that has no round here: asks for the descriptor, or declines again.
+  // Call when a member sent a message of a round that does not run here. Asks the member for the descriptor, or declines again.
   void unknown_group(const GroupId& id, const PeerId& from, Nanos now);
   void woke(Nanos now);
-  // When woke() must be called; `never` if nothing is sought.
+  // When woke() must be called; `never` if no request is under way.
   Nanos next_deadline() const;
 
   std::vector<FormationSend> take_sends() { return std::exchange(sends_, {}); }
-  // Once per quest.
+  // One outcome per seek().
   std::optional<SeekOutcome> take_outcome() { return std::exchange(outcome_, std::nullopt); }
-  // Of groups that were accepted here, each once; those that come before the descriptor are kept until it does.
-  std::vector<DeclineNews> take_declines() { return std::exchange(declines_, {}); }
-  // The highest averaging step that others say was opened, if that was news.
+  // Declines by members of accepted groups, each once. A decline that arrives before its descriptor is kept until then.
+  std::vector<DeclineEvent> take_declines() { return std::exchange(declines_, {}); }
+  // The highest averaging step that other peers say was opened; empty if it has not risen since the last call.
   std::optional<uint64_t> take_opened() { return std::exchange(opened_, std::nullopt); }
 
   bool seeking() const { return phase_ == Phase::seeking; }
@@ -156,21 +157,21 @@ class GroupSeeker {
   const FormationView& view_;
   Phase phase_ = Phase::idle;
   SeekRequest request_;
-  std::vector<PeerId> holders_;  // of the slot, as known when the quest began
-  size_t holder_ = 0;            // index of the one that is asked
+  std::vector<PeerId> holders_;  // of the slot, as known when the request began
+  size_t holder_ = 0;            // index of the holder being asked
   uint64_t attempt_ = 0;
   bool acknowledged_ = false;
-  uint32_t naps_ = 0;
-  Nanos asked_ = 0;            // the present holder, first
-  Nanos heard_ = 0;            // from it last, or asked_
-  Nanos repeat_ = never;       // when REGISTER goes out again
-  Nanos layout_sent_ = never;  // to the present holder; `never`: not yet
-  Nanos round_timeout_ = 0;    // as the coordinator says, or as reckoned here
+  uint32_t late_wakeups_ = 0;
+  Nanos asked_ = 0;            // when the current holder was first asked
+  Nanos heard_ = 0;            // last answer from the current holder; asked_ if none
+  Nanos repeat_ = never;       // when REGISTER is sent again
+  Nanos layout_sent_ = never;  // to the current holder; `never`: not yet
+  Nanos round_timeout_ = 0;    // the coordinator's, or computed here until it says
   std::deque<Recent> recent_;
-  std::deque<DeclineNews> early_declines_;
+  std::deque<DeclineEvent> early_declines_;
   std::map<GroupId, Nanos> asked_groups_;
   std::vector<FormationSend> sends_;
-  std::vector<DeclineNews> declines_;
+  std::vector<DeclineEvent> declines_;
   std::optional<SeekOutcome> outcome_;
   std::optional<uint64_t> opened_;
   uint64_t highest_opened_ = 0;

@@ -1,4 +1,4 @@
-// What a seeker keeps of groups for others: descriptors, and who declined them.
+// The descriptors and declines that a seeker keeps for other members of groups.
 
 #include <gtest/gtest.h>
 
@@ -125,19 +125,19 @@ TEST(GroupSeekerGroups, messages_for_a_coordinator_are_ignored) {
   EXPECT_EQ(member.seeker.counters().ignored, 2u);
 }
 
-TEST(LinePlace, is_where_the_layout_puts_a_peer_in_each_round) {
+TEST(LinePosition, is_where_the_layout_puts_a_peer_in_each_round) {
   const auto ids = test::peer_ids(7);
   const auto layout = test::layout_of({ids.begin(), ids.begin() + 6}, 1, {2, 3});
   for (uint32_t round = 0; round < 4; ++round) {
     for (uint32_t rank = 0; rank < 6; ++rank) {
-      const auto place = place_in(layout, layout.peers[rank], round);
+      const auto place = position_in(layout, layout.peers[rank], round);
       const bool along_first = round % 2 == 0;
-      EXPECT_EQ(place, (LinePlace{rank, along_first ? rank / 3 : rank % 3, along_first ? rank % 3 : rank / 3, true}));
+      EXPECT_EQ(place, (LinePosition{rank, along_first ? rank / 3 : rank % 3, along_first ? rank % 3 : rank / 3, true}));
       const auto line = line_of(layout, round, place.line);
       EXPECT_EQ(line.size(), along_first ? 2u : 3u);
       EXPECT_EQ(line[place.position], layout.peers[rank]);
     }
-    const auto unlisted = place_in(layout, ids[6], round);
+    const auto unlisted = position_in(layout, ids[6], round);
     EXPECT_FALSE(unlisted.in_layout);
     EXPECT_EQ(unlisted.cell, mix64(pid64(ids[6])) % 6);
     EXPECT_TRUE(line_of(layout, round, 3).empty());

@@ -10,7 +10,7 @@ namespace {
 
 using namespace formation;
 
-// One seeker among eight peers, and what it sends, by kind.
+// One seeker among eight peers, and its messages by kind.
 struct Quest {
   Quest()
       : ids(test::peer_ids(8)),

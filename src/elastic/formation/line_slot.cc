@@ -9,20 +9,20 @@ namespace {
 
 MoshpitGrid checked_grid(const Layout& layout) {
   auto grid = grid_of(layout);
-  UNISONO_CHECK(grid.ok());  // nobody but make_layout and read_layout makes layouts, and both have tried it
+  UNISONO_CHECK(grid.ok());  // all layouts come from make_layout or read_layout, which have checked the grid
   return std::move(*grid);
 }
 
 }  // namespace
 
-LinePlace place_in(const Layout& layout, const PeerId& peer, uint32_t round) {
+LinePosition position_in(const Layout& layout, const PeerId& peer, uint32_t round) {
   if (key_count(layout) > 0) {
     const auto key = first_key(layout, peer);
     return {.cell = key, .position = 0, .line = key, .in_layout = layout.rank_of(peer) < layout.peers.size()};
   }
   const auto grid = checked_grid(layout);
   const auto axis = round % grid.axes();
-  LinePlace place;
+  LinePosition place;
   const auto rank = layout.rank_of(peer);
   place.in_layout = rank < layout.peers.size();
   place.cell = place.in_layout ? grid.cell_of(rank) : grid.cell_of_unlisted(pid64(peer));
@@ -31,8 +31,8 @@ LinePlace place_in(const Layout& layout, const PeerId& peer, uint32_t round) {
   return place;
 }
 
-bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePlace& place) {
-  auto expected = place_in(layout, peer, round);
+bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePosition& place) {
+  auto expected = position_in(layout, peer, round);
   if (place.cell < key_count(layout)) expected.cell = expected.line = place.cell;
   return place == expected;
 }
@@ -46,7 +46,7 @@ std::vector<PeerId> line_of(const Layout& layout, uint32_t round, uint32_t line)
 }
 
 SlotName slot_in(const Layout& layout, const PeerId& peer, uint64_t step, uint32_t round) {
-  return {layout.version, layout.digest, step, round, place_in(layout, peer, round).line};
+  return {layout.version, layout.digest, step, round, position_in(layout, peer, round).line};
 }
 
 }  // namespace unisono

@@ -1,7 +1,7 @@
-// Where a peer stands in one round of an averaging step: its cell in the grid of a layout, the line along the round's axis and
-// its place in the line; and who else the layout puts there. Pure functions of a layout, the same for a member and for the
-// coordinator of its group. Where peers have keys (elastic/layout/moshpit_key.h), cell and line are the key, which only its
-// holder knows, and the position comes with the group.
+// A peer's position in one round of an averaging step: its cell in the layout's grid, the line along the round's axis, and its
+// position on that line. Also the other layout members of that line. Pure functions of a layout, so members and coordinator
+// compute the same. Under a layout with keys (elastic/layout/moshpit_key.h) cell and line are the key, which only its holder
+// knows, and the position comes with the group.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@
 
 namespace unisono {
 
-struct LinePlace {
+struct LinePosition {
   uint32_t cell = 0;
-  uint32_t position = 0;   // coordinate on the axis of the round, which is round mod axes
-  uint32_t line = 0;       // along that axis
-  bool in_layout = false;  // false: the cell came by hash
-  friend bool operator==(const LinePlace&, const LinePlace&) = default;
+  uint32_t position = 0;   // coordinate on the round's axis, which is round mod axes
+  uint32_t line = 0;       // the line along that axis
+  bool in_layout = false;  // false: the cell was chosen by hash
+  friend bool operator==(const LinePosition&, const LinePosition&) = default;
 };
 
-// With keys: for the key that it begins with.
-LinePlace place_in(const Layout& layout, const PeerId& peer, uint32_t round);
-// Whether the peer may say that it stands there.
-bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePlace& place);
-// Members of the layout in that line, by position and rank; empty if there is no such line, or if there are keys.
+// Under a layout with keys: for the peer's first key.
+LinePosition position_in(const Layout& layout, const PeerId& peer, uint32_t round);
+// Whether the peer may claim this position.
+bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePosition& place);
+// Layout members on that line, by position, then rank. Empty if there is no such line, or the layout has keys.
 std::vector<PeerId> line_of(const Layout& layout, uint32_t round, uint32_t line);
-// The slot of a peer in round `round` of averaging step `averaging step` under the layout.
+// The slot of a peer in a round of an averaging step under the layout.
 SlotName slot_in(const Layout& layout, const PeerId& peer, uint64_t step, uint32_t round);
 
 }  // namespace unisono

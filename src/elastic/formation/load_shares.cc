@@ -11,14 +11,15 @@ namespace {
 
 bool contributes(const ShareMember& member) { return member.role != ElasticRole::reducer; }
 
-// What each member can use for the sums: 0 for clients, the mean of those known to be above 0 for who is not known.
+// The bandwidth that each member can use for adding up, relative to the largest: 0 for clients; the mean of the known ones
+// above 0 for members with unknown bandwidth.
 std::vector<double> usable_bandwidths(const std::vector<ShareMember>& members) {
   const auto known = [](const ShareMember& member) { return member.bandwidth >= 0 && std::isfinite(member.bandwidth); };
   double largest = 0;
   for (const auto& member : members) {
     if (known(member)) largest = std::max(largest, member.bandwidth);
   }
-  // In parts of the largest, so that no sum overflows. One too small beside it is as good as none.
+  // Relative to the largest, so that no sum overflows. Far smaller ones count as none.
   const double unit = largest > 0 ? largest : 1;
   double sum = 0;
   size_t count = 0;
@@ -34,7 +35,8 @@ std::vector<double> usable_bandwidths(const std::vector<ShareMember>& members) {
   return usable;
 }
 
-// With at most two contributors, what one moves does not depend on its share: in proportion, and reducers only if need be.
+// With at most two contributors a member's traffic does not depend on its share. Shares are then proportional to bandwidth, and
+// reducers own chunks only if no contributor can.
 std::vector<double> proportional_shares(const ShareRequest& request, const std::vector<double>& bandwidths) {
   std::vector<double> shares(bandwidths.size(), 0);
   double sum = 0;
@@ -50,8 +52,7 @@ std::vector<double> proportional_shares(const ShareRequest& request, const std::
   return shares;
 }
 
-// The optimum: who owns something is loaded alike (xi, the largest traffic over bandwidth), who owns nothing is not loaded
-// more.
+// The optimum: all owners are equally loaded (xi, the largest traffic over bandwidth), and no other member is loaded more.
 std::vector<double> balanced_shares(const ShareRequest& request, std::vector<double> bandwidths, double contributors) {
   const double slope = contributors - 2;
   double xi = 0;
@@ -70,7 +71,7 @@ std::vector<double> balanced_shares(const ShareRequest& request, std::vector<dou
     }
     xi = (1 + owners / slope) / (of_contributors / slope + of_reducers / contributors);
     if (slowest == bandwidths.size() || xi * bandwidths[slowest] >= 1) break;
-    bandwidths[slowest] = 0;  // its own upload takes longer than all that the others do
+    bandwidths[slowest] = 0;  // sending its own values takes it longer than the owners need, so it owns nothing
   }
   std::vector<double> shares;
   for (size_t i = 0; i < bandwidths.size(); ++i) {
@@ -81,7 +82,7 @@ std::vector<double> balanced_shares(const ShareRequest& request, std::vector<dou
   return shares;
 }
 
-// Rounded, so that what is equal but for the last bits gets equal numbers of chunks.
+// Rounded, so that shares that differ only in their last bits give equal numbers of chunks.
 void round_and_drop_small(std::vector<double>& shares, const ShareRequest& request) {
   for (auto& share : shares) share = std::round(share * 1e9) / 1e9;
   const auto small = [&](double share) { return share * request.chunk_count < request.min_chunks; };
@@ -96,7 +97,8 @@ void round_and_drop_small(std::vector<double>& shares, const ShareRequest& reque
   for (auto& share : shares) share /= kept;
 }
 
-// Whole chunks, in the way of Hagenbach-Bischoff: floors, then one by one to who has most share for one more.
+// Whole chunks by the Hagenbach-Bischoff method: first the floors, then one by one to the member with the largest share per
+// chunk.
 std::vector<uint32_t> whole_chunks(const std::vector<double>& shares, uint32_t chunk_count) {
   std::vector<uint32_t> chunks;
   uint32_t left = chunk_count;

@@ -1,8 +1,8 @@
-// Who adds up how many chunks of a group's vector: shares that make the most loaded link as fast as it can be.
+// How many chunks of the vector each member of a group adds up, so that the most loaded link is as fast as possible.
 //
-// Of n contributors, the one that owns a share w moves V·(1 + (n-2)·w) each way, a reducer V·n·w; the largest traffic/bandwidth
-// is minimised. The optimum of that linear program in closed form: its own derivation, after the balancing of hivemind. A pure
-// function.
+// Of n contributors, one that owns a share w sends and receives V·(1 + (n-2)·w) bytes; a reducer V·n·w. The largest
+// traffic/bandwidth is minimised, by the linear program's optimum in closed form. Unisono's own derivation, after hivemind's
+// load balancing. A pure function.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ namespace unisono {
 
 struct ShareMember {
   ElasticRole role = ElasticRole::peer;
-  double bandwidth = -1;  // any unit, the same for all; below 0 or not a finite number: unknown, taken for the mean of those
-                          // known to be above 0
+  // One unit for all members; below 0 or not finite: unknown, taken as the mean of the known ones above 0.
+  double bandwidth = -1;
 };
 
 struct ShareRequest {
   std::vector<ShareMember> members;  // by rank
   uint32_t chunk_count = 0;
-  uint32_t min_chunks = 0;  // whoever would own fewer owns none, unless nobody would own so many
+  uint32_t min_chunks = 0;  // a member whose share would be smaller owns none, unless no member would reach it
 };
 
-// By rank: how many chunks each owns; the sum is chunk_count. Clients and who has no bandwidth (0) own nothing.
-// unavailable, "NO_REDUCER …", if nobody else is there.
+// Chunks owned, by rank; the sum is chunk_count. Clients and members with bandwidth 0 own none. Error: unavailable ("NO_REDUCER
+// …") if no other member is there.
 Result<std::vector<uint32_t>> load_shares(const ShareRequest& request);
 
 }  // namespace unisono

@@ -106,7 +106,7 @@ TEST(LoadShares, say_so_if_nobody_can_own_anything) {
   }
 }
 
-TEST(LoadShares, are_not_fault_event_by_bandwidths_that_are_none) {
+TEST(LoadShares, are_not_spoilt_by_bandwidths_that_are_no_numbers) {
   const double huge = std::numeric_limits<double>::max(), tiny = std::numeric_limits<double>::denorm_min();
   const double infinite = std::numeric_limits<double>::infinity(), none = std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> odd = {huge, huge, tiny, infinite, -infinite, none, 0, -0.0, 1};
@@ -123,7 +123,7 @@ TEST(LoadShares, are_not_fault_event_by_bandwidths_that_are_none) {
   }
 }
 
-// The largest traffic over bandwidth of those that can own something, with these shares.
+// The largest traffic over bandwidth, with these shares, of the members that can own chunks.
 double load_of(const ShareRequest& request, const std::vector<double>& shares) {
   const auto n = static_cast<double>(std::count_if(request.members.begin(), request.members.end(),
                                                    [](const ShareMember& m) { return m.role != ElasticRole::reducer; }));

@@ -1,4 +1,4 @@
-// What forming groups needs to know of the roster and of layouts. Implemented by RosterKeeper; tests have their own.
+// The view of roster and layouts that group formation needs. RosterKeeper implements it; tests have their own.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,24 @@
 
 namespace unisono {
 
-// Nobody comes back from a cut so far behind the others: at a hundred averaging steps each second, that is more than a year.
-// Who says that a later one was opened is not followed, or the numbers would be used up for everybody.
+// How far ahead of this peer an opened averaging step may be before it is ignored. At a hundred averaging steps per second the
+// bound is more than a year, so no honest peer is refused. Without it one wrong message could use up the numbers for all peers.
 inline constexpr uint64_t steps_ahead_max = uint64_t{1} << 32;
 
 class FormationView {
  public:
   virtual ~FormationView() = default;
-  // Null: not held here. Pointers stay valid until the next call that takes in a layout.
+  // Null: this process does not hold it. Pointers stay valid until the next call that takes in a layout.
   virtual const Layout* find_layout(uint64_t version, uint64_t digest) const = 0;
-  // The newest one in effect for the averaging step (first_step <= step); null if none is known.
+  // The newest layout in effect for the averaging step (first_step <= step); null if none is known.
   virtual const Layout* layout_for(uint64_t step) const = 0;
-  // Known to be dead, or to have left. Not: unknown here.
+  // The peer is known to be dead or to have left. False for a peer that is not known.
   virtual bool gone(const PeerId& peer) const = 0;
-  // Who may be the coordinator of a slot with this key, best first: the live reachable peers (alive or suspect, not clients,
-  // this process included) among those that the slot's layout names, where it is known and any of them lives. Who has just come
-  // is known to some only, and would split a group.
+  // The peers that may coordinate a slot with this key, best first. Candidates are live and reachable: alive or suspect, not
+  // clients; this process counts. If the slot's layout is known and any peer that it names is alive, only peers of that layout
+  // are candidates: a newcomer is known to some peers only, and would split a group.
   virtual std::vector<PeerId> coordinators(std::string_view key, const SlotName& slot) const = 0;
-  // The highest averaging step that is known to have been opened by a REGISTER, plus 1; 0: none yet.
+  // The highest averaging step known to have been opened by a REGISTER, plus 1; 0: none yet.
   virtual uint64_t steps_opened() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// For the tests of forming groups: peers, layouts, and a view of both that the test fills in.
+// Support for tests of group formation: peers, layouts, and a view of both that the test fills in.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -40,7 +40,7 @@ Status check(const LayoutRequest& request, const std::vector<PeerId>& peers) {
   if (peers.empty() || peers.size() > roster_peers_max)
     return {Code::invalid,
             named + std::to_string(peers.size()) + " peers: 1 to " + std::to_string(roster_peers_max) + " are possible"};
-  if (!all_differ(peers)) return {Code::invalid, named + "a peer is in it twice"};
+  if (!all_differ(peers)) return {Code::invalid, named + "a peer is listed twice"};
   const uint32_t group_min = request.grid == GridKind::fitted ? 4 : 2;
   if (request.dims.empty() && request.max_group < group_min)
     return {Code::invalid,
@@ -63,7 +63,7 @@ Result<Layout> make_layout(const LayoutRequest& request, const std::vector<PeerI
     layout.dims =
         request.grid == GridKind::fitted ? fitted_dims(count, request.max_group) : published_dims(count, request.max_group);
   if (const auto grid = MoshpitGrid::make(layout.grid, layout.dims, count); !grid.ok()) return grid.status();
-  // Sorted first, so that equal scores come out alike however the roster was ordered.
+  // Sorted first, so that peers with equal scores keep one order, whatever the order of the roster.
   auto sorted = peers;
   std::sort(sorted.begin(), sorted.end());
   layout.peers = by_score(layout_key(request.run, request.version), sorted);
@@ -110,9 +110,9 @@ Status read_layout(ByteReader& reader, Layout& layout) {
   }
   read.digest = reader.read<uint64_t>();
   if (!reader.ok()) return corrupt_layout("digest: cut off");
-  if (!all_differ(read.peers)) return corrupt_layout("peers: one is in it twice");
+  if (!all_differ(read.peers)) return corrupt_layout("peers: one is listed twice");
   if (const auto fits = grid_of(read); !fits.ok()) return corrupt_layout("dims: " + fits.status().message());
-  if (read.digest != digest_of(read)) return corrupt_layout("digest: not that of its contents");
+  if (read.digest != digest_of(read)) return corrupt_layout("digest: does not match the contents");
   layout = std::move(read);
   return {};
 }

@@ -1,4 +1,4 @@
-// The last few layouts of a run that this process holds, one per version: of two that bear one version, the one with the
+// The last few layouts that this process holds, at most one per version. Of two with the same version it keeps the one with the
 // smaller digest. A pure value.
 #pragma once
 
@@ -15,14 +15,15 @@ inline constexpr size_t layouts_held_max = 4;
 
 class LayoutBook {
  public:
-  // False if it is not taken: held already, older than all that are held, or beaten by one of the same version.
+  // Returns false if the layout is not taken: it is held already, is older than all held ones, or loses to one of the same
+  // version.
   bool add(std::shared_ptr<const Layout> layout);
   const Layout* find(uint64_t version, uint64_t digest) const;
-  // The newest one in effect for the averaging step, or null.
+  // The newest layout in effect for the averaging step, or null.
   const Layout* in_effect(uint64_t step) const;
   // Null if there is none.
   const std::shared_ptr<const Layout>& newest() const { return newest_; }
-  // The newest one's peers in the order of their ids.
+  // The peers of the newest layout, ordered by id.
   const std::vector<PeerId>& members() const { return members_; }
   bool has_member(const PeerId& id) const;
 

@@ -34,7 +34,7 @@ Bytes bytes_of(const Layout& layout) {
   return std::move(writer).take();
 }
 
-// With the digest that belongs to what it says, right or wrong.
+// The layout's bytes with a digest that matches its fields, valid or not.
 Bytes sealed(Layout layout) {
   const auto bytes = bytes_of(layout);
   layout.digest = digest64(ByteView(bytes).first(bytes.size() - sizeof(layout.digest)));
@@ -123,7 +123,7 @@ TEST(Layout, orders_peers_by_score_under_its_key) {
 
 TEST(Layout, is_the_same_however_the_roster_is_ordered) {
   auto peers = peers_of(100);
-  peers.push_back({peers[0].low, 1});  // one score twice
+  peers.push_back({peers[0].low, 1});  // two peers with equal scores
   const LayoutRequest request{.run = "demo", .version = 2, .first_step = 4};
   const auto first = make_layout(request, peers);
   ASSERT_TRUE(first.ok());

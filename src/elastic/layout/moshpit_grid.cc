@@ -11,7 +11,7 @@ namespace unisono {
 
 namespace {
 
-// side^axes, or anything above `limit` once it is above. limit < 2^32, so that nothing overflows.
+// side^axes, or any number above `limit` if the power exceeds it. limit < 2^32, so that no product overflows.
 uint64_t power_up_to(uint64_t side, size_t axes, uint64_t limit) {
   uint64_t product = 1;
   for (size_t axis = 0; axis < axes && product <= limit; ++axis) product *= side;
@@ -65,7 +65,7 @@ Result<MoshpitGrid> MoshpitGrid::make(GridKind kind, std::vector<uint32_t> dims,
   if (dims.empty() || dims.size() > grid_axes_max)
     return Status{Code::invalid, "a grid of " + std::to_string(dims.size()) + " axes: 1 to " + std::to_string(grid_axes_max) +
                                      " are possible"};
-  if (peers == 0) return does_not_fit(dims, peers, "nobody to stand in it");
+  if (peers == 0) return does_not_fit(dims, peers, "there are no peers");
   uint64_t cells = 1;
   for (const auto size : dims) {
     if (size == 0) return does_not_fit(dims, peers, "an axis has no cells");
@@ -102,7 +102,7 @@ MoshpitGrid::MoshpitGrid(GridKind kind, std::vector<uint32_t> dims, uint32_t pee
 uint32_t MoshpitGrid::cell_of(uint32_t rank) const {
   UNISONO_CHECK(rank < peers_);
   if (rank < cells_) return rank;
-  // Without the last coordinate the extra's number is the number of its line along the last axis.
+  // The extra's number equals the number of its line along the last axis, which is its cell without the last coordinate.
   const auto first = (rank - cells_) * dims_.back();
   uint64_t sum = 0;
   for (uint32_t axis = 0; axis + 1 < axes(); ++axis) sum += position(first, axis);

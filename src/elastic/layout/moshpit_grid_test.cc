@@ -1,4 +1,4 @@
-// Check A10 of docs/design/methods/moshpit.md: the dimensions, and that no cell is empty and none holds more than two.
+// Check A10 of docs/design/methods/moshpit.md: the dimensions, and that each cell holds one or two peers.
 #include "elastic/layout/moshpit_grid.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ void expect_invalid(GridKind kind, Dims dims, uint32_t peers, const std::string&
   EXPECT_NE(grid.status().message().find(why), std::string::npos) << grid.status().message();
 }
 
-// Every cell has one peer or two, every line along every axis at most `line_extras_max` second ones.
+// Each cell has one or two peers, and each line along each axis has at most `line_extras_max` cells with two.
 void expect_well_filled(const MoshpitGrid& grid, uint32_t line_extras_max) {
   std::vector<uint32_t> in_cell(grid.cells());
   for (uint32_t rank = 0; rank < grid.peers(); ++rank) ++in_cell[grid.cell_of(rank)];
@@ -153,7 +153,7 @@ TEST(PublishedGrid, is_a_cube_with_empty_cells) {
 TEST(MoshpitGrid, refuses_no_axis) { expect_invalid(GridKind::fitted, {}, 5, "0 axes"); }
 TEST(MoshpitGrid, refuses_more_axes_than_any_grid_needs) { expect_invalid(GridKind::fitted, Dims(21, 1), 1, "21 axes"); }
 TEST(MoshpitGrid, refuses_an_axis_without_cells) { expect_invalid(GridKind::fitted, {4, 0}, 5, "4x0"); }
-TEST(MoshpitGrid, refuses_nobody) { expect_invalid(GridKind::published, {4}, 0, "nobody"); }
+TEST(MoshpitGrid, refuses_nobody) { expect_invalid(GridKind::published, {4}, 0, "no peers"); }
 TEST(MoshpitGrid, refuses_more_cells_than_a_large_grid_has) {
   expect_invalid(GridKind::published, {1024, 1025}, 5, "more than 1048576 cells");
 }

@@ -1,10 +1,10 @@
-// The key of a peer under `grid = chunk_keys`, the rule as published: who has the same key is in one group. A key has d-1
-// digits base M; with each group its oldest digit goes, and the peer's slot in that group comes. Members have different slots,
-// so they are not together again in the d-1 groups that follow.
+// The key of a peer under `grid = chunk_keys`, the published rule: peers with the same key form one group. A key has d-1 digits
+// in base M. After each group the oldest digit is dropped and the peer's slot in that group is appended. Members of a group get
+// different slots, so they do not meet again in the next d-1 groups.
 //
-// Exact after d rounds for N = M^d, with each key held by M peers at first. Source: the rule is that of hivemind
-// (`averaging/key_manager.py`): slots are drawn without replacement, by the id of the group; keys move when a group is
-// assembled, whatever becomes of its averaging; who found none keeps its key. Values, and pure functions.
+// It is exact after d rounds for N = M^d, if M peers hold each key at first. Source: hivemind's `averaging/key_manager.py`.
+// There, slots are drawn without replacement, seeded by the group's id; keys move when a group is assembled, whatever its
+// averaging comes to; a peer that found no group keeps its key. Values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,28 @@
 
 namespace unisono {
 
-// M^(d-1). 0: there are no keys under this layout, because its grid is another one, or because all peers are one group (d = 1).
+// The number of keys, M^(d-1). 0: this layout has no keys, because it has another grid or one group of all (d = 1).
 uint32_t key_count(const Layout& layout);
-// M: so many members that have values are a group at most. For layouts with keys.
+// M: the most members with values that a group may have. For layouts with keys.
 uint32_t key_group(const Layout& layout);
-// Rank mod key_count; of a peer that the layout does not name: mix64(pid64) mod key_count. For layouts with keys.
+// Rank mod key_count. For a peer that the layout does not name: mix64(pid64) mod key_count. For layouts with keys.
 uint32_t first_key(const Layout& layout, const PeerId& peer);
-// 0 … slots-1, in an order that the group's id decides.
+// The numbers 0 … slots-1, shuffled by the group's id.
 std::vector<uint32_t> draw_slots(const GroupId& group, uint32_t slots);
 
 class MoshpitKey {
  public:
-  // Begins anew, unless this is the layout that it is held under.
+  // Starts from first_key() unless the key is already held under this layout.
   void enter(const Layout& layout, const PeerId& self);
-  // A group was assembled, and this is the peer's slot there. It comes from the network: of one that nobody can have, the
-  // remainder counts.
+  // Call when a group was assembled, with the peer's slot in it. The slot comes from the network: an impossible one counts
+  // modulo M.
   void move(uint32_t slot);
 
   bool held() const { return count_ > 0; }
-  uint32_t index() const { return index_; }  // the digits as a number, the oldest first; below key_count
+  uint32_t index() const { return index_; }  // the digits as a number, oldest first; below key_count
 
  private:
-  uint64_t version_ = 0, digest_ = 0;  // of the layout
+  uint64_t version_ = 0, digest_ = 0;  // of the layout that the key is held under
   uint32_t count_ = 0;
   uint32_t group_ = 0;
   uint32_t index_ = 0;

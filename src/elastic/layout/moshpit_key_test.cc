@@ -1,4 +1,4 @@
-// Check A33 of docs/design/methods/moshpit.md: with M^d peers the groups that follow from keys are whole, nobody meets anybody
+// Check A33 of docs/design/methods/moshpit.md: with M^d peers the groups that follow from keys are full, no two peers meet
 // twice in d rounds, and d rounds are exact.
 #include "elastic/layout/moshpit_key.h"
 
@@ -23,7 +23,7 @@ Layout keyed_layout(uint32_t peers, uint32_t group, uint64_t version = 1) {
   return *layout;
 }
 
-// Peers that all meet, round by round, without faults.
+// Peers that all come to each round, without faults.
 struct KeyedPeers {
   KeyedPeers(uint32_t group, uint32_t digits)
       : layout(keyed_layout(static_cast<uint32_t>(std::lround(std::pow(group, digits))), group)), keys(layout.peers.size()) {
@@ -33,7 +33,7 @@ struct KeyedPeers {
     }
     mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
   }
-  // The groups' members; each then has the mean of its group.
+  // Runs one round and returns the groups' members. Each member then has its group's mean.
   std::vector<std::vector<uint32_t>> meet() {
     std::vector<std::vector<uint32_t>> groups(key_count(layout));
     for (uint32_t rank = 0; rank < keys.size(); ++rank) groups[keys[rank].index()].push_back(rank);
@@ -64,7 +64,7 @@ struct KeyedPeers {
 TEST(MoshpitKey, a33_a_full_grid_is_exact_after_d_rounds_in_which_nobody_meets_twice) {
   for (const auto& [group, digits] : {std::pair{2u, 3u}, {3u, 4u}, {4u, 5u}, {8u, 3u}, {32u, 2u}}) {
     KeyedPeers peers(group, digits);
-    // Any d rounds, not only those that begin with a new layout.
+    // This holds for any d rounds, not only for those that begin with a new layout.
     for (int step = 0; step < 2; ++step) {
       if (step > 0) {
         for (auto& value : peers.values) value = peers.random.unit();
@@ -182,9 +182,9 @@ TEST(MoshpitKeySlots, each_falls_to_each_rank_equally_often) {
 
 TEST(MoshpitKeyPlace, is_the_line_of_the_key_for_peers_of_the_layout_and_others) {
   const auto layout = keyed_layout(37, 4);
-  EXPECT_EQ(place_in(layout, layout.peers[21], 1), (LinePlace{.cell = 5, .position = 0, .line = 5, .in_layout = true}));
+  EXPECT_EQ(position_in(layout, layout.peers[21], 1), (LinePosition{.cell = 5, .position = 0, .line = 5, .in_layout = true}));
   const auto unlisted = test::peer_ids(60).back();
-  const auto place = place_in(layout, unlisted, 0);
+  const auto place = position_in(layout, unlisted, 0);
   EXPECT_FALSE(place.in_layout);
   EXPECT_EQ(place.line, mix64(pid64(unlisted)) % 16);
   EXPECT_TRUE(line_of(layout, 0, 5).empty()) << "nobody can know who comes";
@@ -200,8 +200,8 @@ TEST(MoshpitKeyPlace, may_be_any_of_the_keys_and_nothing_else) {
   EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 5, .position = 1, .line = 5, .in_layout = true}));
   EXPECT_FALSE(may_stand(layout, peer, 0, {.cell = 5, .position = 0, .line = 5, .in_layout = false}));
   const auto fitted = test::layout_of(test::peer_ids(6), 1, {2, 3});
-  EXPECT_TRUE(may_stand(fitted, fitted.peers[4], 0, place_in(fitted, fitted.peers[4], 0)));
-  EXPECT_FALSE(may_stand(fitted, fitted.peers[4], 0, place_in(fitted, fitted.peers[5], 0)));
+  EXPECT_TRUE(may_stand(fitted, fitted.peers[4], 0, position_in(fitted, fitted.peers[4], 0)));
+  EXPECT_FALSE(may_stand(fitted, fitted.peers[4], 0, position_in(fitted, fitted.peers[5], 0)));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Check A21 of docs/design/methods/moshpit.md: the hash, the score and the order of peers under two keys, to the bit.
+// Check A21 of docs/design/methods/moshpit.md: the hash, the score and the order of peers under two keys, bit for bit.
 #include "elastic/layout/record_holders.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What ElasticLinks knows of one peer, or of one address that is being asked who listens there: its link, and what waits for
-// it.
+// The state that ElasticLinks keeps per peer, or per address whose process is not identified yet: the link, and its waiting
+// messages.
 #pragma once
 
 #include <cstddef>
@@ -20,44 +20,45 @@ namespace unisono {
 // FrameHeader::round of frames between elastic links.
 enum class ElasticFrame : uint16_t {
   message = 0,
-  greeting = 1,   // the payload is a LinkNonce; the first frame in each direction, with a run key only, and without a tag
-  parting = 2,    // the sender sends nothing more over this link
-  beginning = 3,  // of the message that the next frame ends
+  greeting = 1,   // the payload is a LinkNonce. The first frame in each direction, only with a run key, and without a tag
+  parting = 2,    // the sender will send nothing more over this link
+  beginning = 3,  // the first bytes of the message that the next frame completes
 };
 
 enum class LinkPhase : uint8_t { none, connecting, greeting, up };
 
-inline constexpr size_t beginning_bytes_max = 4096;  // copied by both sides
+inline constexpr size_t beginning_bytes_max = 4096;  // both sides copy these bytes
 
 struct ElasticConnection {
   PeerIndex index = 0;
-  uint64_t serial = 0;  // differs from all that had this index before
-  PeerId id;            // PeerId{}: not known yet, address is being asked
-  std::string address;  // that is being asked; empty once there is a link
+  uint64_t serial = 0;  // unique among all connections that had this index
+  PeerId id;            // PeerId{}: unknown, because only the address is known yet
+  std::string address;  // the address being asked; empty once there is a link
   std::vector<std::string> addresses;
-  bool known = false, dialable = false;  // as know() said
+  bool known = false, dialable = false;  // as know() was told
 
-  std::deque<SharedMessage> queue;  // not yet handed to the transport
-  size_t waiting_bytes = 0;         // of these, and of those that the transport still holds; each with its overhead
+  std::deque<SharedMessage> queue;  // not handed to the transport yet
+  size_t waiting_bytes = 0;         // of queued messages and of those the transport still holds, each plus its overhead
   bool credit_refused = false;
 
   LinkPhase phase = LinkPhase::none;
   bool wants_link = false;
-  bool dialled = false;          // the link that is connecting is our dial
-  std::optional<Status> loss;    // of the link before, to be reported when the attempt to make another has ended
-  std::optional<Status> broken;  // the link is to be closed: what came is not to be trusted
-  bool said_parting = false, heard_parting = false;
-  bool closing = false;  // forgotten when all is sent and both have parted
-  bool over = false;     // to be forgotten at once
-  bool due = false;      // to be looked at by ElasticLinks::act
+  bool dialled = false;          // the connecting link is this side's dial
+  std::optional<Status> loss;    // why the previous link was lost; reported when the attempt to make a new one has ended
+  std::optional<Status> broken;  // set: the link must be closed, because its data cannot be trusted
+  bool sent_parting = false, received_parting = false;
+  bool closing = false;  // forgotten when everything is sent and both sides have parted
+  bool over = false;     // ElasticLinks::act forgets it now
+  bool due = false;      // ElasticLinks::act must look at it
   Nanos last_used = 0;
-  Nanos next_redial = 0;  // a loss before then is reported as it is: a way that spoils every link is not tried without end
+  // A loss before this time is reported without a new attempt: a path that breaks every link is not retried for ever.
+  Nanos next_redial = 0;
   Nanos parting_until = never;
-  Nanos greeting_until = never;  // the other end has to have said who it is by then
+  Nanos greeting_until = never;  // the other side must have identified itself by then
 
-  LinkNonce nonce{};  // ours
+  LinkNonce nonce{};  // this side's
   LinkSeal out, in;
-  SharedBuffer landing;  // of the frame whose bytes are coming; with the beginning of its message, if that came before
+  SharedBuffer landing;  // buffer of the frame that is arriving, with the beginning of its message if that came before
   SharedBuffer beginning;
 };
 

@@ -1,4 +1,4 @@
-// Contacts, queues, and what poll() does besides moving bytes. A link's life is in elastic_links_life.cc.
+// Connections, queues, and the parts of poll() that do not move bytes. The life of a link is in elastic_links_life.cc.
 #include "elastic/links/elastic_links.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace unisono {
 namespace {
 
-constexpr Nanos clock_period = 1 * second;  // how often idle links are looked for
+constexpr Nanos clock_period = 1 * second;  // how often idle links are searched
 
 }  // namespace
 
@@ -20,19 +20,19 @@ Result<std::unique_ptr<ElasticLinks>> ElasticLinks::make(const LinksOptions& opt
   if (!transport.ok()) return transport.status();
   std::unique_ptr<ElasticLinks> links(new ElasticLinks(options, std::move(*key)));
   links->transport_ = std::move(*transport);
-  links->transport_->welcome(*links);
+  links->transport_->accept_inbound(*links);
   links->transport_->set_job(links->key_.job());
   return links;
 }
 
-// Contacts ----------------------------------------------------------------------------------------------------------
+// Connections ---------------------------------------------------------------------------------------------------------
 
 ElasticConnection* ElasticLinks::find(const PeerId& id) const {
   const auto known = by_id_.find(id);
   return known == by_id_.end() ? nullptr : at(known->second);
 }
 
-// Of PeerId{}: who listens at an address is asked.
+// PeerId{}: only an address is known yet.
 ElasticConnection& ElasticLinks::add_connection(const PeerId& id) {
   PeerIndex index = static_cast<PeerIndex>(connections_.size());
   if (free_.empty()) {
@@ -51,7 +51,7 @@ ElasticConnection& ElasticLinks::add_connection(const PeerId& id) {
   return connection;
 }
 
-// Its link, if there was one, is closed or has been reported.
+// Its link, if there was one, must be closed or reported already.
 void ElasticLinks::forget(ElasticConnection& connection) {
   drop_queue(connection);
   if (connection.id == PeerId{}) {
@@ -105,8 +105,8 @@ bool ElasticLinks::send(const PeerId& peer, SharedMessage message, Nanos now) {
   auto* connection = find(peer);
   if (connection == nullptr || connection->closing || connection->broken) return false;
   const bool can_dial = connection->dialable && !connection->addresses.empty();
-  // A link that is being closed in order takes nothing more, and only a dial brings another.
-  if ((connection->phase == LinkPhase::none || connection->said_parting || connection->heard_parting) && !can_dial)
+  // A link that is ending in order takes no more messages, and only a dial brings another link.
+  if ((connection->phase == LinkPhase::none || connection->sent_parting || connection->received_parting) && !can_dial)
     return false;
   if (!enqueue(*connection, std::move(message), now)) return false;
   if (connection->phase == LinkPhase::none) {
@@ -146,7 +146,8 @@ bool ElasticLinks::credit(const PeerId& peer) {
 
 bool ElasticLinks::linked(const PeerId& peer) const {
   const auto* connection = find(peer);
-  return connection != nullptr && connection->phase == LinkPhase::up && !connection->said_parting && !connection->heard_parting;
+  return connection != nullptr && connection->phase == LinkPhase::up && !connection->sent_parting &&
+         !connection->received_parting;
 }
 
 void ElasticLinks::close(const PeerId& peer) {
@@ -164,7 +165,7 @@ void ElasticLinks::close_all() {
     connection->loss.reset();
     touch(*connection);
     if (connection->id != PeerId{}) continue;
-    // Nothing is owed to whoever may answer at an address.
+    // A process that is not identified yet gets no orderly end.
     if (connection->phase == LinkPhase::connecting) transport_->close(connection->index);
     connection->phase = LinkPhase::none;
     connection->wants_link = false;
@@ -175,7 +176,7 @@ bool ElasticLinks::draining() const {
   if (transport_->draining() || !due_.empty()) return true;
   return std::any_of(connections_.begin(), connections_.end(), [](const auto& connection) {
     return connection &&
-           (connection->waiting_bytes > 0 || connection->closing || connection->said_parting || connection->heard_parting);
+           (connection->waiting_bytes > 0 || connection->closing || connection->sent_parting || connection->received_parting);
   });
 }
 
@@ -185,7 +186,7 @@ void ElasticLinks::drop_queue(ElasticConnection& connection) {
   connection.queue.clear();
 }
 
-// So much waits no more.
+// These bytes wait no more.
 void ElasticLinks::settle(ElasticConnection& connection, size_t bytes) {
   connection.waiting_bytes -= bytes;
   if (connection.closing && connection.waiting_bytes == 0) touch(connection);
@@ -195,7 +196,7 @@ void ElasticLinks::settle(ElasticConnection& connection, size_t bytes) {
   events_.push_back({.kind = Event::Kind::credit, .peer = connection.id, .address = {}, .why = {}});
 }
 
-// Driving -----------------------------------------------------------------------------------------------------------
+// Event loop ----------------------------------------------------------------------------------------------------------
 
 bool ElasticLinks::poll(Nanos now, ElasticSink& sink) {
   UNISONO_CHECK(sink_ == nullptr);
@@ -212,7 +213,7 @@ bool ElasticLinks::poll(Nanos now, ElasticSink& sink) {
 
 bool ElasticLinks::act(Nanos now) {
   bool any = false;
-  // What is added meanwhile is looked at, too; nothing adds itself again.
+  // Connections that are added during the loop are visited too; none adds itself again.
   for (size_t i = 0; i < due_.size(); ++i) {
     auto* connection = at(due_[i]);
     if (connection == nullptr || !connection->due) continue;
@@ -231,14 +232,14 @@ void ElasticLinks::act_on(ElasticConnection& connection, Nanos now) {
     const auto why = *std::exchange(connection.broken, std::nullopt);
     return ended(connection, why);
   }
-  if (connection.said_parting && connection.heard_parting && now >= connection.parting_until) {
+  if (connection.sent_parting && connection.received_parting && now >= connection.parting_until) {
     transport_->close(connection.index);
     return ended(connection, {});
   }
   if (connection.wants_link && connection.phase == LinkPhase::none) return dial(connection, now);
   if (!connection.closing) return;
   if (connection.phase == LinkPhase::none) return forget(connection);
-  if (connection.phase == LinkPhase::up && connection.waiting_bytes == 0) say_parting(connection, now);
+  if (connection.phase == LinkPhase::up && connection.waiting_bytes == 0) send_parting(connection, now);
 }
 
 void ElasticLinks::dial(ElasticConnection& connection, Nanos now) {
@@ -249,11 +250,11 @@ void ElasticLinks::dial(ElasticConnection& connection, Nanos now) {
   request.label = label(connection);
   request.endpoints = connection.addresses;
   request.dial = true;
-  request.give_up_if_refused = true;
+  request.fail_if_refused = true;
   request.deadline = now + (connection.loss ? std::min(options_.dial_timeout, redial_patience) : options_.dial_timeout);
   if (connection.loss) {
-    // Only there it was for certain: at other addresses of its own somebody else may be found, seen from here, and say nothing
-    // of it.
+    // After a loss, only the peer's previous host is dialled. At the peer's other addresses another process may listen, which
+    // would wrongly look like a refusal.
     const auto there = transport_->remote(connection.index);
     const auto elsewhere = [&](const std::string& address) { return !parse_tcp_endpoint(address)->same_host(there); };
     std::erase_if(request.endpoints, elsewhere);
@@ -270,14 +271,14 @@ void ElasticLinks::look_at_clocks(Nanos now) {
   for (auto& connection : connections_) {
     if (!connection) continue;
     if (now >= connection->greeting_until) {
-      connection->broken = Status(Code::peer_lost, label(*connection) + ": has not said in time that it knows the run key");
+      connection->broken = Status(Code::peer_lost, label(*connection) + ": did not show in time that it knows the run key");
       touch(*connection);
     } else {
       next_clock_ = std::min(next_clock_, connection->greeting_until);
     }
     if (now >= connection->parting_until) {
-      if (!(connection->said_parting && connection->heard_parting))
-        connection->broken = Status(Code::peer_lost, label(*connection) + ": does not agree to end the link");
+      if (!(connection->sent_parting && connection->received_parting))
+        connection->broken = Status(Code::peer_lost, label(*connection) + ": did not confirm the end of the link in time");
       touch(*connection);
     } else {
       next_clock_ = std::min(next_clock_, connection->parting_until);
@@ -294,9 +295,9 @@ void ElasticLinks::close_idle_links(Nanos now) {
   size_t staying = linked_;
   for (auto& connection : connections_) {
     if (!connection || connection->phase != LinkPhase::up) continue;
-    const bool parting = connection->said_parting || connection->heard_parting;
+    const bool parting = connection->sent_parting || connection->received_parting;
     if (parting) --staying;
-    // Who cannot be dialled would be out of reach.
+    // A peer that cannot be dialled would become unreachable.
     if (parting || !connection->dialable || connection->waiting_bytes > 0) continue;
     if (now - connection->last_used >= options_.idle_close) idle.push_back(connection.get());
   }
@@ -304,7 +305,7 @@ void ElasticLinks::close_idle_links(Nanos now) {
             [](const auto* a, const auto* b) { return std::pair(a->last_used, a->index) < std::pair(b->last_used, b->index); });
   for (size_t i = 0; i < idle.size() && staying > options_.links_kept_max + i; ++i) {
     ++counters_.links_idled;
-    say_parting(*idle[i], now);
+    send_parting(*idle[i], now);
   }
 }
 
@@ -343,7 +344,7 @@ std::string ElasticLinks::describe(const PeerId& peer) const {
   if (connection == nullptr) return "not known";
   switch (connection->phase) {
     case LinkPhase::none: return connection->known ? "tcp, no link" : "tcp, no link and no address";
-    case LinkPhase::connecting: return "tcp, being connected";
+    case LinkPhase::connecting: return "tcp, connecting";
     case LinkPhase::greeting:
     case LinkPhase::up: break;
   }

@@ -1,10 +1,11 @@
 // The links of one process of an elastic run: messages to and from peers that come and go, over TCP, by PeerId or by address.
 //
-// A link is made when something is sent (or the other side makes it), and both sides may make it at once. Messages of one pair
-// arrive whole, once and in order, or `lost` says that everything sent before it may be gone; what is sent afterwards goes over
-// a new link. Links that end in order (close(), idle ones) lose nothing and are not reported. With a run key every message is
-// authenticated (elastic/links/run_key.h). Not thread-safe: one thread makes all calls; upcalls come from poll() only, and may
-// call everything but poll().
+// Sending makes a link, unless the other side has made one; both sides may make it at the same time. Messages of a pair of
+// peers arrive whole, once and in order. Otherwise `lost` reports that everything sent before it may be gone; later messages go
+// over a new link. Links that end in order (close(), idle ones) lose nothing and are not reported. With a run key every message
+// is authenticated (elastic/links/run_key.h).
+//
+// Not thread-safe: one thread makes all calls. Upcalls come from poll() only, and may call everything except poll().
 #pragma once
 
 #include <cstddef>
@@ -28,21 +29,21 @@ namespace unisono {
 struct LinksOptions {
   PeerId self{};
   std::string run_id{};
-  std::string run_key{};     // a secret that all peers know; empty: none, and nothing is authenticated
-  std::string interface {};  // as TcpOptions
+  std::string run_key{};     // a secret that all peers share; empty: nothing is authenticated
+  std::string interface {};  // as in TcpOptions
   uint16_t port = 0;         // 0: the kernel chooses
-  // What may wait for one peer. A member that owns all chunks of a round may have to send a whole result at once, and 16
-  // million elements are 64 MiB. A peer for whom more piles up is too slow to take part.
+  // Limit of bytes that wait for one peer. A member that owns all chunks of a round may have to send a whole result at once,
+  // and 16 million elements are 64 MiB. A peer with a longer queue is too slow to take part.
   size_t queue_bytes_max = 64u << 20;
-  // credit(): so much keeps 10 Gbit/s busy for 3 ms, longer than a poll is away, and no control message waits longer behind it
-  // on 1 Gbit/s than 34 ms.
+  // The limit of credit(). It keeps 10 Gbit/s busy for 3 ms, longer than the pause between polls. On 1 Gbit/s a control message
+  // waits at most 34 ms behind it.
   size_t bulk_bytes = 4u << 20;
   Nanos dial_timeout = 5 * second;
-  // While there are more than links_kept_max links, those that carried nothing for so long are closed: 4096 peers would need as
-  // many descriptors.
+  // While there are more than links_kept_max links, those that carried nothing for this long are closed. 4096 peers would need
+  // as many file descriptors.
   Nanos idle_close = 60 * second;
   size_t links_kept_max = 256;
-  // Peers that are known or linked: twice the largest roster, for peers that died or left and others that came instead.
+  // Limit of known or linked peers: twice the largest roster, to leave room for dead peers and their successors.
   size_t peers_max = 8192;
 };
 
@@ -50,79 +51,82 @@ class ElasticSink {
  public:
   virtual ~ElasticSink() = default;
   virtual void received(const PeerId& from, SharedBuffer message) = 0;
-  // All that was sent to this peer before now may not have arrived, and what waited for it is dropped. refused: nobody listens
-  // there any more, or another process does, so this one is dead. Said after an attempt to make a new link, which may have
-  // brought one.
+  // Everything sent to this peer before now may not have arrived, and messages that waited for it are dropped. refused: no
+  // process listens there any more, or another one does, so the peer is dead. Called after an attempt to make a new link, which
+  // may have succeeded.
   virtual void lost(const PeerId& peer, const Status& why, bool refused) = 0;
-  // What was sent to this address has not arrived. invalid: another run, run key or version is there: there is no point in
-  // trying again. unavailable: no answer, or this process itself listens there.
+  // Messages sent to this address have not arrived. invalid: another run, run key or version is there, so a new attempt is
+  // pointless. unavailable: no answer, or this process itself listens there.
   virtual void address_failed(const std::string& address, const Status& why) = 0;
-  // room(peer) had been false and now is true.
+  // credit(peer) was false and now is true.
   virtual void credit(const PeerId& peer) = 0;
 };
 
 struct ElasticLinkCounters {
-  uint64_t sent_messages = 0, sent_bytes = 0;  // handed to the transport; without headers
+  uint64_t sent_messages = 0, sent_bytes = 0;  // handed to the transport; headers not counted
   uint64_t received_messages = 0, received_bytes = 0;
-  uint64_t refused_messages = 0;     // a wrong tag or number, or no elastic message: ends the link
-  uint64_t refused_connections = 0;  // other runs, other run keys, unauthenticated peers
-  uint64_t dropped_messages = 0;     // waited for a peer that was lost, or an address that failed
+  uint64_t refused_messages = 0;     // wrong tag or number, or not an elastic message; ends the link
+  uint64_t refused_connections = 0;  // of other runs, other run keys, unauthenticated peers
+  uint64_t dropped_messages = 0;     // waited for a peer that was lost, or for an address that failed
   uint64_t dials = 0, links_made = 0, links_lost = 0, links_idled = 0;
 };
 
 class ElasticLinks final : private Sink, private InboundRegistry {
  public:
   static constexpr size_t message_bytes_max = payload_bytes_max;  // 16 MiB
-  // Addresses that are being asked at a time, seeds and such.
+  // Limit of addresses asked at the same time, such as seeds.
   static constexpr size_t addresses_max = 64;
-  // After a loss: so long an attempt to make a new link delays the report.
+  // After a loss, the report is delayed by at most this time, during which a new link is attempted.
   static constexpr Nanos redial_patience = 1 * second;
   // How long the other side may take to agree to an orderly end.
   static constexpr Nanos parting_patience = 5 * second;
 
-  // invalid: no such interface, or a bad secret; unavailable: the port is taken.
+  // Errors. invalid: no such interface, or an invalid secret. unavailable: the port is taken.
   static Result<std::unique_ptr<ElasticLinks>> make(const LinksOptions& options);
   ~ElasticLinks() override = default;
   ElasticLinks(const ElasticLinks&) = delete;
   ElasticLinks& operator=(const ElasticLinks&) = delete;
 
-  // Where this process listens: "tcp://10.0.0.1:4000", best first.
+  // Where this process listens, best first: "tcp://10.0.0.1:4000".
   std::vector<std::string> endpoints() const { return transport_->endpoints(); }
   uint16_t port() const { return transport_->port(); }
 
-  // What is known of a peer, as often as it changes. Not dialable: a client, who makes its links itself. Addresses that are
-  // none are left out.
+  // Sets the addresses of a peer; call it on each change. dialable false: a client, which makes its links itself. Invalid
+  // addresses are ignored.
   void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable);
-  // Queues a message, and makes a link if there is none. False, and nothing is sent: too much waits already, the message is too
-  // long, or the peer has no link and cannot be dialled.
+  // Queues a message, and makes a link if there is none. Returns false and sends nothing if the queue is full, the message is
+  // too long, or the peer has no link and cannot be dialled.
   [[nodiscard]] bool send(const PeerId& peer, SharedMessage message, Nanos now);
-  // To whoever listens there. False: no address, too many at a time, or a message as above.
+  // Sends to the process that listens at this address. False: an invalid address, too many addresses at a time, or as for
+  // send().
   [[nodiscard]] bool send_to_address(const std::string& address, SharedBuffer message, Nanos now);
-  // Little waits for this peer: bulk may be sent. After false, ElasticSink::room follows, or lost.
+  // True: little waits for this peer, so bulk data may be sent. After false, ElasticSink::credit follows, or lost.
   bool credit(const PeerId& peer);
   bool linked(const PeerId& peer) const;
-  // In order: what waits is sent, then both sides part. What is known of the peer is forgotten; no `lost` follows.
+  // Ends a link in order: waiting messages are sent, then both sides part. The peer and its addresses are forgotten; no `lost`
+  // follows.
   void close(const PeerId& peer);
   void close_all();
-  // Something waits to be sent, or a link is being closed: who leaves polls until it is false, or as long as it likes.
+  // True while messages wait to be sent or a link is being closed. A leaving process polls until it is false, or until it runs
+  // out of time.
   bool draining() const;
 
   // True if anything happened.
   bool poll(Nanos now, ElasticSink& sink);
   Nanos next_deadline() const;
-  // As Transport.
+  // As Transport::wait_handle, arm and disarm.
   int wait_handle() const { return transport_->wait_handle(); }
   bool arm();
   void disarm() { transport_->disarm(); }
 
   ElasticLinkCounters counters() const;
-  // What was refused last, a message and a connection, and whose they were; empty: nothing.
+  // The last refused message and the last refused connection, with their senders; empty: none.
   std::string last_refusal() const;
-  // "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", or why there is no link.
+  // "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", or the reason why there is no link.
   std::string describe(const PeerId& peer) const;
 
  private:
-  // What a message costs besides its bytes while it waits: so small ones are limited, too.
+  // Added to a waiting message's bytes in the limits, so that many small messages are limited too.
   static constexpr size_t overhead_bytes = 256;
 
   struct Event {
@@ -142,7 +146,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
 
   ElasticLinks(const LinksOptions& options, RunKey key) : options_(options), key_(std::move(key)) {}
 
-  // Contacts.
+  // Connections.
   ElasticConnection* at(PeerIndex index) const { return index < connections_.size() ? connections_[index].get() : nullptr; }
   ElasticConnection* find(const PeerId& id) const;
   ElasticConnection& add_connection(const PeerId& id);
@@ -152,7 +156,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   [[nodiscard]] bool enqueue(ElasticConnection& connection, SharedMessage message, Nanos now);
   void drop_queue(ElasticConnection& connection);
 
-  // Driving.
+  // Event loop.
   bool act(Nanos now);
   void act_on(ElasticConnection& connection, Nanos now);
   void dial(ElasticConnection& connection, Nanos now);
@@ -160,13 +164,13 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   void close_idle_links(Nanos now);
   bool tell(ElasticSink& sink);
 
-  // A link's life.
+  // The life of a link.
   void made(ElasticConnection& connection);
   void came_up(ElasticConnection& connection);
   void pump(ElasticConnection& connection);
-  // bytes: that wait no more once it is written.
+  // bytes: how many waiting bytes end once the frame is written.
   void send_frame(ElasticConnection& connection, ElasticFrame kind, SharedBuffer payload, size_t bytes);
-  void say_parting(ElasticConnection& connection, Nanos now);
+  void send_parting(ElasticConnection& connection, Nanos now);
   void ended(ElasticConnection& connection, const Status& why);
   void failed(ElasticConnection& connection, const Status& why, bool refused);
   void refuse(ElasticConnection& connection, const char* what);
@@ -188,8 +192,8 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   std::vector<std::unique_ptr<ElasticConnection>> connections_;  // by PeerIndex
   std::vector<PeerIndex> free_;
   std::map<PeerId, PeerIndex> by_id_;
-  size_t asked_ = 0;   // contacts without an id
-  size_t linked_ = 0;  // whose link is up
+  size_t asked_ = 0;   // connections without a PeerId
+  size_t linked_ = 0;  // connections whose link is up
   std::unordered_map<uint64_t, Flight> flights_;
   uint64_t next_flight_ = 1, next_serial_ = 1;
   std::vector<PeerIndex> due_;
@@ -199,7 +203,7 @@ class ElasticLinks final : private Sink, private InboundRegistry {
   Nanos next_clock_ = never;
   ElasticLinkCounters counters_;
   std::string last_refused_message_;
-  std::unique_ptr<TcpTransport> transport_;  // dies first
+  std::unique_ptr<TcpTransport> transport_;  // destroyed first
 };
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// Runs and keys that differ, and connections that change, repeat, swap or invent messages.
+// Runs and keys that differ, and connections that change, repeat, swap or inject messages.
 #include <gtest/gtest.h>
 
 #include "tests/conformance/elastic_crowd.h"
@@ -13,7 +13,7 @@ using conformance::Unauthenticated;
 
 class ElasticHostile : public Crowd {
  protected:
-  // 0 reaches 1 through the proxy; both have the key.
+  // Member 0 reaches member 1 through the proxy; both have the key.
   void meet_through_proxy() {
     add({.run_key = "secret"}), add({.run_key = "secret"});
     proxy = std::make_unique<Proxy>(address(1));
@@ -22,7 +22,8 @@ class ElasticHostile : public Crowd {
     say(0, 1, message_of(100, 0));
     ASSERT_TRUE(hears(1, 1));
   }
-  // Three messages that pass `change`: `passed` of them arrive, the link ends as corrupt, and a new one works.
+  // Sends three messages through `change`. The first `passed` of them arrive, then the link ends as corrupt, and a new link
+  // works.
   void expect_refusal(size_t passed, std::function<Proxy::Frames(Bytes)> change, bool in_pieces = false) {
     meet_through_proxy();
     // Only the first link is disturbed.
@@ -120,7 +121,7 @@ TEST_F(ElasticHostile, another_number_on_a_message_is_refused) {
   });
 }
 
-TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_drain) {
+TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_parting) {
   expect_refusal(0, [](Bytes frame) {
     auto header = header_of(frame);
     header.round = static_cast<uint16_t>(ElasticFrame::parting);
@@ -128,7 +129,7 @@ TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_drain) {
   });
 }
 
-// Frames of a message of two pieces: its beginning, which has 64 bytes, and its end.
+// The frames of a message in two pieces: its beginning of 64 bytes, and its end.
 TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_changed_is_refused) {
   expect_refusal(
       1,
@@ -182,7 +183,7 @@ TEST_F(ElasticHostile, messages_of_an_earlier_link_are_refused_on_a_new_one) {
   proxy->change = [&](Bytes frame) { return recorded = frame, Proxy::Frames{std::move(frame)}; };
   say(0, 1, message_of(100, 1));
   ASSERT_TRUE(hears(1, 2));
-  // On the next link it takes the place of the message with the same number.
+  // On the next link it replaces the message with the same number.
   proxy->change = [&](Bytes frame) { return Proxy::Frames{header_of(frame).operation == 1 ? recorded : std::move(frame)}; };
   proxy->cut();
   ASSERT_TRUE(within(1 * second, [&] { return ears(0).losses.size() == 1 && links(0).linked(id(1)); }));
@@ -200,9 +201,9 @@ TEST_F(ElasticHostile, a_way_that_spoils_every_link_is_not_tried_without_end) {
   EXPECT_EQ(ears(0).losses.size(), 2u) << "the link, and the one that was to replace it";
 }
 
-// A process that has seen the job key on the wire, or has it and sends what it likes.
+// A process that has seen the job key on the wire, or that has the run key, and sends arbitrary frames.
 struct Intruder : ElasticHostile {
-  // frames: headers without payloads. The link ends, and nothing is received.
+  // frames: headers without payloads. The link must end, and nothing may be received.
   void expect_refused(const std::string& key, std::vector<FrameHeader> frames, const std::string& what) {
     auto& victim = add({.run_key = key});
     Unauthenticated unauthenticated(victim.endpoints()[0]);
@@ -248,7 +249,7 @@ TEST_F(Intruder, no_memory_is_given_before_the_greeting) {
   settle();
   auto header = frame(ElasticFrame::greeting, 16u << 20);
   seal_frame(header);
-  unauthenticated.say(std::as_bytes(std::span(&header, 1)));  // and nothing of the rest
+  unauthenticated.say(std::as_bytes(std::span(&header, 1)));  // the payload never follows
   ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed(); }));
   ASSERT_EQ(ears(0).losses.size(), 1u);
   EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
@@ -269,7 +270,7 @@ TEST_F(Intruder, a_second_greeting_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::greeting, 32)}, "greeting");
 }
 
-TEST_F(Intruder, a_drain_without_a_tag_is_refused) {
+TEST_F(Intruder, a_parting_without_a_tag_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::parting)}, "run key");
 }
 
@@ -283,11 +284,11 @@ TEST_F(Intruder, a_tag_where_there_is_no_key_is_refused) {
   expect_refused("", {tagged}, "without a key");
 }
 
-TEST_F(Intruder, a_message_behind_the_drain_is_refused) {
+TEST_F(Intruder, a_message_after_the_parting_is_refused) {
   expect_refused("", {frame(ElasticFrame::parting), frame(ElasticFrame::message)}, "after the parting");
 }
 
-TEST_F(Intruder, a_drain_with_a_payload_is_refused) { expect_refused("", {frame(ElasticFrame::parting, 1)}, "more to say"); }
+TEST_F(Intruder, a_parting_with_a_payload_is_refused) { expect_refused("", {frame(ElasticFrame::parting, 1)}, "more to say"); }
 
 TEST_F(Intruder, a_beginning_that_another_frame_follows_than_its_end_is_refused) {
   expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::beginning, 10)}, "without its end");
@@ -304,19 +305,19 @@ TEST_F(Intruder, a_long_beginning_is_refused) {
 }
 
 TEST_F(Intruder, an_unknown_frame_of_a_link_is_refused) {
-  expect_refused("", {frame(static_cast<ElasticFrame>(4))}, "no frame of an elastic run");
+  expect_refused("", {frame(static_cast<ElasticFrame>(4))}, "a frame that no elastic run sends");
 }
 
 TEST_F(Intruder, a_frame_of_another_kind_is_refused) {
   auto other = frame(ElasticFrame::message, 1000);
   other.kind = FrameKind::data;
-  expect_refused("", {other}, "no frame of an elastic run");
+  expect_refused("", {other}, "a frame that no elastic run sends");
 }
 
 TEST_F(Intruder, fields_that_mean_nothing_are_zero) {
   auto odd = frame(ElasticFrame::message);
   odd.epoch = 1;
-  expect_refused("", {odd}, "no frame of an elastic run");
+  expect_refused("", {odd}, "a frame that no elastic run sends");
 }
 
 TEST_F(ElasticHostile, a_header_that_is_none_ends_the_link_and_no_more) {

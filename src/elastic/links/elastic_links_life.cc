@@ -1,4 +1,4 @@
-// One link from its making to its end: greetings, frames with their tags, the parting, and what a loss leads to.
+// The life of one link: making it, greetings, tagged frames, parting, and the handling of a loss.
 #include <cstring>
 #include <utility>
 
@@ -7,7 +7,7 @@
 namespace unisono {
 namespace {
 
-// A frame of an elastic link has nothing in the fields that only groups know.
+// In frames of elastic links all fields that only groups use are 0.
 bool is_plain(const FrameHeader& header) {
   return header.kind == FrameKind::elastic && header.codec == 0 && header.epoch == 0 && header.group == 0 &&
          header.sender == 0 && header.contributors == 0 && header.descriptor == 0;
@@ -27,7 +27,7 @@ MessageTag read_tag(const FrameHeader& header) { return {header.chunk | uint64_t
 
 }  // namespace
 
-// Making ------------------------------------------------------------------------------------------------------------
+// Making --------------------------------------------------------------------------------------------------------------
 
 bool ElasticLinks::admit(LinkRequest& inbound) {
   auto* connection = find(inbound.id);
@@ -52,7 +52,7 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
     return touch(*asked);
   }
   if (!goes_on) {
-    // There is a link: it takes what waits.
+    // The peer has a link already; it takes the waiting messages.
     for (auto& message : std::exchange(asked->queue, {})) {
       asked->waiting_bytes -= message.size() + overhead_bytes;
       if (known == nullptr || !enqueue(*known, std::move(message), now_)) ++counters_.dropped_messages;
@@ -61,7 +61,7 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
     asked->over = true;
     return touch(*asked);
   }
-  // The dial goes on as that peer's, and takes over what is known of it.
+  // The dial continues as that peer's connection, and takes over its settings and queue.
   --asked_;
   asked->id = id;
   if (known != nullptr) {
@@ -72,7 +72,7 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
     asked->loss = std::move(known->loss);
     if (known->known) asked->addresses = known->addresses;
     for (const auto& message : known->queue)
-      asked->waiting_bytes += message.size() + overhead_bytes;  // what is in flight stays the other's
+      asked->waiting_bytes += message.size() + overhead_bytes;  // bytes in flight stay with the old connection
     asked->queue.insert(asked->queue.begin(), std::make_move_iterator(known->queue.begin()),
                         std::make_move_iterator(known->queue.end()));
     known->queue.clear();
@@ -89,7 +89,7 @@ void ElasticLinks::made(ElasticConnection& connection) {
   ++linked_;
   ++counters_.links_made;
   connection.address.clear();
-  connection.said_parting = connection.heard_parting = false;
+  connection.sent_parting = connection.received_parting = false;
   connection.last_used = now_;
   if (linked_ > options_.links_kept_max && next_clock_ == never) next_clock_ = now_ + options_.idle_close;
   if (auto loss = std::exchange(connection.loss, std::nullopt)) {
@@ -112,10 +112,10 @@ void ElasticLinks::came_up(ElasticConnection& connection) {
   if (connection.closing) touch(connection);
 }
 
-// Sending -----------------------------------------------------------------------------------------------------------
+// Sending -------------------------------------------------------------------------------------------------------------
 
 void ElasticLinks::pump(ElasticConnection& connection) {
-  while (connection.phase == LinkPhase::up && !connection.queue.empty() && !connection.said_parting && !connection.broken &&
+  while (connection.phase == LinkPhase::up && !connection.queue.empty() && !connection.sent_parting && !connection.broken &&
          transport_->credit(connection.index) > 0) {
     auto message = std::move(connection.queue.front());
     connection.queue.pop_front();
@@ -158,13 +158,13 @@ void ElasticLinks::credit(PeerIndex peer) {
   else pump(*connection);
 }
 
-// Receiving ---------------------------------------------------------------------------------------------------------
+// Receiving -----------------------------------------------------------------------------------------------------------
 
 std::byte* ElasticLinks::place(PeerIndex from, const FrameHeader& header) {
   auto* connection = at(from);
   if (connection == nullptr || connection->broken || header.kind != FrameKind::elastic) return nullptr;
   if (key_.authenticates() && connection->phase != LinkPhase::up && header.payload_bytes > sizeof(LinkNonce)) {
-    refuse(*connection, "a message before the greeting");  // no memory is given to who may be anybody
+    refuse(*connection, "a message before the greeting");  // no memory is allocated for unauthenticated peers
     return nullptr;
   }
   const auto& beginning = connection->beginning;
@@ -174,14 +174,14 @@ std::byte* ElasticLinks::place(PeerIndex from, const FrameHeader& header) {
 }
 
 void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const View& view) {
-  // Lent is only what place() wanted nowhere.
+  // A view that the transport still owns exists only if place() returned no buffer.
   if (view.handle != 0) transport_->release(view);
   auto* connection = at(from);
   if (connection == nullptr || connection->broken) return;
   auto payload = std::exchange(connection->landing, {});
   if (connection->phase == LinkPhase::connecting) made(*connection);
   if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::beginning))
-    return refuse(*connection, "no frame of an elastic run");
+    return refuse(*connection, "a frame that no elastic run sends");
   landed(*connection, header, std::move(payload));
 }
 
@@ -191,37 +191,37 @@ void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& head
   if (kind == ElasticFrame::greeting) {
     LinkEnd self{options_.self, connection.nonce}, other{connection.id, {}};
     if (connection.phase != LinkPhase::greeting || payload.size() != other.nonce.size())
-      return refuse(connection, "a greeting that is none");
+      return refuse(connection, "an invalid greeting");
     std::memcpy(other.nonce.data(), payload.data(), payload.size());
     connection.out = key_.seal(self, other);
     connection.in = key_.seal(other, self);
     return came_up(connection);
   }
   if (connection.phase != LinkPhase::up) return refuse(connection, "a message before the greeting");
-  if (connection.heard_parting) return refuse(connection, "a message after the parting");
+  if (connection.received_parting) return refuse(connection, "a message after the parting");
   if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun))
-    return refuse(connection, "a beginning without its end");
+    return refuse(connection, "the beginning of a message without its end");
   if (key_.authenticates()) {
     if (!connection.in.open(header.round, header.operation, read_tag(header), payload.view().subspan(begun)))
-      return refuse(connection, "a message that is not the next one of who knows the run key");
+      return refuse(connection, "a message with a wrong number or tag, not of a peer with the run key");
   } else if (has_tag(header)) {
     return refuse(connection, "a message with a tag, in a run without a key");
   }
   if (kind == ElasticFrame::beginning) {
     if (payload.size() == 0 || payload.size() > beginning_bytes_max)
-      return refuse(connection, "a beginning of no or too many bytes");
+      return refuse(connection, "the beginning of a message with no or too many bytes");
     connection.beginning = std::move(payload);
     return;
   }
   if (kind == ElasticFrame::parting) {
-    if (payload.size() > 0) return refuse(connection, "a parting with more to say");
-    connection.heard_parting = true;
-    // Who spoke first closes: all that the other side said has arrived.
-    if (connection.said_parting) {
+    if (payload.size() > 0) return refuse(connection, "a parting with a payload");
+    connection.received_parting = true;
+    // The side that parted first closes the link: everything that the other side sent has arrived.
+    if (connection.sent_parting) {
       connection.parting_until = now_;
       touch(connection);
     } else {
-      say_parting(connection, now_);
+      send_parting(connection, now_);
     }
     return;
   }
@@ -239,12 +239,12 @@ void ElasticLinks::refuse(ElasticConnection& connection, const char* what) {
   touch(connection);
 }
 
-// Ending ------------------------------------------------------------------------------------------------------------
+// Ending --------------------------------------------------------------------------------------------------------------
 
-void ElasticLinks::say_parting(ElasticConnection& connection, Nanos now) {
-  if (connection.said_parting) return;
+void ElasticLinks::send_parting(ElasticConnection& connection, Nanos now) {
+  if (connection.sent_parting) return;
   send_frame(connection, ElasticFrame::parting, {}, 0);
-  connection.said_parting = true;
+  connection.sent_parting = true;
   connection.parting_until = now + parting_patience;
   next_clock_ = std::min(next_clock_, connection.parting_until);
 }
@@ -256,16 +256,16 @@ void ElasticLinks::lost(PeerIndex peer, const Status& why) {
     connection->phase = LinkPhase::none;
     return failed(*connection, why, connection->dialled && why.code() == Code::peer_lost);
   }
-  const bool parted = connection->said_parting && connection->heard_parting;
+  const bool parted = connection->sent_parting && connection->received_parting;
   ended(*connection, parted ? Status() : connection->broken.value_or(why));
 }
 
-// The link that was up is gone. ok: in order.
+// Handles the end of a link that was up. why is ok: it ended in order.
 void ElasticLinks::ended(ElasticConnection& connection, const Status& why) {
   if (connection.phase != LinkPhase::none) --linked_;
   connection.phase = LinkPhase::none;
   connection.parting_until = connection.greeting_until = never;
-  connection.said_parting = connection.heard_parting = false;
+  connection.sent_parting = connection.received_parting = false;
   connection.landing = connection.beginning = {};
   connection.out = connection.in = {};
   const bool suspicious = std::exchange(connection.broken, std::nullopt).has_value() || why.code() == Code::corrupt;
@@ -285,7 +285,7 @@ void ElasticLinks::ended(ElasticConnection& connection, const Status& why) {
   touch(connection);
 }
 
-// There is no link, and none in the making: who waits for one hears of it.
+// There is no link, and none is being made: reports that to the sink.
 void ElasticLinks::failed(ElasticConnection& connection, const Status& why, bool refused) {
   drop_queue(connection);
   connection.credit_refused = connection.wants_link = connection.dialled = false;

@@ -1,4 +1,4 @@
-// Links that end in order: closed, idle, or both at once. Nothing is lost with them.
+// Links that end in order: closed, idle, or ended by both sides at once. No message is lost.
 #include <gtest/gtest.h>
 
 #include "tests/conformance/elastic_crowd.h"
@@ -23,7 +23,7 @@ TEST_F(ElasticParting, what_waits_is_sent_before_a_peer_is_closed_and_neither_si
   EXPECT_TRUE(losses_none());
 }
 
-TEST_F(ElasticParting, who_leaves_closes_all_and_draining_until_everything_is_said) {
+TEST_F(ElasticParting, a_leaving_process_closes_all_links_and_drains_until_everything_is_sent) {
   for (int i = 0; i < 5; ++i) add();
   introduce_all();
   for (size_t i = 1; i < 5; ++i) say(0, i, message_of(100'000, i));
@@ -34,7 +34,7 @@ TEST_F(ElasticParting, who_leaves_closes_all_and_draining_until_everything_is_sa
   EXPECT_TRUE(losses_none());
 }
 
-TEST_F(ElasticParting, who_leaves_does_not_drain_for_an_address_that_has_not_answered) {
+TEST_F(ElasticParting, a_leaving_process_does_not_drain_for_an_address_that_has_not_answered) {
   add(), add();
   members[1]->asleep = true;
   ASSERT_TRUE(links(0).send_to_address(address(1), message_of(10, 1), now));
@@ -52,7 +52,7 @@ TEST_F(ElasticParting, idle_links_are_closed_down_to_the_number_that_is_kept_and
   for (size_t i = 1; i < 6; ++i) say(0, i, message_of(10, i));
   for (size_t i = 1; i < 6; ++i) ASSERT_TRUE(hears(i, 1));
   ASSERT_FALSE(within(5 * second, [&] { return links(0).counters().links_idled > 0; }));
-  for (size_t i = 3; i < 6; ++i) say(0, i, message_of(10, i));  // these are in use
+  for (size_t i = 3; i < 6; ++i) say(0, i, message_of(10, i));  // these links are in use
   ASSERT_TRUE(within(7 * second, [&] { return links(0).counters().links_idled == 2; }));
   EXPECT_FALSE(within(2 * second, [&] { return links(0).counters().links_idled > 2; }));
   for (size_t i = 1; i < 6; ++i) EXPECT_EQ(links(0).linked(id(i)), i >= 3) << i;
@@ -64,7 +64,7 @@ TEST_F(ElasticParting, idle_links_are_closed_down_to_the_number_that_is_kept_and
 }
 
 TEST_F(ElasticParting, messages_that_cross_the_end_of_an_idle_link_arrive_once_and_in_order) {
-  // One side finds the link idle while the other begins to use it, in several orders of events.
+  // One side ends the idle link while the other begins to use it, in several orders of events.
   for (int lead = 0; lead < 12; ++lead) {
     SCOPED_TRACE(lead);
     members.clear();

@@ -1,4 +1,4 @@
-// Messages between peers that come and go: by name, by address, over links that break, idle, part or are full.
+// Messages between peers that come and go, sent by id or by address, over links that break, idle, part or are full.
 #include "elastic/links/elastic_links.h"
 
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ TEST_F(ElasticLinksTest, a_peer_is_found_by_its_address_and_answers_who_it_does_
   say(1, 0, message_of(30, 3));
   ASSERT_TRUE(hears(0, 1));
   EXPECT_EQ(ears(0).messages[0].first, id(1));
-  // Again, when there is a link already.
+  // The same again, over the link that now exists.
   ASSERT_TRUE(links(0).send_to_address(address(1), message_of(40, 4), now));
   ASSERT_TRUE(hears(1, 3));
   EXPECT_EQ(links(0).counters().links_made, 1u);
@@ -145,7 +145,7 @@ TEST_F(ElasticLinksTest, a_peer_that_is_killed_is_lost_as_dead_at_once) {
   EXPECT_TRUE(ears(0).losses[0].refused);
   EXPECT_EQ(ears(0).losses[0].why.code(), Code::peer_lost);
   EXPECT_NE(ears(0).losses[0].why.message().find("connection refused"), std::string::npos) << ears(0).losses[0].why.message();
-  // And again, when it was never linked since.
+  // The same again, although there has been no link since.
   say(0, 1, message_of(10, 1));
   ASSERT_TRUE(within(100 * millisecond, [&] { return ears(0).losses.size() == 2; }));
   EXPECT_TRUE(ears(0).losses[1].refused);

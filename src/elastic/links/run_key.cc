@@ -22,7 +22,7 @@ static_assert(crypto_aead_chacha20poly1305_ietf_NPUBBYTES == sizeof(uint32_t) + 
 
 const unsigned char* raw(const void* data) { return static_cast<const unsigned char*>(data); }
 
-// BLAKE2b of `context` and the parts, one behind the other; all but the last have fixed lengths.
+// BLAKE2b of `context` followed by the parts. All parts but the last have fixed lengths, so the input is unambiguous.
 template <size_t bytes>
 std::array<std::byte, bytes> hash(std::string_view context, const Key* key, std::initializer_list<ByteView> parts) {
   std::array<std::byte, bytes> result;
@@ -85,7 +85,7 @@ Result<RunKey> RunKey::make(const std::string& run_id, const std::string& secret
   if (crypto_pwhash(reinterpret_cast<unsigned char*>(&derived), sizeof derived, secret.data(), secret.size(), raw(salt.data()),
                     argon_passes, argon_bytes, crypto_pwhash_ALG_ARGON2ID13) != 0) {
     return Status(Code::unavailable,
-                  "run key: Argon2id needs " + std::to_string(argon_bytes >> 20) + " MiB, which are not there");
+                  "run key: Argon2id needs " + std::to_string(argon_bytes >> 20) + " MiB of memory, which are not available");
   }
   key.job_ = derived.job;
   key.master_ = derived.master;

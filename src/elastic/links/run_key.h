@@ -1,10 +1,10 @@
-// The secret of a run and what follows from it: the key that connections show, and the tags that messages carry.
+// The secret of a run, and the keys derived from it: the job key that connections show, and the tags of messages.
 //
-// Without a secret the job key is BLAKE2b-128 of the run id, which keeps apart runs and not people. With one, 48 bytes come
-// from Argon2id (two passes over 64 MiB; salt: BLAKE2b-128 of the run id): 16 are the job key, which goes over the wire in the
-// clear, and 32 stay here. From these and both sides' random nonces each direction of each link gets a key of its own, so that
-// a message fits into one place of one link only. Authenticity, no secrecy: what is sent can be read. Of what an owner of the
-// key does, nothing protects.
+// Without a secret the job key is BLAKE2b-128 of the run id; that separates runs and protects from nobody. With a secret,
+// Argon2id (two passes over 64 MiB; salt: BLAKE2b-128 of the run id) derives 48 bytes. 16 of them are the job key, which is
+// sent in the clear; 32 never leave the process. Each direction of each link gets a key of its own from these 32 bytes and both
+// sides' random nonces. So a message is valid at one position of one link only. This gives authenticity, not secrecy: messages
+// can be read. It does not protect from an attacker that has the key.
 #pragma once
 
 #include <array>
@@ -26,9 +26,9 @@ struct MessageTag {
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
 };
 
-// One direction of one link: message number n has the tag of ChaCha20-Poly1305 (RFC 8439) with `u32 kind, u64 n` as nonce, no
-// text, and the message as additional data. Whoever receives takes n = 0, 1, 2, … only: nothing is missing, repeated or out of
-// order.
+// The tags of one direction of one link. The tag of message n is that of ChaCha20-Poly1305 (RFC 8439) with nonce `u32 kind, u64
+// n`, no text, and the message as additional data. The receiver accepts n = 0, 1, 2, … only, so no message is missing, repeated
+// or out of order.
 class LinkSeal {
  public:
   LinkSeal() = default;
@@ -37,9 +37,9 @@ class LinkSeal {
 
   // The number of the next message.
   uint64_t next() const { return next_; }
-  // Of the next message, which then is the last.
+  // Returns the tag of the next message and counts it as sent.
   MessageTag seal(uint32_t kind, ByteView message);
-  // True if the message is the next one, and of whom has the key; else nothing changes.
+  // True if the message is the next one and its tag shows knowledge of the key. Otherwise false, and nothing changes.
   [[nodiscard]] bool open(uint32_t kind, uint64_t number, const MessageTag& tag, ByteView message);
 
  private:
@@ -56,16 +56,17 @@ struct LinkEnd {
 
 class RunKey {
  public:
-  // An empty secret is none. invalid: a secret longer than 4096 bytes; unavailable: no memory for Argon2id.
+  // An empty secret means no authentication. Errors. invalid: a secret longer than 4096 bytes. unavailable: no memory for
+  // Argon2id.
   static Result<RunKey> make(const std::string& run_id, const std::string& secret);
   ~RunKey();
 
   const JobKey& job() const { return job_; }
-  // There is a secret: links are greeted with nonces, and every message has a tag.
+  // There is a secret: links exchange nonces in greetings, and every message has a tag.
   bool authenticates() const { return authenticates_; }
-  // Of what goes from one end to the other.
+  // The seal of the direction from one end to the other.
   LinkSeal seal(const LinkEnd& from, const LinkEnd& to) const;
-  // From the operating system.
+  // Random bytes of the operating system.
   static LinkNonce draw_nonce();
 
  private:

@@ -1,4 +1,4 @@
-// Keys of a run: what they depend on, and what a tag lets pass.
+// Keys of a run: the data that they depend on, and the messages that a tag accepts.
 #include "elastic/links/run_key.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// An averaging step's report in words, for logs.
+// Text of an averaging report, for logs.
 #include <cstdio>
 #include <utility>
 

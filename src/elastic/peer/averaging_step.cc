@@ -1,4 +1,4 @@
-// An averaging step of a peer, from the choice of its number and layout through its rounds to its report.
+// An averaging step of a peer: it chooses number and layout, goes through the rounds, and writes the report.
 #include "elastic/peer/averaging_step.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace unisono {
 
 namespace {
 
-constexpr uint32_t stale_max = 8;  // layouts that replace each other within one round: more is a fault
+constexpr uint32_t stale_max = 8;  // limit of layouts that replace each other within one round; more indicate a fault
 
 void add_note(std::string& note, const std::string& text) {
   if (note.find(text) == std::string::npos) note += (note.empty() ? "" : "; ") + text;
@@ -47,7 +47,7 @@ Status MoshpitPeer::begin_step(StepInput input, Nanos now) {
       step_->states[chunk].weight = newcomer_[chunk] ? 0 : step_->input.weight;
   }
   const auto opened = keeper_.steps_opened();
-  // Who has just come would be too late for the averaging step that others are in.
+  // A newcomer would be too late for the averaging step that others are in.
   step_->awaits_others = next_step_ == 0 && state_.newcomer();
   step_->number = std::max(next_step_, opened == 0 ? 0 : step_->awaits_others ? opened : opened - 1);
   step_->skipped_from = next_step_;
@@ -69,7 +69,7 @@ std::optional<FinishedStep> MoshpitPeer::take_step() { return std::exchange(fini
 bool MoshpitPeer::act_step(Nanos now) {
   if (step_ == nullptr || step_->phase == MoshpitAveraging::Phase::averaging) return false;
   if (step_->cancelled) {
-    seeker_.stop(now);  // it may have announced itself while it waited for others
+    seeker_.stop(now);  // the seeker may have pre-registered while this peer waited for others
     add_note(step_->report.note, "cancelled");
     end_step(now);
     return true;
@@ -82,7 +82,7 @@ bool MoshpitPeer::act_step(Nanos now) {
   return true;
 }
 
-// The layout in effect for the averaging step; null: not known yet.
+// The layout in effect for the averaging step; null if it is not known yet.
 const Layout* MoshpitPeer::layout_to_take(bool patience_over) {
   auto& step = *step_;
   const auto opened = keeper_.steps_opened();
@@ -90,8 +90,8 @@ const Layout* MoshpitPeer::layout_to_take(bool patience_over) {
   const auto* layout = keeper_.layout_for(step.number);
   const auto* newest = keeper_.newest_layout();
   if (layout != nullptr || newest == nullptr || !patience_over) return layout;
-  // Only a layout for later averaging steps is known here: who knows the one before it opens them soon. If nobody does, this
-  // peer begins.
+  // This process only knows a layout for later averaging steps. Peers that know the one before will open those soon; if none
+  // does, this peer begins.
   step.number = newest->first_step;
   return newest;
 }
@@ -101,7 +101,7 @@ void MoshpitPeer::take_layout(const Layout& layout) {
   key_.enter(layout, settings_.self);
   if (step.layout.version == layout.version && step.layout.digest == layout.digest) return;
   if (step.layout.version != 0) {
-    // Its groups are others than those that the rounds so far were made in.
+    // The earlier rounds used other groups, so the result cannot be exact.
     for (auto& state : step.states) state.full = false;
   }
   step.layout = layout;
@@ -140,14 +140,14 @@ bool MoshpitPeer::choose_layout(Nanos now) {
   return true;
 }
 
-// Others need not wait for this peer in an averaging step that it leaves out, be it that they have begun it or will.
+// Withdraws from averaging steps that this peer leaves out, so that other peers need not wait for it there, now or later.
 void MoshpitPeer::skip_steps() {
   constexpr uint64_t open_at_most = 2;  // averaging steps that some peers may still be in
   auto& step = *step_;
   const auto first = std::max(step.skipped_from, step.number < open_at_most ? 0 : step.number - open_at_most);
   for (uint64_t number = first; number < step.number; ++number) {
     const auto* layout = keeper_.layout_for(number);
-    // With keys nobody is waited for by name.
+    // With keys no peer is waited for by name.
     if (layout == nullptr || key_count(*layout) > 0 || std::ranges::find(layout->peers, settings_.self) == layout->peers.end())
       continue;
     const auto rounds = settings_.rounds == 0 ? static_cast<uint32_t>(layout->dims.size()) : settings_.rounds;
@@ -177,22 +177,22 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
   auto& step = *step_;
   if (const auto* group = std::get_if<GroupDescriptor>(&outcome)) {
     missing_[step.round] = group->missing;
-    // Whatever becomes of the averaging. A reducer has nothing to mix, and no slot.
+    // The key moves whatever the averaging comes to. A reducer has no values to mix, and no slot.
     if (settings_.role != ElasticRole::reducer) key_.move(group->members[group->rank_of(settings_.self)].position);
     step.phase = MoshpitAveraging::Phase::averaging;
-    // Where nobody has any weight all came late to a run whose members are gone: their values count from now on.
+    // If no member has weight, all came late to a run whose earlier members are gone: their values count from now on.
     if (std::ranges::none_of(group->members, [](const GroupMember& member) { return member.weighted; }))
       newcomer_.assign(table_.chunks(), false);
     if (!begin_round(*group, now)) return pass_round("void", now);
     if (step.round + 1 < step.rounds && !step.cancelled) seeker_.pre_register(request_for(step.round + 1), now);
   } else if (const auto* alone = std::get_if<SeekAlone>(&outcome)) {
     missing_[step.round] = alone->missing;
-    if (alone->no_reducer) add_note(step.report.note, "NO_REDUCER: nobody in the group could own chunks");
+    if (alone->no_reducer) add_note(step.report.note, "NO_REDUCER: no member of the group can own chunks");
     pass_round("alone", now);
   } else if (const auto* closed = std::get_if<SeekClosed>(&outcome)) {
     take_outcome(*closed, now);
   } else if (const auto* full = std::get_if<SeekFull>(&outcome)) {
-    if (full->other_schema) add_note(step.report.note, "SCHEMA_MISMATCH: the group averages something else");
+    if (full->other_schema) add_note(step.report.note, "SCHEMA_MISMATCH: the group averages tensors of another schema");
     pass_round("full", now);
   } else if (const auto* none = std::get_if<SeekNoCoordinator>(&outcome)) {
     add_note(step.report.note, none->text);
@@ -202,12 +202,12 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
   }
 }
 
-// The group was formed without this peer. From the first round it goes on to the next averaging step, which it can make whole;
-// but it does not open that one, or those who are still in this averaging step, or have not begun it, would be too late in
-// their turn.
+// The group was formed without this peer. If that was the first round, the peer moves to the next averaging step, which can
+// then be complete. It does not open that one, because peers that are still in this averaging step, or have not begun it, would
+// then be late in turn.
 void MoshpitPeer::take_outcome(const SeekClosed&, Nanos now) {
   auto& step = *step_;
-  const auto opened = keeper_.steps_opened();  // with what the coordinator said
+  const auto opened = keeper_.steps_opened();  // includes what the coordinator said
   if (step.round > 0 || step.awaits_others) return pass_round("closed", now);
   step.awaits_others = true;
   step.number = std::max(step.number + 1, opened == 0 ? 0 : opened - 1);
@@ -224,7 +224,7 @@ void MoshpitPeer::take_outcome(const SeekStale& stale, Nanos now) {
   step.phase_began = now;
 }
 
-// A round without a group: values and weights stay as they are. One of two was absent, this peer itself or the other.
+// A round without a group: values and weights stay. It counts as a group of two with one absent, this peer or the other.
 void MoshpitPeer::pass_round(const char* outcome, Nanos now) {
   step_->members_expected += 2;
   ++step_->members_absent;
@@ -258,9 +258,9 @@ void MoshpitPeer::end_step(Nanos now) {
   report.peers = static_cast<uint32_t>(keeper_.roster().present().size());
   report.seconds = seconds_of(now - step.began);
   const bool alone = step.layout.version != 0 && step.rounds == 0;
-  // What a newcomer wanted to give is not in.
+  // The values that a newcomer wanted to contribute are not in the result.
   const bool held_back = step.input.weight > 0 && std::ranges::find(newcomer_, true) != newcomer_.end();
-  if (step.layout.version != 0 && !can_be_exact(step.layout) && !std::exchange(told_inexact_, true))
+  if (step.layout.version != 0 && !can_be_exact(step.layout) && !std::exchange(reported_inexact_, true))
     add_note(report.note, inexact_text(step.layout));
   report.exact =
       alone || (!held_back && can_be_exact(step.layout) && step.round > 0 && step.round >= step.layout.dims.size() &&

@@ -1,4 +1,4 @@
-// An averaging step that is under way at one peer.
+// The state of an averaging step that is under way at one peer.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ struct MoshpitAveraging {
   enum class Phase : uint8_t { choosing, seeking, averaging };  // choosing: no layout in effect is known yet
 
   StepInput input;
-  ChunkValues values;              // as far as they are averaged
+  ChunkValues values;              // averaged by the rounds finished so far
   std::vector<ChunkState> states;  // by chunk
   uint64_t number = 0;
   uint32_t round = 0, rounds = 0;
@@ -22,11 +22,12 @@ struct MoshpitAveraging {
   Phase phase = Phase::choosing;
   Nanos began = 0;
   Nanos phase_began = 0;
-  double gather_s = 0;         // of the round under way
-  bool awaits_others = false;  // it came too late for the averaging step that others are in, and waits until they open this one
-  uint64_t skipped_from = 0;   // this averaging step and later ones before `number` have not been left out yet
-  uint32_t stale = 0;          // times that a coordinator knew a newer layout
-  uint64_t members_expected = 0, members_absent = 0;  // in the groups so far
+  double gather_s = 0;  // of the current round
+  // This peer came too late for the averaging step that others are in; it waits until they open this one.
+  bool awaits_others = false;
+  uint64_t skipped_from = 0;  // first of the averaging steps before `number` whose slots this peer has not yet withdrawn from
+  uint32_t stale = 0;         // times that a coordinator had a newer layout
+  uint64_t members_expected = 0, members_absent = 0;  // over the groups so far
   bool cancelled = false;
   AveragingReport report;
   Nanos choosing_patience = 0;

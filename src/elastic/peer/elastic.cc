@@ -1,4 +1,4 @@
-// The public face of elastic/peer/elastic_run.
+// Implements unisono/elastic.h over elastic/peer/elastic_run.
 #include "unisono/elastic.h"
 
 #include <utility>

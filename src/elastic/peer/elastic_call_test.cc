@@ -1,5 +1,4 @@
-// How the result of an averaging step comes into tensors that their owner went on changing meanwhile, where chunks and tensors
-// do not end together.
+// Bringing the result of an averaging step into tensors that changed meanwhile, with chunk and tensor boundaries that differ.
 #include <gtest/gtest.h>
 
 #include <span>
@@ -17,7 +16,7 @@ const ChunkTable table(elements, 4);  // chunks of 256, the last one shorter
 float given(size_t i) { return static_cast<float>(i); }
 float mean(size_t i) { return static_cast<float>(2 * i + 1); }
 
-// In tensors of such sizes, after an averaging step that began with `given`; every third element was moved by 0.5 since.
+// The result in tensors of these sizes. The averaging step began with `given`; since then every third element has moved by 0.5.
 std::vector<float> taken(const std::vector<size_t>& sizes, const std::vector<bool>& replaced) {
   std::vector<float> before(elements), means(elements), values(elements);
   for (size_t i = 0; i < elements; ++i)

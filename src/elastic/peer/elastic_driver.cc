@@ -28,7 +28,7 @@ class ElasticDriver::Port final : public ElasticPort {
   void close(const PeerId& peer) override { links_.close(peer); }
 
   Nanos now = 0;
-  // The peer is told after its call has ended.
+  // Reported to the peer after its call has returned.
   std::vector<PeerId> undeliverable;
   std::vector<std::string> failed_addresses;
 
@@ -102,7 +102,7 @@ Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions&
   const auto patience = std::max<Nanos>(options.join_timeout.count(), 1) * millisecond;
   SeedFinderOptions seeds{.seeds = options.seeds,
                           .dht = {.run_id = options.run_id, .seed = mix64(self->high ^ mix64(self->low))}};
-  // Half of it, so that an error says what became of it.
+  // Half of the time for joining, so that an error can still report the table's answer.
   seeds.dht_wait = std::min(seeds.dht_wait, std::max(patience / 2, millisecond));
   if (options.role != ElasticOptions::Role::client) seeds.dht.addresses = (*links)->endpoints();
   if (!options.interface.empty()) seeds.dht.bind = addresses_of((*links)->endpoints());
@@ -123,7 +123,7 @@ void ElasticDriver::start(Nanos now) {
 }
 
 std::vector<std::string> ElasticDriver::other_seeds(std::string& failures) {
-  seeds_version_ = finder_->version();  // before they are read: what comes in between is read again
+  seeds_version_ = finder_->version();  // read before the seeds: what arrives in between is read again
   auto seeds = finder_->found();
   for (const auto& failure : seeds.failures) failures += (failures.empty() ? "" : "; ") + failure;
   const auto own = links_->endpoints();
@@ -133,7 +133,7 @@ std::vector<std::string> ElasticDriver::other_seeds(std::string& failures) {
 
 void ElasticDriver::make_peer() {
   retry_at_ = never;
-  const bool looking = finder_->busy();  // before what it has found is read
+  const bool looking = finder_->busy();  // read before the results
   std::string failures;
   settings_.seeds = other_seeds(failures);
   peer_ = std::make_unique<MoshpitPeer>(settings_, *port_);
@@ -147,11 +147,11 @@ void ElasticDriver::make_peer() {
   finder_->look_again();
 }
 
-// A seed that does not answer yet is asked again, until the time for joining is over.
+// A seed that does not answer yet is asked again until the time for joining is over.
 void ElasticDriver::watch_joining(Nanos now) {
   if (now >= retry_at_) {
     if (now >= join_until_) {
-      retry_at_ = join_until_;  // it woke too late for it: there is no other attempt
+      retry_at_ = join_until_;  // it woke after the end of that time, so there is no other attempt
       return;
     }
     if (!settings_.seeds.empty() || !finder_->busy() || finder_->version() != seeds_version_) return make_peer();
@@ -160,7 +160,7 @@ void ElasticDriver::watch_joining(Nanos now) {
   const auto& status = peer_->join_status();
   if (retry_at_ != never || peer_->joined() || status.ok()) return;
   failure_ = status;
-  // That another job is there is for good, unless unauthenticated peers may have sent this process there.
+  // A seed of another run is an error that stays, unless the address came from the hash table, where anybody can put addresses.
   const bool misled = status.message().starts_with("RUN_ID_MISMATCH") && finder_->by_table();
   if (!status.message().starts_with("NO_SEED") && !misled) return;
   std::string failures;
@@ -168,11 +168,11 @@ void ElasticDriver::watch_joining(Nanos now) {
   if (!failures.empty()) failure_ = {status.code(), status.message() + "; " + failures};
   if (now >= join_until_) return;
   retry_at_ = std::min(now + retry_join, join_until_);
-  finder_->look_again();  // names and files may say more by then
+  finder_->look_again();  // names and files may have changed by then
 }
 
-// Names, files and tables may say other things than when this process joined, and what is left of a run that was cut in two can
-// be found by them alone.
+// Names, files and tables may have changed since this process joined. The parts of a run that was cut in two may find each
+// other only through them.
 void ElasticDriver::watch_seeds(Nanos now) {
   if (retry_at_ == never && finder_->version() != seeds_version_) {
     std::string failures;
@@ -190,10 +190,8 @@ bool ElasticDriver::poll(Nanos now) {
   if (now >= peer_->next_deadline()) peer_->woke(now), acted = true;
   for (const auto& peer : std::exchange(port_->undeliverable, {})) {
     acted = true;
-    peer_->link_lost(
-        peer,
-        {Code::unavailable, "what was to be sent to it cannot be: too much waits for it already, or it cannot be dialled"},
-        false, now);
+    peer_->link_lost(peer, {Code::unavailable, "a message to it could not be sent: its queue is full, or it cannot be dialled"},
+                     false, now);
   }
   for (const auto& address : std::exchange(port_->failed_addresses, {})) {
     acted = true;

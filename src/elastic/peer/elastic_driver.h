@@ -1,7 +1,7 @@
-// A MoshpitPeer and its links, put together for real time. Not thread-safe: one thread makes all calls and tells the time.
+// A MoshpitPeer together with its links, driven in real time. Not thread-safe: one thread makes all calls and passes the time.
 //
-// It also goes on trying to join while no seed answers: others may still be about to start. Seeds are looked up again for each
-// attempt, and later for healing.
+// While no seed answers it keeps trying to join, because other processes may still be starting. Seeds are looked up again for
+// each attempt, and later for healing.
 #pragma once
 
 #include <memory>
@@ -21,13 +21,13 @@ namespace unisono {
 class ElasticDriver final : private ElasticSink {
  public:
   static constexpr Nanos retry_join = 250 * millisecond;
-  // Who joins, and waits for a look-up that is under way, looks so often whether it is over.
+  // While joining waits for a look-up, it checks this often whether the look-up has ended.
   static constexpr Nanos look_period = 10 * millisecond;
-  // In a heal_period about so many of all peers look their seeds up again: one on each side of a cut would do, and name servers
-  // and tables are shared with others.
+  // About this many of all peers repeat their seed look-ups per heal_period. One on each side of a network cut would suffice;
+  // more would load name servers and tables that others use too.
   static constexpr uint64_t lookers = 32;
 
-  // Checks the options, looks up the seeds, listens. Errors as Elastic::join.
+  // Checks the options, starts the look-up of the seeds, and listens. Errors: as Elastic::join.
   static Result<std::unique_ptr<ElasticDriver>> make(const ElasticOptions& options);
   ~ElasticDriver() override;
 
@@ -39,22 +39,22 @@ class ElasticDriver final : private ElasticSink {
   bool arm() { return links_->arm(); }
   void disarm() { links_->disarm(); }
 
-  // After calls into it poll() is due.
+  // After calls into the peer, poll() must be called.
   MoshpitPeer& peer() { return *peer_; }
   const MoshpitPeer& peer() const { return *peer_; }
   // Why joining has failed for good; ok while it may still succeed.
   const Status& failure() const { return failure_; }
-  // When it will be tried again; `never`: it will not.
+  // Time of the next attempt to join; `never`: there will be none.
   Nanos next_attempt() const { return retry_at_ < join_until_ ? retry_at_ : never; }
   ElasticStatus status(Nanos now) const;
-  // What was said last is still on its way.
+  // Messages are still waiting to be sent.
   bool draining() const { return links_->draining(); }
   void part() { links_->close_all(); }
-  // The last call: seeds are looked up no longer, and nobody can find this process by a table any more.
+  // The last call: ends seed look-ups, and removes this process's addresses from look-up tables.
   void stop_looking() { finder_.reset(); }
 
  private:
-  // What the peer says goes to the links.
+  // Passes the peer's messages to the links.
   class Port;
 
   ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links,
@@ -62,7 +62,7 @@ class ElasticDriver final : private ElasticSink {
   void make_peer();
   void watch_joining(Nanos now);
   void watch_seeds(Nanos now);
-  // Those that the finder knows now, without this process; and why others name nobody.
+  // The seeds that the finder knows now, without this process. failures: why some gave no address.
   std::vector<std::string> other_seeds(std::string& failures);
 
   void received(const PeerId& from, SharedBuffer message) override { peer_->received(from, std::move(message), now_); }
@@ -78,10 +78,10 @@ class ElasticDriver final : private ElasticSink {
   std::unique_ptr<SeedFinder> finder_;
   BandwidthMeter meter_;
   Random random_;
-  uint64_t seeds_version_ = 0;  // that the peer was told
+  uint64_t seeds_version_ = 0;  // version of the seeds that the peer has
   Nanos look_at_ = never;
   Nanos now_ = 0;
-  Nanos patience_ = 0;  // what is left of the time for joining when it starts
+  Nanos patience_ = 0;  // time left for joining when start() is called
   Nanos join_until_ = never;
   Nanos retry_at_ = never;
   Status failure_;

@@ -1,4 +1,4 @@
-// Joining in real sockets and in time that the test makes: how long it is tried, when not any more, and what is said of it.
+// Joining over real sockets with time set by the test: how long it is tried, when it stops, and which errors it reports.
 #include "elastic/peer/elastic_driver.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using test::comes_true;
 using test::make_driver;
 using test::options_of;
 
-// A port that the kernel chose and gives to nobody else, where nobody listens, unless a process that knows it does.
+// Reserves a port chosen by the kernel. No process listens there unless the test starts one at that port.
 class QuietPort {
  public:
   QuietPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -38,7 +38,7 @@ class QuietPort {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Time goes on by a step, and everybody looks what has come.
+// Advances the time by one step and polls all drivers.
 struct Clock {
   bool poll(const std::vector<ElasticDriver*>& drivers) {
     now += step;
@@ -150,7 +150,7 @@ TEST(ElasticDriver, seeds_are_looked_up_again_for_each_attempt) {
   std::ofstream(path) << one.seed() << '\n';
   const auto founder = make_driver(options_of("127.0.0.1:1", true));
   auto options = options_of("file:" + path, false);
-  options.join_timeout = Milliseconds(3'600'000);  // of the test's time, which goes fast
+  options.join_timeout = Milliseconds(3'600'000);  // in the test's time, which runs fast
   const auto joiner = make_driver(options);
   ASSERT_TRUE(founder != nullptr && joiner != nullptr);
   Clock clock;

@@ -54,7 +54,7 @@ std::string host_of_endpoint(std::string_view endpoint) {
   return std::string(host);
 }
 
-Options group_options(const ElasticGroupPlace& place, const std::string& run_id, const Options& base) {
+Options group_options(const ElasticGroupLocation& place, const std::string& run_id, const Options& base) {
   auto options = base;
   options.rank = static_cast<int32_t>(place.rank);
   options.world_size = static_cast<int32_t>(place.layout.peers.size());

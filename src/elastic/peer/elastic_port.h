@@ -1,4 +1,4 @@
-// What one peer of an elastic run may ask of whoever carries its messages: elastic/links/elastic_links in real time,
+// The message transport of a peer of an elastic run. Implemented by elastic/peer/elastic_driver over links in real time, and by
 // sim/elastic/elastic_cluster in virtual time.
 #pragma once
 
@@ -14,15 +14,17 @@ namespace unisono {
 class ElasticPort {
  public:
   virtual ~ElasticPort() = default;
-  // Where a peer can be reached; told whenever that changes. dialable: false for clients, which only ever dial themselves.
+  // Sets where a peer can be reached; called again on each change. dialable: false for clients, which open all their
+  // connections themselves.
   virtual void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable) = 0;
-  // Goes out in order, whole, or the link is lost. Queued while the link is being made.
+  // Delivers whole messages in order, or reports the link as lost. Queues while the link is being made.
   virtual void send(const PeerId& to, SharedMessage message) = 0;
-  // To whoever listens there.
+  // Sends to the process that listens at this address.
   virtual void send_to_address(const std::string& address, SharedBuffer message) = 0;
-  // Little is queued for the peer: large messages may be sent. A refusal is followed by room news.
+  // True: little is queued for the peer, so large messages may be sent. After false, MoshpitPeer::credit follows when that
+  // changes.
   virtual bool credit(const PeerId& to) = 0;
-  // Nothing more is to be said to it.
+  // Nothing more will be sent to the peer.
   virtual void close(const PeerId& peer) = 0;
 };
 

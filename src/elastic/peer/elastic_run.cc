@@ -18,20 +18,21 @@ namespace unisono::internal {
 
 namespace {
 
-constexpr Nanos drain_time = 2 * second;  // for what was said last to go out
+constexpr Nanos drain_time = 2 * second;  // after leaving: time to send the last messages
 constexpr size_t blobs_max = 64;
 constexpr uint64_t blob_bytes_max = uint64_t{1} << 30;
 
 Status not_here() { return {Code::unavailable, "SHUTTING_DOWN: this process has left the run"}; }
 
-// Each tensor, with the place of its first element in the joined vector.
+// Calls each(tensor, index of its first element in the joined vector).
 template <typename Each>
 void for_each_piece(std::span<const std::span<float>> tensors, Each each) {
   size_t at = 0;
   for (const auto& tensor : tensors) each(tensor, at), at += tensor.size();
 }
 
-// What was changed since it was given is added to the mean; all of it is the mean where what was given had no weight.
+// Adds the mean to what the caller changed since the values were contributed. If the contribution had no weight, the mean
+// replaces the tensor.
 void add_step(std::span<float> tensor, std::span<const float> mean, std::span<const float> given, bool replaced) {
   if (replaced) {
     std::ranges::copy(mean, tensor.begin());
@@ -42,8 +43,8 @@ void add_step(std::span<float> tensor, std::span<const float> mean, std::span<co
 
 }  // namespace
 
-// Where nobody has touched a value meanwhile it becomes the mean, to the bit: the same on all peers. Where somebody has, his
-// step is added to it.
+// An element that the caller has not changed meanwhile becomes the mean, bit for bit, as on all peers. To a changed element the
+// caller's change is added.
 Result<AveragingReport> ElasticCall::take() {
   taken = true;
   if (!status.ok()) return status;
@@ -57,7 +58,7 @@ Result<AveragingReport> ElasticCall::take() {
   const auto chunk_elements = values.table().chunk_elements();
   for_each_piece(tensors, [&](std::span<float> tensor, size_t at) {
     for (size_t i = 0; i < tensor.size();) {
-      // As far as one chunk goes.
+      // Up to the end of one chunk.
       const auto chunk = static_cast<uint32_t>((at + i) / chunk_elements);
       const auto mean = std::span(values.chunk(chunk), values.table().count(chunk)).subspan((at + i) % chunk_elements);
       const auto count = std::min(mean.size(), tensor.size() - i);
@@ -135,7 +136,7 @@ void ElasticRun::drive() {
   while (!end(now)) run_commands(now);
 }
 
-// False: commands have come meanwhile, and each is owed an answer.
+// False: new commands have come, and each must be answered.
 bool ElasticRun::end(Nanos now) {
   end_call(not_here(), std::nullopt);
   const std::lock_guard lock(mutex_);
@@ -306,7 +307,7 @@ ElasticStatus ElasticRun::status() {
 Result<Group> ElasticRun::group(Nanos timeout, const Options& options) {
   const auto until = monotonic_now() + timeout;
   for (;;) {
-    const auto place = ask<Result<ElasticGroupPlace>>([this](Nanos) { return driver_->peer().group_place(); });
+    const auto place = ask<Result<ElasticGroupLocation>>([this](Nanos) { return driver_->peer().group_location(); });
     if (!place) return not_here();
     if (!place->ok()) return place->status();
     if (!(*place)->rendezvous.empty()) {
@@ -321,7 +322,7 @@ Result<Group> ElasticRun::group(Nanos timeout, const Options& options) {
     }
     if (monotonic_now() >= until)
       return Status(Code::late, "the first peer of layout " + std::to_string((*place)->layout.version) +
-                                    " has not told where the group meets: it did not call group()");
+                                    " has not published the group's rendezvous: it did not call group()");
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return ended_; });
   }

@@ -1,7 +1,7 @@
-// One process of an elastic run as its user has it: an ElasticDriver in a thread of its own, called unisono-elastic.
+// One process of an elastic run, as the public API uses it: an ElasticDriver in its own thread, called unisono-elastic.
 //
-// Callers hand in commands and wait for what the thread publishes; they never touch the driver. The thread sleeps in the kernel
-// until something arrives, a deadline passes or a command comes.
+// Callers queue commands and wait for what the thread publishes; they never touch the driver. The thread sleeps in the kernel
+// until a message arrives, a deadline passes or a command comes.
 #pragma once
 
 #include <condition_variable>
@@ -19,19 +19,19 @@
 
 namespace unisono::internal {
 
-// An averaging step as its caller sees it.
+// An averaging step, as its caller sees it.
 struct ElasticCall {
   std::vector<std::span<float>> tensors;
-  bool overlaps = false;  // the caller goes on changing the tensors meanwhile
+  bool overlaps = false;  // the caller changes the tensors meanwhile
   std::weak_ptr<ElasticRun> run;
 
   std::mutex mutex;
   std::condition_variable ended;
   bool done = false, taken = false;
-  Status status;  // if not ok there is no averaging step
+  Status status;  // not ok: there was no averaging step
   FinishedStep step;
 
-  // Brings the result into the tensors; once.
+  // Brings the result into the tensors. Call it once.
   Result<AveragingReport> take();
 };
 
@@ -57,16 +57,16 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
 
   ElasticRun(const ElasticOptions& options, std::unique_ptr<ElasticDriver> driver, int wake_fd);
   Status check_tensors(std::span<const std::span<float>> tensors) const;
-  // Their values, one after the other.
+  // The tensors' values, one after the other.
   SharedBuffer joined(std::span<const std::span<float>> tensors) const;
-  // True: it will run. False: it never will, as the thread has ended.
+  // True: the command will run. False: it never will, because the thread has ended.
   bool command(Command what);
   Status wait_joined();
-  // What the thread knows, as `ask` puts it; nothing if the thread has ended.
+  // Runs the question on the thread and returns its answer; empty if the thread has ended.
   template <typename Answer>
   std::optional<Answer> ask(std::function<Answer(Nanos now)> question);
 
-  // Of the thread.
+  // Called by the thread only.
   void drive();
   bool end(Nanos now);
   bool run_commands(Nanos now);
@@ -75,10 +75,10 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
   void end_call(Status status, std::optional<FinishedStep> step);
 
   const ElasticOptions options_;
-  const std::unique_ptr<ElasticDriver> driver_;  // the thread's, while it runs
+  const std::unique_ptr<ElasticDriver> driver_;  // used by the thread only, while it runs
   const int wake_fd_;
   ElasticState state_;                 // set before join() returns
-  std::shared_ptr<ElasticCall> call_;  // under way; the thread's
+  std::shared_ptr<ElasticCall> call_;  // the averaging step under way; used by the thread only
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,4 +1,4 @@
-// Elastic runs of real threads and sockets on this host, through the public interface.
+// Elastic runs with real threads and sockets on this host, through the public API.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -40,13 +40,13 @@ Result<AveragingReport> average(Elastic& run, std::vector<float>& values, double
   return run.average(tensors, weight);
 }
 
-// A founder and `count - 1` who join by it.
+// A founder and `count - 1` joiners.
 std::vector<Elastic> start(uint32_t count, ElasticOptions::Grid grid = ElasticOptions::Grid::fitted) {
   std::vector<Elastic> runs;
   const auto options = [&](size_t index, const std::vector<std::string>& seeds) {
     auto all = options_of(index, seeds, count);
     all.grid = grid;
-    if (grid != ElasticOptions::Grid::fitted) all.gather_timeout = Milliseconds{300};  // which small groups wait for
+    if (grid != ElasticOptions::Grid::fitted) all.gather_timeout = Milliseconds{300};  // small groups wait for it
     return all;
   };
   auto founder = Elastic::join(options(0, {}));
@@ -142,7 +142,7 @@ TEST(ElasticRun, who_joins_later_gets_values_and_state) {
   EXPECT_EQ(state.blobs[0].second, std::vector<std::byte>(8, std::byte{42}));
 }
 
-TEST(ElasticRun, steps_that_are_taken_during_a_step_are_kept) {
+TEST(ElasticRun, local_steps_during_an_averaging_step_are_kept) {
   auto runs = start(2);
   ASSERT_EQ(runs.size(), 2u);
   std::vector<std::vector<float>> values{values_of(0), values_of(1)};
@@ -151,7 +151,7 @@ TEST(ElasticRun, steps_that_are_taken_during_a_step_are_kept) {
     const std::span<float> all(values[index]);
     auto work = run.average_async({all.first(elements - 1000), all.subspan(elements - 1000)});
     ASSERT_TRUE(work.ok());
-    values[index][7] += 1;  // while it runs, or after: the same
+    values[index][7] += 1;  // the same result whether this happens during the averaging step or after it
     const auto report = work->wait(plenty);
     ASSERT_TRUE(report.ok()) << report.status().to_string();
     EXPECT_EQ(work->wait().status().code(), Code::invalid) << "its result is taken once";
@@ -228,11 +228,11 @@ TEST(ElasticRun, who_leaves_is_gone_for_the_others_at_once) {
     ASSERT_TRUE(report.ok());
     seconds[index] = report->seconds;
   });
-  EXPECT_LT(seconds[0], 1.9);  // less than a gather_timeout
+  EXPECT_LT(seconds[0], 1.9);  // shorter than gather_timeout
   EXPECT_LT(seconds[1], 1.9);
 }
 
-// Whenever they come: before it leaves, meanwhile, or when its thread is about to end.
+// The calls come before it leaves, meanwhile, and while its thread ends.
 TEST(ElasticRun, calls_beside_one_that_leaves_all_end) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     auto runs = start(1);

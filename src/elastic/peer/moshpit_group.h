@@ -1,4 +1,4 @@
-// One group's round with the peers behind its ranks: what the round sends goes to them.
+// One group's round, with the peers behind its ranks: sends each message of the round to the right peer.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class MoshpitGroup final : public RoundPort {
   const GroupId& id() const { return descriptor_.id; }
   MoshpitRound& round() { return *round_; }
   const MoshpitRound& round() const { return *round_; }
-  // The round is made after the group, which is its port.
+  // Makes the round. Separate from the constructor because the round's port is this object.
   Status open(RoundRequest request) {
     auto made = MoshpitRound::make(std::move(request), *this);
     if (!made.ok()) return made.status();

@@ -1,5 +1,5 @@
-// The groups of a peer: the one whose round is under way, those that are over here but may still be asked, and messages that
-// came before their group.
+// The groups of a peer: the group of the current round, groups that have ended here but may still be asked, and messages that
+// arrived before their group's descriptor.
 #include <algorithm>
 #include <utility>
 
@@ -12,8 +12,8 @@ namespace unisono {
 
 namespace {
 
-// What a member must send at least: its values to the owners, and to each other member that has a vector the results of the
-// chunks that it owns.
+// The least that a member must send: its values to the owners, and the results of its own chunks to each other member with a
+// vector.
 uint64_t model_bytes(const GroupDescriptor& group, uint32_t self, const ChunkTable& table) {
   uint64_t chunks = 0, own = group.chunk_counts[self];
   for (const auto count : group.chunk_counts) chunks += count;
@@ -29,7 +29,7 @@ uint64_t model_bytes(const GroupDescriptor& group, uint32_t self, const ChunkTab
 
 }  // namespace
 
-void MoshpitPeer::hear_round(const PeerId& from, SharedBuffer message, Nanos now) {
+void MoshpitPeer::on_round(const PeerId& from, SharedBuffer message, Nanos now) {
   const auto id = round_group(message.view());
   if (!id) return refuse(from, {Code::corrupt, "a message of a round that is too short to name its group"});
   MoshpitGroup* group = group_ != nullptr && group_->id() == *id ? group_.get() : nullptr;
@@ -42,17 +42,18 @@ void MoshpitPeer::hear_round(const PeerId& from, SharedBuffer message, Nanos now
   }
   const auto rank = group->descriptor().rank_of(from);
   if (rank >= group->descriptor().members.size())
-    return refuse(from, {Code::corrupt, "a message of a group that it is not in"});
+    return refuse(from, {Code::corrupt, "a message of a group that does not list the sender"});
   group->round().message(rank, message, now);
 }
 
-// A member that took the descriptor earlier may send before it is here. Its messages are not repeated, so they are kept; but
-// not for ever, and no more than all members of one group can send to one of them: what it owns, from each, and heads.
+// A member that got its descriptor earlier may send before this peer gets its own. Such messages are not repeated, so they are
+// kept, for a limited time. The limit is what all members of one group can send to one: contributions to the chunks that it
+// owns, and heads.
 void MoshpitPeer::hold_early(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now) {
   const size_t limit = 2 * (settings_.elements * sizeof(float) + (size_t{1} << 20));
   seeker_.unknown_group(id, from, now);
   if (early_bytes_ + message.size() > limit || (early_.size() >= early_groups_max && !early_.contains(id))) {
-    return refuse(from, {Code::corrupt, "more messages of groups that are not known here than a group has"});
+    return refuse(from, {Code::corrupt, "too many messages of groups that are unknown here"});
   }
   auto [found, fresh] = early_.try_emplace(id);
   if (fresh) found->second.since = now;
@@ -61,7 +62,7 @@ void MoshpitPeer::hold_early(const GroupId& id, const PeerId& from, SharedBuffer
   drop_at_ = std::min(drop_at_, found->second.since + settings_.times.stall_timeout);
 }
 
-// What came early for a group that never did, and groups that nobody asks for any more.
+// Drops early messages whose group never came, and groups that no member asks for any more.
 void MoshpitPeer::drop_groups(Nanos now) {
   drop_at_ = never;
   for (auto one = early_.begin(); one != early_.end();) {
@@ -126,7 +127,7 @@ bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
   return true;
 }
 
-// True if the round under way has ended.
+// True if the current round has ended.
 bool MoshpitPeer::act_groups(Nanos now) {
   if (group_ == nullptr || !group_->round().ended()) return false;
   if (settings_.watch != nullptr && step_ != nullptr) {

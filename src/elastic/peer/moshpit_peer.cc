@@ -71,10 +71,10 @@ Status MoshpitPeer::start(Nanos now) {
 void MoshpitPeer::received(const PeerId& from, SharedBuffer message, Nanos now) {
   if (left_ || message.size() == 0) return;
   switch (static_cast<ElasticChannel>(message.data()[0])) {
-    case ElasticChannel::roster: hear_roster(from, message, now); break;
-    case ElasticChannel::formation: hear_formation(from, message, now); break;
-    case ElasticChannel::round: hear_round(from, std::move(message), now); break;
-    case ElasticChannel::state: hear_state(from, message, now); break;
+    case ElasticChannel::roster: on_roster(from, message, now); break;
+    case ElasticChannel::formation: on_formation(from, message, now); break;
+    case ElasticChannel::round: on_round(from, std::move(message), now); break;
+    case ElasticChannel::state: on_state(from, message, now); break;
     default: refuse(from, {Code::corrupt, "a message for channel " + std::to_string(static_cast<int>(message.data()[0]))});
   }
   act(now);
@@ -90,22 +90,22 @@ std::string MoshpitPeer::label_of(const PeerId& peer) const {
   return entry == nullptr ? "an unknown peer" : entry->facts.name.empty() ? label(*entry) : entry->facts.name;
 }
 
-void MoshpitPeer::hear_roster(const PeerId& from, const SharedBuffer& message, Nanos now) {
+void MoshpitPeer::on_roster(const PeerId& from, const SharedBuffer& message, Nanos now) {
   const auto decoded = decode_roster_message(message.view());
   if (!decoded.ok()) return refuse(from, decoded.status());
   keeper_.message(from, *decoded, now);
 }
 
-void MoshpitPeer::hear_formation(const PeerId& from, const SharedBuffer& message, Nanos now) {
+void MoshpitPeer::on_formation(const PeerId& from, const SharedBuffer& message, Nanos now) {
   const auto decoded = decode_formation(message.view());
   if (!decoded.ok()) return refuse(from, decoded.status());
   if (!for_coordinator(*decoded)) return seeker_.message(from, *decoded, now);
   coordinator_.message(from, *decoded, now);
-  // The member registers again right behind its layout.
+  // Adopted at once, because the member registers again right behind its layout.
   for (const auto& layout : coordinator_.take_layouts()) (void)keeper_.adopt_layout(layout, now);
 }
 
-void MoshpitPeer::hear_state(const PeerId& from, const SharedBuffer& message, Nanos now) {
+void MoshpitPeer::on_state(const PeerId& from, const SharedBuffer& message, Nanos now) {
   if (const auto status = state_.message(from, message, now); !status.ok()) refuse(from, status);
 }
 
@@ -191,7 +191,7 @@ bool MoshpitPeer::act_roster(Nanos now) {
   return acted;
 }
 
-void MoshpitPeer::peer_gone(const RosterNews& news, Nanos now) {
+void MoshpitPeer::peer_gone(const RosterEvent& news, Nanos now) {
   coordinator_.peer_gone(news.peer, now);
   seeker_.peer_gone(news.peer, now);
   state_.peer_gone(news.peer, now);
@@ -200,7 +200,7 @@ void MoshpitPeer::peer_gone(const RosterNews& news, Nanos now) {
 }
 
 void MoshpitPeer::send_formation(const FormationSend& one) {
-  if (one.to == settings_.self) own_mail_.push_back(one);
+  if (one.to == settings_.self) own_messages_.push_back(one);
   else port_.send(one.to, SharedBuffer::copy(encode(one.message)));
 }
 
@@ -208,9 +208,9 @@ bool MoshpitPeer::act_formation(Nanos now) {
   bool acted = false;
   for (const auto& one : coordinator_.take_sends()) send_formation(one), acted = true;
   for (const auto& one : seeker_.take_sends()) send_formation(one), acted = true;
-  while (!own_mail_.empty()) {
-    const auto one = std::move(own_mail_.front());
-    own_mail_.pop_front();
+  while (!own_messages_.empty()) {
+    const auto one = std::move(own_messages_.front());
+    own_messages_.pop_front();
     if (for_coordinator(one.message)) coordinator_.message(settings_.self, one.message, now);
     else seeker_.message(settings_.self, one.message, now);
     acted = true;
@@ -250,13 +250,13 @@ void MoshpitPeer::leave(Nanos now) {
   act(now);
 }
 
-Result<ElasticGroupPlace> MoshpitPeer::group_place() const {
+Result<ElasticGroupLocation> MoshpitPeer::group_location() const {
   const auto* layout = keeper_.newest_layout();
   if (layout == nullptr) return Status(Code::unavailable, "there is no layout yet");
-  ElasticGroupPlace place{.layout = *layout,
-                          .rank = layout->rank_of(settings_.self),
-                          .step = static_cast<int64_t>(next_step_) - 1,
-                          .rendezvous = {}};
+  ElasticGroupLocation place{.layout = *layout,
+                             .rank = layout->rank_of(settings_.self),
+                             .step = static_cast<int64_t>(next_step_) - 1,
+                             .rendezvous = {}};
   if (place.rank == layout->peers.size())
     return Status(Code::unavailable,
                   "layout " + std::to_string(layout->version) + " does not name this process: a later one will");

@@ -1,10 +1,10 @@
-// One peer of an elastic run, whole: roster, coordinator, quest for groups, rounds, state for joiners. A state machine that
-// elastic/peer/elastic_run drives in real time and sim/elastic/elastic_cluster in virtual time; everything it says goes through
-// an ElasticPort.
+// One complete peer of an elastic run: roster, coordinator, seeker, rounds, state for joiners. A state machine that
+// elastic/peer/elastic_run drives in real time and sim/elastic/elastic_cluster in virtual time. It sends through an ElasticPort
+// only.
 //
-// One averaging step at a time: begin_step() takes the values, take_step() gives them back, averaged as far as it went. Between
-// and during averaging steps it answers others: as coordinator, as member of rounds that are over here, as donor. Whatever
-// arrives is decoded by the part that it is for; what makes no sense is counted.
+// It runs one averaging step at a time: begin_step() takes the values, take_step() returns them, averaged as far as it went.
+// Between and during averaging steps it answers other peers: as coordinator, as member of rounds that have ended here, as
+// donor. Each part decodes its own messages, and counts those that it cannot use.
 #pragma once
 
 #include <cstdint>
@@ -37,12 +37,12 @@ struct MoshpitAveraging;
 
 class MoshpitPeer {
  public:
-  // The port outlives the peer.
+  // The port must outlive the peer.
   MoshpitPeer(const MoshpitSettings& settings, ElasticPort& port);
   ~MoshpitPeer();
 
   Status start(Nanos now);
-  // News of the port. -------------------------------------------------------------------------------------------------
+  // Events from the port. ----------------------------------------------------------------------------------------------
   void received(const PeerId& from, SharedBuffer message, Nanos now);
   void link_lost(const PeerId& peer, const Status& why, bool refused, Nanos now);
   void address_failed(const std::string& address, const Status& why, Nanos now);
@@ -50,63 +50,64 @@ class MoshpitPeer {
   void woke(Nanos now);
   Nanos next_deadline() const;
 
-  // Joining. ------------------------------------------------------------------------------------------------------------
-  // ok while it is under way or has succeeded; else why not.
+  // Joining. -----------------------------------------------------------------------------------------------------------
+  //
+  // ok while joining is under way or has succeeded; else the reason of the failure.
   const Status& join_status() const { return keeper_.join_status(); }
-  // It knows the roster, and has the state if there was any.
+  // The peer knows the roster, and has loaded the state if there was any.
   bool joined() const { return state_.settled(); }
-  // And min_peers are there, with a layout.
+  // The peer has joined, min_peers are there, and there is a layout.
   bool ready() const { return joined() && keeper_.newest_layout() != nullptr && keeper_.settled(); }
-  // Once, after joined().
+  // The loaded state, once, after joined().
   std::optional<ElasticState> take_state() { return state_.take_loaded(); }
 
-  // Averaging steps.
-  // ------------------------------------------------------------------------------------------------------------- values:
-  // `elements` fp32 (reducers: none). invalid while one is under way; unavailable after leave().
+  // Averaging steps. ---------------------------------------------------------------------------------------------------
+  //
+  // values: `elements` fp32; none for a reducer. Errors. invalid: an averaging step is under way. unavailable: after leave().
   Status begin_step(StepInput input, Nanos now);
-  // Ends the averaging step that is under way after the round that has begun, or at once if none has.
+  // Ends the averaging step under way: after the current round, or at once if no round has begun.
   void cancel_step(Nanos now);
   std::optional<FinishedStep> take_step();
   bool averaging() const { return step_ != nullptr; }
 
-  // What joiners are given. -----------------------------------------------------------------------------------------------
+  // State for joiners. -------------------------------------------------------------------------------------------------
   void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
-  // As measured, in bytes/s: for its share of the chunks of a group.
+  // Measured, in bytes/s; decides this peer's share of a group's chunks.
   void set_bandwidth(double bytes_per_second, Nanos now);
-  // What can be sent, in bytes/s: joiners are given a part of it.
+  // Sending rate in bytes/s; joiners are given a part of it.
   void set_sending_rate(double bytes_per_second) { state_.set_bandwidth(bytes_per_second); }
   // As RosterKeeper::set_seeds.
   void set_seeds(const std::vector<std::string>& addresses, Nanos now);
   void offer_values(const SharedBuffer& values, Nanos now);
 
-  // No new averaging step; the round that has begun may end within the grace, else the group is told that it goes on without
-  // this peer.
+  // Begins no new averaging step. The current round may end within the grace; otherwise the group is told to go on without this
+  // peer.
   void leave(Nanos now);
   bool left() const { return left_; }
 
   ElasticStatus status(Nanos now) const;
-  // Where this peer stands in an ordinary group of all that the newest layout names, and where that meets.
-  Result<ElasticGroupPlace> group_place() const;
+  // This peer's rank in an ordinary group of all peers of the newest layout, and the address of that group's rendezvous.
+  Result<ElasticGroupLocation> group_location() const;
   void tell_address(const std::string& address, Nanos now);
   const RosterKeeper& keeper() const { return keeper_; }
   uint64_t refused() const { return refused_; }
   size_t groups_kept() const { return groups_.size(); }
-  size_t held_bytes() const;  // of messages that wait for their group, and of groups
+  size_t held_bytes() const;  // of messages that wait for their group's descriptor, and of groups
 
  private:
   // moshpit_peer.cc
   void act(Nanos now);
   bool act_roster(Nanos now);
   bool act_formation(Nanos now);
-  void hear_roster(const PeerId& from, const SharedBuffer& message, Nanos now);
-  void hear_formation(const PeerId& from, const SharedBuffer& message, Nanos now);
-  void hear_state(const PeerId& from, const SharedBuffer& message, Nanos now);
-  void peer_gone(const RosterNews& news, Nanos now);
+  void on_roster(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void on_formation(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void on_state(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void peer_gone(const RosterEvent& news, Nanos now);
   void refuse(const PeerId& from, const Status& why);
   void send_formation(const FormationSend& one);
 
-  // moshpit_groups.cc: the round under way, and those that are over here but not for others
-  void hear_round(const PeerId& from, SharedBuffer message, Nanos now);
+  // moshpit_groups.cc: the current round, and rounds that have ended here but not at other members
+  void on_round(const PeerId& from, SharedBuffer message, Nanos now);
   bool begin_round(const GroupDescriptor& descriptor, Nanos now);
   bool act_groups(Nanos now);
   void hold_early(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now);
@@ -130,12 +131,12 @@ class MoshpitPeer {
   void end_step(Nanos now);
   SeekRequest request_for(uint32_t round) const;
 
-  struct Early {  // messages of a group whose descriptor has not come yet
+  struct Early {  // messages of a group whose descriptor has not arrived
     Nanos since = 0;
     std::deque<std::pair<PeerId, SharedBuffer>> messages;
   };
   static constexpr size_t early_groups_max = 16;
-  static constexpr size_t groups_kept_max = 32;  // over here: members that are late still ask for their results
+  static constexpr size_t groups_kept_max = 32;  // ended here; late members still ask for their results
   static constexpr size_t groups_forgotten_max = 256;
 
   MoshpitSettings settings_;
@@ -145,11 +146,11 @@ class MoshpitPeer {
   GroupCoordinator coordinator_;
   GroupSeeker seeker_;
   MoshpitState state_;
-  std::deque<FormationSend> own_mail_;  // to this process itself
+  std::deque<FormationSend> own_messages_;  // messages from this process to itself
 
-  std::unique_ptr<MoshpitGroup> group_;               // whose round is under way
-  std::deque<std::unique_ptr<MoshpitGroup>> groups_;  // over here, newest last
-  std::deque<GroupId> forgotten_;  // over everywhere, as far as this process cares: their messages are dropped
+  std::unique_ptr<MoshpitGroup> group_;               // the group of the current round
+  std::deque<std::unique_ptr<MoshpitGroup>> groups_;  // groups whose rounds ended here, newest last
+  std::deque<GroupId> forgotten_;                     // groups that this process has dropped; their messages are ignored
   std::map<GroupId, Early> early_;
   size_t early_bytes_ = 0;
   Nanos drop_at_ = never;
@@ -157,14 +158,14 @@ class MoshpitPeer {
   std::unique_ptr<MoshpitAveraging> step_;
   std::optional<FinishedStep> finished_;
   uint64_t next_step_ = 0;
-  std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, of the last averaging step that had it
-  MoshpitKey key_;                                   // of the last averaging step's layout, if it has keys
-  bool told_inexact_ = false;
-  std::vector<bool> newcomer_;  // by chunk: takes the mean and gives nothing until it has been committed once
+  std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, from the latest averaging step with that round
+  MoshpitKey key_;                                   // under the latest averaging step's layout, if it has keys
+  bool reported_inexact_ = false;
+  std::vector<bool> newcomer_;  // by chunk: takes the mean and gives nothing until the chunk has been committed once
   uint64_t steps_done_ = 0, exact_averaging_steps_ = 0;
   FlatAdvice advice_;
 
-  Nanos leave_by_ = never;  // else the end of the grace
+  Nanos leave_by_ = never;  // end of the grace after leave(); `never` before
   bool left_ = false;
   uint64_t refused_ = 0;
   std::string last_refusal_;

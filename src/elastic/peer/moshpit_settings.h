@@ -1,4 +1,4 @@
-// What one peer of an elastic run is made from, and what goes into and comes out of an averaging step. Values.
+// The settings of one peer of an elastic run, and the input and result of an averaging step. Values.
 #pragma once
 
 #include <cstddef>
@@ -31,20 +31,20 @@ struct MoshpitSettings {
   uint64_t elements = 0;  // of the vector that is averaged
   uint64_t schema = 0;
   uint32_t max_group = 32;
-  uint32_t rounds = 0;  // of an averaging step; 0: one per axis
+  uint32_t rounds = 0;  // per averaging step; 0: one per axis
   uint32_t min_peers = 1;
   uint32_t min_chunks = 0;
   uint32_t max_peers = 4096;
   GridKind grid = GridKind::fitted;
-  std::vector<uint32_t> dims{};  // tests may fix them
+  std::vector<uint32_t> dims{};  // set by tests only
   CommitRule commit = CommitRule::agreed;
   StepCodec contribute{}, result{};
-  uint64_t seed = 0;            // of all random choices; never the same in two processes
-  RoundWatch* watch = nullptr;  // outlives the peer
+  uint64_t seed = 0;            // of all random choices; no two processes may share it
+  RoundWatch* watch = nullptr;  // must outlive the peer
 };
 
-// As many as a run may have add up to what a contribution may weigh, and a product with any fp32 is neither infinite nor so
-// small that it loses bits, however often a weight is shared out.
+// Bounds of a weight above 0. The sum over the largest run stays below contribution_weight_max. A product with any fp32 value
+// neither overflows nor loses bits, however often a weight is divided.
 inline constexpr double step_weight_min = 1e-96, step_weight_max = 1e96;
 static_assert(step_weight_max * roster_peers_max < contribution_weight_max);
 constexpr bool is_step_weight(double weight) { return weight == 0 || (weight >= step_weight_min && weight <= step_weight_max); }
@@ -54,15 +54,15 @@ inline Status check_step_weight(double weight) {
 }
 
 struct StepInput {
-  SharedBuffer values{};          // fp32, of all tensors; none for a reducer. Nobody changes them any more
-  double weight = 1;              // as is_step_weight says
-  bool keep_contributed = false;  // give them back beside the result
+  SharedBuffer values{};  // fp32, all tensors one after the other; empty for a reducer. The memory must not change any more
+  double weight = 1;      // must satisfy is_step_weight
+  bool keep_contributed = false;  // return the input values beside the result
 };
 
 struct FinishedStep {
   ChunkValues values{};
-  SharedBuffer contributed{};    // as they were given; empty unless asked for
-  std::vector<bool> replaced{};  // by chunk: this peer's own values had weight 0, and a mean stands in their place
+  SharedBuffer contributed{};    // the input values; empty unless keep_contributed
+  std::vector<bool> replaced{};  // by chunk: this peer's values had weight 0, and the mean has replaced them
   AveragingReport report;
 };
 

@@ -33,7 +33,7 @@ void MoshpitState::set_blobs(std::vector<NamedBlob> blobs) {
 
 void MoshpitState::keep(int64_t step, const ChunkValues& values, RosterKeeper& keeper, Nanos now) {
   if (role_ == ElasticRole::reducer) return;
-  // The caller of set_blobs has checked them.
+  // ElasticRun::set_blobs has checked them.
   if (blobs_) (void)copy_.set_blobs(*std::exchange(blobs_, std::nullopt));
   copy_.finished(step, values.buffers(), values.digests());
   keeper.set_finished(step, copy_.state_digest(), now);
@@ -76,7 +76,7 @@ void MoshpitState::begin_loading(RosterKeeper& keeper, Nanos now) {
   if (role_ == ElasticRole::reducer || donors.empty()) {
     loaded_ = ElasticState{};
     if (role_ != ElasticRole::reducer)
-      loaded_->note = newcomer_ ? "nobody has finished an averaging step yet" : "the run begins";
+      loaded_->note = newcomer_ ? "no peer has finished an averaging step yet" : "the run begins";
     return settle(keeper, now);
   }
   stage_ = Stage::loading;
@@ -92,7 +92,7 @@ void MoshpitState::settle(RosterKeeper& keeper, Nanos now) {
 
 void MoshpitState::end_loading(Result<LoadedState> outcome, RosterKeeper& keeper, Nanos now) {
   loaded_ = ElasticState{.seconds = static_cast<double>(now - loading_since_) / 1e9};
-  // Averaging steps may have begun meanwhile.
+  // Averaging steps may have begun during loading.
   newcomer_ = keeper.steps_opened() > 0;
   if (outcome.ok()) {
     newcomer_ |= outcome->step >= 0;
@@ -105,7 +105,7 @@ void MoshpitState::end_loading(Result<LoadedState> outcome, RosterKeeper& keeper
     loaded_->mixed = outcome->mixed;
     loaded_->donors = outcome->donors;
     loaded_->bytes = outcome->bytes;
-    // It can be handed on at once.
+    // This peer can give it to other joiners at once.
     keep(outcome->step, ChunkValues(table_, SharedBuffer::copy(std::as_bytes(std::span(loaded_->values)))), keeper, now);
   } else {
     loaded_->note = outcome.status().message();

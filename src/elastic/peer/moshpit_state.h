@@ -1,8 +1,8 @@
-// What a peer of an elastic run has for joiners, and what it loads itself when it joins.
+// The state that a peer offers to joiners, and the state that it loads when it joins.
 //
-// From the moment that the roster is known until settled(), the state comes from others, if anybody has one. After each
-// averaging step the values are kept for joiners; nobody changes their memory, so neither averaging nor the user's tensors wait
-// for whoever loads.
+// From the moment that the roster is known until settled(), it loads the state from other peers, if any has one. After each
+// averaging step it keeps the values for joiners. Their memory does not change, so neither averaging nor the user's tensors
+// wait for a joiner.
 #pragma once
 
 #include <memory>
@@ -26,24 +26,25 @@ class MoshpitState {
 
   bool settled() const { return stage_ == Stage::settled; }
   bool loading() const { return stage_ == Stage::loading; }
-  // Averaging steps were made before this process came: it has nothing to give to the first one that it takes part in.
+  // The run had made averaging steps before this process joined, so this peer gives nothing to the first one that it takes part
+  // in.
   bool newcomer() const { return newcomer_; }
   std::optional<ElasticState> take_loaded() { return std::exchange(loaded_, std::nullopt); }
 
-  // Kept together with the values of the next keep().
+  // Offered together with the values of the next keep().
   void set_blobs(std::vector<NamedBlob> blobs);
-  // What joiners are given from now on; averaging step -1: no averaging step has been made yet.
+  // Sets the values that joiners get from now on. step -1: no averaging step has been made yet.
   void keep(int64_t step, const ChunkValues& values, RosterKeeper& keeper, Nanos now);
   void set_bandwidth(double bytes_per_second) { donor_.set_bandwidth(bytes_per_second); }
 
-  // Corrupt: what no peer would send.
+  // Error: corrupt, for a message that no correct peer would send.
   Status message(const PeerId& from, const SharedBuffer& message, Nanos now);
   void peer_gone(const PeerId& peer, Nanos now);
   void roster_changed() { sources_changed_ = true; }
   void leave() { donor_.leave(); }
   void woke(Nanos now);
   Nanos next_deadline() const;
-  // Sends what is to be sent, and goes from the roster to the state. True if anything happened.
+  // Sends pending messages, and begins loading once the roster is known. True if anything happened.
   bool act(RosterKeeper& keeper, ElasticPort& port, Nanos now);
 
   uint32_t serving() const { return donor_.serving(); }

@@ -1,5 +1,5 @@
-// Who wants to see what rounds do to a peer's values: simulations that check it. Called by the peer in the middle of its work,
-// so it may not call the peer.
+// An observer of the changes that rounds make to a peer's values, for simulations that check them. The peer calls it in the
+// middle of its work, so it must not call the peer.
 #pragma once
 
 #include <span>
@@ -10,22 +10,21 @@
 
 namespace unisono {
 
-// A peer's values and weights, and the group. Copies of the values are cheap: they share the memory, which nobody writes any
-// more.
-struct RoundSight {
+// A peer's values and weights, and its group. Copies of the values are cheap: they share memory that does not change any more.
+struct RoundView {
   PeerId self;
   const GroupDescriptor& group;
-  const ChunkValues& values;           // without elements at a reducer
+  const ChunkValues& values;           // without elements for a reducer
   std::span<const ChunkState> states;  // by chunk
 };
 
 class RoundWatch {
  public:
   virtual ~RoundWatch() = default;
-  // What the peer gives.
-  virtual void began(const RoundSight& sight) = 0;
-  // What it has now. round.applied() says why.
-  virtual void ended(const RoundSight& sight, const MoshpitRound& round) = 0;
+  // The values that the peer contributes.
+  virtual void began(const RoundView& sight) = 0;
+  // The values after the round. round.applied() says which chunks changed.
+  virtual void ended(const RoundView& sight, const MoshpitRound& round) = 0;
 };
 
 }  // namespace unisono

@@ -1,4 +1,4 @@
-// Entries of an elastic roster for tests, and a virtual network of keepers: delays, losses, cuts, crashes, stopped processes.
+// Roster entries for tests, and a virtual network of RosterKeepers with delays, losses, cuts, crashes and stopped processes.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ inline PeerClaim peer_claim(uint64_t number, PeerStatus status = PeerStatus::ali
   return {.entry = peer_entry(number, status, incarnation)};
 }
 
-// Node i has the address address_of(i); messages to an address reach who lives there now.
+// Node i has the address address_of(i). Messages to an address reach the process that runs there now.
 class KeeperNetwork {
  public:
   struct Node {
@@ -40,12 +40,12 @@ class KeeperNetwork {
     bool stopped = false;
     std::vector<std::pair<PeerId, RosterMessage>> inbox;  // while it is stopped
     uint64_t sent = 0;
-    Nanos woken_at = never;  // an event is due then
+    Nanos woken_at = never;  // the time of its scheduled wake-up
   };
 
   explicit KeeperNetwork(uint64_t seed) : random(seed) {}
 
-  // A new process on host `number`; found or joining through the seeds' hosts.
+  // Starts a process on host `number`. It founds the run or joins through the seeds' hosts.
   void start(uint64_t number, KeeperOptions options, std::vector<uint64_t> seeds, PeerEntry entry) {
     auto& node = nodes[number];
     options.seeds.clear();
@@ -73,7 +73,7 @@ class KeeperNetwork {
     flush(number);
   }
   RosterKeeper& keeper(uint64_t number) { return *nodes.at(number).keeper; }
-  // A call on a keeper that may send something.
+  // Makes a call on a keeper, then sends what the keeper has queued.
   void with(uint64_t number, const std::function<void(RosterKeeper&, Nanos)>& act) {
     act(keeper(number), now + nodes.at(number).offset);
     flush(number);
@@ -88,7 +88,7 @@ class KeeperNetwork {
     }
     now = end;
   }
-  // When the condition first holds, looked at every so often; `never` if not until the end.
+  // The time at which the condition first holds, checked once per step; `never` if it does not hold until the end.
   Nanos run_until(Nanos end, const std::function<bool()>& condition, Nanos step = 10 * millisecond) {
     while (!condition()) {
       if (now >= end) return never;
@@ -102,13 +102,13 @@ class KeeperNetwork {
   double loss = 0;
   Nanos delay_min = 1 * millisecond;
   Nanos delay_max = 20 * millisecond;
-  bool reports_refusals = true;                 // of addresses where nobody lives
+  bool reports_refusals = true;                 // of addresses where no process runs
   std::function<bool(uint64_t, uint64_t)> cut;  // between hosts
   std::function<Nanos(uint64_t)> offset_of;
   std::function<void(Nanos, uint64_t, uint64_t, const RosterMessage&)> trace;
   std::map<uint64_t, Node> nodes;
   std::map<PeerId, uint64_t> homes;
-  std::vector<std::pair<uint64_t, RosterNews>> news;
+  std::vector<std::pair<uint64_t, RosterEvent>> news;
   Status start_status;
   uint64_t messages = 0;
 
@@ -147,7 +147,7 @@ class KeeperNetwork {
       const auto home = homes.find(one.to);
       if (home != homes.end() && nodes.at(home->second).id == one.to) to = home->second;
     }
-    auto& last = arrivals[{from, to}];  // what goes the same way does not overtake
+    auto& last = arrivals[{from, to}];  // messages on one path keep their order
     const Nanos when = last =
         std::max(last, now + delay_min + static_cast<Nanos>(random.below(static_cast<uint64_t>(delay_max - delay_min + 1))));
     const bool lost = random.chance(loss);

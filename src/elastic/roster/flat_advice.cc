@@ -30,7 +30,7 @@ std::string FlatAdvice::after(uint32_t peers, std::span<const uint32_t> dims, ui
   char text[256];
   std::snprintf(text, sizeof text,
                 "for your information, once: in the last %zu averaging steps %.3g %% of the members of groups were absent; "
-                "below %.3g %% one flat all-reduce of all %u sends fewer bytes",
+                "below %.3g %% one flat all-reduce of all %u peers sends fewer bytes",
                 steps, 100 * rate, 100 * limit, peers);
   return text;
 }

@@ -1,5 +1,5 @@
-// Whether one flat all-reduce of all peers would send fewer bytes than averaging steps over a grid, by the absences that were
-// seen: F7 of docs/design/methods/moshpit.md, "Laws". Advice only: nothing is changed by it. A pure value.
+// Advice, from the absences seen, whether one flat all-reduce of all peers would send fewer bytes than averaging steps over a
+// grid. Source: F7 of docs/design/methods/moshpit.md, "Laws". It changes nothing. A pure value.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,18 @@
 
 namespace unisono {
 
-// F7: below this chance that a peer is absent in a round one global all-reduce, begun anew after each loss, sends fewer bytes
-// than an averaging step over axes of these lengths. 0: at no absence. F7 has equal axes; of others, their mean 1 - 1/m takes
-// the place of 1 - 1/M.
+// F7: the chance of a peer's absence per round below which one global all-reduce, restarted after each loss, sends fewer bytes
+// than an averaging step over axes of these lengths. 0: the all-reduce never does. F7 assumes equal axes; for others the mean
+// of 1 - 1/m replaces 1 - 1/M.
 double flat_break_even(uint32_t peers, std::span<const uint32_t> dims);
 
-// At one peer, over its last averaging steps.
+// Over the last averaging steps of one peer.
 class FlatAdvice {
  public:
   static constexpr size_t steps = 100;
 
-  // An averaging step of so many peers, and of members of this peer's groups in it: how many should have been there, and how
-  // many of them were not. What is to be said about it, once; else empty.
+  // Call after each averaging step. peers: how many took part. expected, absent: members of this peer's groups, and how many of
+  // them were missing. Returns the advice once, when it applies; otherwise an empty text.
   std::string after(uint32_t peers, std::span<const uint32_t> dims, uint64_t expected, uint64_t absent);
 
  private:

@@ -23,7 +23,8 @@ TEST(FlatAdviceA32, one_flat_group_sends_fewer_bytes_below_the_specified_absence
   EXPECT_EQ(flat_break_even(32, std::vector<uint32_t>{32}), 0);
 }
 
-// By what the formula says itself: expected bytes of the one below those of the other on one side, above on the other.
+// Follows from the formula itself: on one side of the limit the expected bytes of one method are lower, on the other side those
+// of the other.
 TEST(FlatAdviceA32, expected_bytes_cross_there) {
   const std::vector<uint32_t> dims{32, 32};
   const double at = flat_break_even(1024, dims), step = 2 * 2 * (1 - 1. / 32);
@@ -38,7 +39,7 @@ TEST(FlatAdvice, is_given_once_after_a_hundred_steps) {
   EXPECT_EQ(after_steps(advice, FlatAdvice::steps - 1, 0), "");
   const auto said = after_steps(advice, 1, 0);
   EXPECT_NE(said.find("in the last 100 averaging steps 0 % of the members of groups were absent; below 2.89 % one flat "
-                      "all-reduce of all 16 sends fewer bytes"),
+                      "all-reduce of all 16 peers sends fewer bytes"),
             std::string::npos)
       << said;
   EXPECT_EQ(after_steps(advice, 2 * FlatAdvice::steps, 0), "");
@@ -52,8 +53,8 @@ TEST(FlatAdvice, is_not_given_where_absences_make_the_grid_cheaper) {
 TEST(FlatAdvice, is_about_the_last_hundred_steps) {
   FlatAdvice advice;
   after_steps(advice, 1000, 4);
-  const auto still =
-      static_cast<size_t>(FlatAdvice::steps * (1 - 2 * flat_break_even(16, square)));  // 4 of 8 are absent in each that is left
+  const auto still = static_cast<size_t>(
+      FlatAdvice::steps * (1 - 2 * flat_break_even(16, square)));  // with 4 of 8 absent in each averaging step that remains
   EXPECT_EQ(after_steps(advice, still, 0), "");
   EXPECT_NE(after_steps(advice, FlatAdvice::steps - still, 0), "");
 }

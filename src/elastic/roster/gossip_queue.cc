@@ -5,7 +5,7 @@
 namespace unisono {
 namespace {
 
-constexpr size_t void_places_min = 64;  // so many may lie about before the lines are tidied
+constexpr size_t void_positions_min = 64;  // void positions tolerated before tidy() runs
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void GossipQueue::add(const PeerId& id, uint32_t times, GossipKind kind) {
   gossip_item.sent = 0;
   gossip_item.kind = std::max(gossip_item.kind, kind);
   put(id, gossip_item);
-  if (places_ > 2 * gossip_items_.size() + void_places_min) tidy();
+  if (places_ > 2 * gossip_items_.size() + void_positions_min) tidy();
 }
 
 std::vector<PeerId> GossipQueue::take(size_t count) {
@@ -56,7 +56,7 @@ std::vector<PeerId> GossipQueue::take(size_t count) {
   return ids;
 }
 
-// Drops void places: in lines whose turn seldom comes, they would pile up.
+// Drops void positions. Otherwise they would pile up in lines that are seldom served.
 void GossipQueue::tidy() {
   places_ = 0;
   for (auto& line : lines_) {

@@ -1,7 +1,8 @@
-// Which entries of the roster are still to be told around: each is sent a limited number of times, with whatever message goes
-// out, and then everybody has it but for a small chance (healing takes care of that). At most one gossip item per peer. Those
-// of who is there go before those of who finished which averaging step, and of each kind the ones that were sent least: news is
-// not held up by what most have heard. Each call costs O(1) per gossip item, on average.
+// Roster entries that still have to be gossiped. Each is sent a limited number of times, along with any message; after that all
+// peers have it with high probability, and healing covers the rest. At most one item per peer.
+//
+// Items about the status of peers go before items about their facts, such as finished averaging steps. Within a kind the least
+// sent ones go first, so that new items are not delayed by widely known ones. Each call costs O(1) per item on average.
 #pragma once
 
 #include <array>
@@ -19,15 +20,16 @@ enum class GossipKind : uint8_t { facts = 0, standing = 1 };
 
 class GossipQueue {
  public:
-  // What is waiting of the peer goes with what is new: it is told as often, and as early, as the more important of both.
+  // A waiting item of the same peer is merged with the new one: it is sent as often, and as early, as the more important of
+  // both.
   void add(const PeerId& id, uint32_t times, GossipKind kind);
-  // At most `count`, none twice.
+  // At most `count` peers, none twice.
   std::vector<PeerId> take(size_t count);
   bool empty() const { return gossip_items_.empty(); }
   size_t size() const { return gossip_items_.size(); }
-  // Those of who is there: not of facts alone.
+  // Number of items about a peer's status, not about facts alone.
   size_t standing() const { return standing_; }
-  // Held; at most twice as many as gossip items, and some.
+  // Queue positions in use, void ones included: at most about twice as many as items.
   size_t places() const { return places_; }
 
  private:
@@ -35,21 +37,21 @@ class GossipQueue {
   struct GossipItem {
     GossipKind kind = GossipKind::facts;
     uint32_t sent = 0;
-    uint32_t times = 0;   // to be sent
-    uint64_t number = 0;  // of its place; others of the peer are void
+    uint32_t times = 0;   // how often it must be sent
+    uint64_t number = 0;  // of its valid position; other positions of the peer are void
   };
   struct Place {
     PeerId id;
     uint64_t number = 0;
   };
-  using Line = std::vector<std::deque<Place>>;  // by how often they were sent
+  using Line = std::vector<std::deque<Place>>;  // indexed by how often its items were sent
 
   void put(const PeerId& id, GossipItem& gossip_item);
   void tidy();
 
   std::unordered_map<PeerId, GossipItem, PeerIdHash> gossip_items_;
   std::array<Line, kinds> lines_;
-  size_t places_ = 0;  // in all lines, void ones too
+  size_t places_ = 0;  // in all lines, void ones included
   size_t standing_ = 0;
   uint64_t number_ = 0;
 };

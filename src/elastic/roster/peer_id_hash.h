@@ -1,4 +1,4 @@
-// For tables by peer.
+// Hash of a PeerId, for tables by peer.
 #pragma once
 
 #include <cstddef>

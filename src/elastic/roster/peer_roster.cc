@@ -76,9 +76,9 @@ Status check_entry(const PeerEntry& entry) {
       return {Code::invalid,
               "an address of " + std::to_string(address.size()) + " bytes: 1 to " + std::to_string(peer_address_bytes_max)};
   }
-  if (!std::isfinite(facts.bandwidth)) return {Code::invalid, "a bandwidth that is no number"};
+  if (!std::isfinite(facts.bandwidth)) return {Code::invalid, "a bandwidth that is not a number"};
   if (!possible(facts.registered_step) || !possible(facts.finished_step) || facts.layout_version > step_number_max)
-    return {Code::invalid, "an averaging step or layout version that cannot be"};
+    return {Code::invalid, "an averaging step or layout version out of range"};
   return {};
 }
 
@@ -137,7 +137,7 @@ MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
   if (newer && !gone && is_gone(before) && full()) return {Effect::full, before, before};
   const bool newer_facts = !claim.brief && (theirs.facts <=> record.entry.facts) > 0;
   const bool same_death = gone && standing(theirs) == standing(record.entry);
-  if (!newer && !newer_facts && !same_death) return {Effect::none, before, before};  // as most are: each is told several times
+  if (!newer && !newer_facts && !same_death) return {Effect::none, before, before};  // usual: claims arrive several times
   withdraw(record);
   if (newer_facts) record.entry.facts = theirs.facts;
   if (newer) {
@@ -287,7 +287,7 @@ std::vector<uint64_t> PeerRoster::parts() const {
   return parts(count > 1 ? count : 0);
 }
 
-// Sums add up, and counts are powers of two: each of fewer parts is made of whole ones.
+// Sums are additive and counts are powers of two, so each of fewer parts is the sum of whole ones.
 std::vector<uint64_t> PeerRoster::parts(size_t count) const {
   std::vector<uint64_t> parts(count);
   for (size_t part = 0; count > 0 && part < sums_.size(); ++part) parts[part % count] += sums_[part];

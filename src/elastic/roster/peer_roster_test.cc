@@ -56,7 +56,7 @@ PeerClaim random_claim(Random& random) {
   auto claim =
       peer_claim(1 + random.below(6), static_cast<PeerStatus>(random.below(5)), static_cast<uint32_t>(random.below(4)));
   claim.entry.facts.counter = random.below(4);
-  claim.entry.facts.bandwidth = static_cast<double>(random.below(3));  // two of one counter: then the larger facts win
+  claim.entry.facts.bandwidth = static_cast<double>(random.below(3));  // two facts of one counter: the larger facts win
   claim.entry.facts.role = static_cast<ElasticRole>(random.below(3));
   if (is_gone(claim.entry.status)) claim.gone_ms = static_cast<uint32_t>(random.below(5));
   claim.proven = claim.entry.status == PeerStatus::dead && random.chance(0.5);
@@ -71,7 +71,7 @@ TEST(PeerRoster, merging_is_commutative_associative_and_idempotent) {
     for (uint64_t i = 2 + random.below(20); i > 0; --i) claims.push_back(random_claim(random));
     PeerRoster first(64, forget_dead), second(64, forget_dead), part(64, forget_dead);
     for (const auto& claim : claims) (void)first.merge(claim, 0);
-    // Another order, some more than once, and a part of them merged by itself before.
+    // Merges in another order, some claims more than once, and some merged into a separate roster first.
     for (size_t i = claims.size(); i > 1; --i) std::swap(claims[i - 1], claims[random.below(i)]);
     const size_t cut = random.below(claims.size());
     for (size_t i = 0; i < claims.size(); ++i) (void)(i < cut ? part : second).merge(claims[i], 0);
@@ -132,7 +132,7 @@ TEST(PeerRoster, claims_beside_the_parts_of_another_are_those_that_may_differ) {
   EXPECT_EQ(mine.sum(), other.sum());
   EXPECT_TRUE(mine.claims_beside(other.parts(), 0).empty());
   EXPECT_EQ(mine.claims_beside({}, 0).size(), 600u);
-  // Whatever the number of parts, up to one for each place.
+  // This holds for every number of parts.
   for (size_t count = 1; count <= roster_parts_max; count *= 2) {
     EXPECT_EQ(mine.claims_beside(std::vector<uint64_t>(count), 0).size(), 600u) << "of a roster that knows nobody";
   }

@@ -1,6 +1,5 @@
-// A table from peers to numbers whose look-up touches one line of memory as a rule: of a large run it is asked for each entry
-// of each message, and each time it has long left the caches. Open addressing, linear probing; at most half of the places are
-// taken.
+// A table from peers to numbers whose look-up usually touches one cache line. A large run asks it for each entry of each
+// message, each time with cold caches. Open addressing with linear probing; at most half of the positions are taken.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +15,7 @@ class PeerSlots {
  public:
   static constexpr uint32_t none = ~0u;
 
-  // none: it is not in the table.
+  // Returns none if the peer is not in the table.
   uint32_t find(const PeerId& id) const {
     if (places_.empty()) return none;
     for (size_t at = home(id);; at = next(at)) {
@@ -25,7 +24,7 @@ class PeerSlots {
     }
   }
 
-  // It is not in the table; the number is not `none`.
+  // The peer must not be in the table, and the number must not be `none`.
   void insert(const PeerId& id, uint32_t number) {
     if (2 * (count_ + 1) > places_.size()) grow();
     put({id, number});
@@ -38,7 +37,7 @@ class PeerSlots {
     while (places_[hole].number != none && places_[hole].id != id) hole = next(hole);
     if (places_[hole].number == none) return;
     --count_;
-    // Who was put further on because this place was taken moves up.
+    // Entries that this position had pushed further on move up.
     for (size_t at = next(hole); places_[at].number != none; at = next(at)) {
       const auto wanted = home(places_[at].id);
       const bool reached_from_hole = hole <= at ? wanted <= hole || wanted > at : wanted <= hole && wanted > at;
@@ -49,7 +48,7 @@ class PeerSlots {
     places_[hole].number = none;
   }
 
-  // visit(id, number), in no particular order, the same for the same history.
+  // Calls visit(id, number). The order is unspecified, but equal for equal histories.
   template <typename Visit>
   void for_each(Visit visit) const {
     for (const auto& place : places_) {
@@ -79,7 +78,7 @@ class PeerSlots {
     }
   }
 
-  std::vector<Place> places_;  // a power of two
+  std::vector<Place> places_;  // the size is a power of two
   size_t count_ = 0;
 };
 

@@ -19,7 +19,7 @@ TEST(PeerSlots, an_empty_table_knows_nobody) {
   EXPECT_EQ(slots.size(), 0u);
 }
 
-// Ids that fall on few places of the table, so that rows of them meet, wrap around its end, and are broken up again.
+// These ids fall on few positions of the table, so that runs of entries join, wrap around its end, and are split again.
 TEST(PeerSlots, does_what_a_map_does_whatever_the_ids) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     Random random(seed);

@@ -1,4 +1,4 @@
-// One time per peer, and which is the earliest: of those few that something is awaited of, in one piece of memory.
+// One deadline per peer, and the earliest of them. It holds few peers at a time, in one contiguous array.
 #pragma once
 
 #include <algorithm>
@@ -28,20 +28,20 @@ class PeerTimers {
     timers_.erase(place);
     if (first) find_next();
   }
-  // `never` if there is none for this peer.
+  // `never`: no deadline for this peer.
   Nanos at(const PeerId& id) const {
     const auto place = std::ranges::lower_bound(timers_, id, {}, &Timer::id);
     return place == timers_.end() || place->id != id ? never : place->at;
   }
   Nanos next() const { return next_; }
-  // Removes the earliest that is due; false if none is.
+  // Removes the earliest deadline if it is due; otherwise returns false.
   bool take_due(Nanos now, PeerId& id) {
     if (timers_.empty() || next_ > now) return false;
     id = std::ranges::find(timers_, next_, &Timer::at)->id;
     erase(id);
     return true;
   }
-  // None before this time.
+  // Moves all deadlines to this time or later.
   void put_off(Nanos until) {
     for (auto& timer : timers_) timer.at = std::max(timer.at, until);
     find_next();

@@ -8,11 +8,11 @@ namespace unisono {
 
 namespace {
 
-constexpr size_t drains_max = 64;  // processes that are told at once that this one leaves
+constexpr size_t goodbyes_max = 64;  // processes that are told at once when this one leaves
 constexpr uint32_t max_group_min = 4;
 constexpr size_t seeds_at_once = 32;
-constexpr size_t seeds_named_max = 16;   // in an error
-constexpr size_t seeds_kept_max = 2048;  // a joiner's, where they change while it is joining
+constexpr size_t seeds_named_max = 16;   // in an error message
+constexpr size_t seeds_kept_max = 2048;  // kept by a joiner whose seeds change while it joins
 
 }  // namespace
 
@@ -43,11 +43,11 @@ Status RosterKeeper::check_options() const {
 }
 
 Status RosterKeeper::start(Nanos now) {
-  if (state_ != JoinState::idle) return {Code::invalid, "the roster's keeper was started before"};
+  if (state_ != JoinState::idle) return {Code::invalid, "the roster keeper was started before"};
   if (auto status = check_options(); !status.ok()) return status;
-  // Times in the past, whatever the clock says now: nothing was sent yet.
-  gossiped_at_ = told_all_at_ = looked_at_ = now - options_.times.gossip_period;
-  unauthenticated_at_ = pull_until_ = adopted_at_ = heard_at_ = now;
+  // These times lie in the past for any value of the clock: nothing has been sent yet.
+  gossiped_at_ = facts_gossiped_at_ = looked_at_ = now - options_.times.gossip_period;
+  unknown_asked_at_ = pull_until_ = adopted_at_ = heard_at_ = now;
   (void)roster_.merge({.entry = first_entry_}, now);
   state_ = JoinState::joining;
   if (options_.found) {
@@ -59,13 +59,13 @@ Status RosterKeeper::start(Nanos now) {
   for (auto& [address, seed] : seeds_) {
     if (std::find(own.begin(), own.end(), address) != own.end()) seed = {.failed = true, .why = "this process itself"};
   }
-  give_up_joining();
+  fail_joining();
   if (running()) say_hello(now);
   return {};
 }
 
-// To a few seeds at a time, for a file may name all that ever were there: who fails makes room at once, who says nothing after
-// a probe_period. The turn is of who was not asked yet, then of who was asked longest ago.
+// Asks seeds_at_once seeds at a time, because a file may name all that ever existed. A failed seed is replaced at once, a
+// silent one after a probe_period. Seeds that were never asked come first, then those asked longest ago.
 void RosterKeeper::say_hello(Nanos now) {
   hello_at_ = now + options_.times.probe_period;
   std::vector<std::pair<Nanos, const std::string*>> due;
@@ -99,12 +99,12 @@ void RosterKeeper::seed_failed(const std::string& address, const std::string& wh
   const auto found = seeds_.find(address);
   if (found == seeds_.end() || found->second.failed) return;
   found->second = {.failed = true, .other_run = other_run, .why = why};
-  give_up_joining();
+  fail_joining();
   if (running()) say_hello(now);
 }
 
-// If every seed has failed. A process that found nobody must not found the run by itself: two runs would come of one.
-void RosterKeeper::give_up_joining() {
+// Joining fails when every seed has failed. The process must not begin the run by itself, or there would be two runs.
+void RosterKeeper::fail_joining() {
   if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return !seed.second.failed; })) return;
   std::string list;
   size_t named = 0;
@@ -128,11 +128,11 @@ void RosterKeeper::joined(Nanos now) {
   const auto& times = options_.times;
   state_ = JoinState::joined;
   hello_at_ = join_until_ = never;
-  // Processes that were started together must not all do the same thing at the same time for ever.
+  // Random phases, so that processes that were started together do not probe and heal at the same times for ever.
   probe_at_ = now + static_cast<Nanos>(random_.below(static_cast<uint64_t>(times.probe_period)));
   heal_at_ = now + static_cast<Nanos>(random_.below(static_cast<uint64_t>(times.heal_period)));
   members_changed(now);
-  if (has_news()) want_gossip(false, now);
+  if (has_gossip()) want_gossip(false, now);
 }
 
 void RosterKeeper::message(const PeerId& from, const RosterMessage& message, Nanos now) {
@@ -148,7 +148,7 @@ void RosterKeeper::message(const PeerId& from, const RosterMessage& message, Nan
 }
 
 void RosterKeeper::take_message(const PeerId& from, const RosterMessage& message, Nanos now) {
-  // What a joiner is told first is known to everybody else.
+  // The other peers know already what a joiner's first roster contains, so it is not gossiped on.
   const bool first_roster = state_ == JoinState::joining && std::holds_alternative<RosterWelcome>(message.body);
   bool wrong_about_us = false;
   for (const auto& claim : message.claims) wrong_about_us = take_claim(claim, from, !first_roster, now) || wrong_about_us;
@@ -159,12 +159,12 @@ void RosterKeeper::take_message(const PeerId& from, const RosterMessage& message
   std::visit([&](const auto& body) { on_body(from, body, now); }, message.body);
   if (!running()) return;
   if (seek_at_ != never && knows_all_of_layout()) seek_at_ = never;
-  hear_of_layout(from, message.layout_version, message.layout_digest, now);
+  note_layout(from, message.layout_version, message.layout_digest, now);
   const auto* gossip = std::get_if<RosterGossip>(&message.body);
   if (gossip == nullptr || !gossip->answer) answer_outsider(from, now);
 }
 
-// Whether the sender of a hello may take part; it is told why not.
+// Whether the sender of a hello may take part. If not, it is sent the reason.
 bool RosterKeeper::admit(const PeerId& from, const RosterHello& hello, const RosterMessage& message, Nanos now) {
   const auto refuse = [&](RefusalReason reason, const std::string& text) {
     send(from, RosterRefused{reason, text});
@@ -189,7 +189,7 @@ bool RosterKeeper::admit(const PeerId& from, const RosterHello& hello, const Ros
 
 void RosterKeeper::on_body(const PeerId& from, const RosterHello& hello, Nanos now) {
   if (hello.sum == roster_.sum()) {
-    send_news(from, RosterWelcome{.sum = roster_.sum(), .last = true, .parts = {}}, true, now);
+    send_gossip(from, RosterWelcome{.sum = roster_.sum(), .last = true, .parts = {}}, true, now);
   } else {
     send_roster(from, true, hello.parts, now);
   }
@@ -202,7 +202,7 @@ void RosterKeeper::on_body(const PeerId& from, const RosterWelcome& welcome, Nan
 }
 
 void RosterKeeper::on_body(const PeerId&, const RosterRefused& refused, Nanos) {
-  if (state_ != JoinState::joining) return;  // somebody else lives now where a peer of ours did
+  if (state_ != JoinState::joining) return;  // another process now listens where a peer of this run did
   switch (refused.reason) {
     case RefusalReason::run_id: return fail(Code::invalid, "RUN_ID_MISMATCH: " + refused.text);
     case RefusalReason::schema: return fail(Code::invalid, "SCHEMA_MISMATCH: " + refused.text);
@@ -211,12 +211,12 @@ void RosterKeeper::on_body(const PeerId&, const RosterRefused& refused, Nanos) {
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterProbe& probe, Nanos now) {
-  send_news(from, RosterAck{.origin = probe.origin, .target = self_, .sequence = probe.sequence}, true, now);
+  send_gossip(from, RosterAck{.origin = probe.origin, .target = self_, .sequence = probe.sequence}, true, now);
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterAck& ack, Nanos now) {
   if (ack.origin != self_) {
-    // An answer to a probe that was made for somebody else; only the target itself may give it.
+    // The answer to a probe made for another peer. Only the target itself may give it.
     if (ack.target == from && roster_.find(ack.origin) != nullptr) send(ack.origin, ack);
     return;
   }
@@ -229,8 +229,8 @@ void RosterKeeper::on_body(const PeerId& from, const RosterProbeRequest& request
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterGossip& gossip, Nanos now) {
-  // Nobody can dial a client, so few have a link to it: what it is to hear, it hears in answers.
-  if (!gossip.answer && clients_.contains(from) && has_news()) send_news(from, RosterGossip{.answer = true}, true, now);
+  // A client cannot be dialled, so few peers have a link to it. It gets its gossip in answers.
+  if (!gossip.answer && clients_.contains(from) && has_gossip()) send_gossip(from, RosterGossip{.answer = true}, true, now);
 }
 
 void RosterKeeper::on_body(const PeerId& from, const LayoutPull&, Nanos now) {
@@ -244,7 +244,7 @@ void RosterKeeper::on_body(const PeerId& from, const LayoutPush& push, Nanos now
 
 void RosterKeeper::woke(Nanos now) {
   if (!running()) return;
-  excuse_nap(now);
+  excuse_late_wakeup(now);
   roster_.forget(now);
   if (join_until_ <= now) {
     const auto waited = "no answer in " + std::to_string(options_.times.heal_period / millisecond) + " ms";
@@ -256,7 +256,7 @@ void RosterKeeper::woke(Nanos now) {
   while (probe_ends_.take_due(now, due)) probe_expired(due, now);
   while (suspects_.take_due(now, due)) {
     judge(due, PeerStatus::dead, false,
-          "suspect for " + std::to_string(options_.times.suspect_time / millisecond) + " ms, and nothing came from it", now);
+          "suspect for " + std::to_string(options_.times.suspect_time / millisecond) + " ms without a sign of life", now);
   }
   if (probe_at_ <= now) probe_one(now);
   if (heal_at_ <= now) heal(now);
@@ -282,7 +282,7 @@ void RosterKeeper::leave(Nanos now) {
     return;
   }
   judge(self_, PeerStatus::left, false, "it left", now);
-  for (const auto& id : some(roster_.present(), drains_max, self_, now)) tell(id, {self_}, now);
+  for (const auto& id : some(roster_.present(), goodbyes_max, self_, now)) tell(id, {self_}, now);
   state_ = JoinState::left;
 }
 

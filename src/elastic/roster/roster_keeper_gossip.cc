@@ -1,4 +1,4 @@
-// What others claim about peers, and how changes spread.
+// Claims about peers, gossip, and healing.
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -12,22 +12,26 @@ namespace unisono {
 namespace {
 
 constexpr size_t gossip_targets = 2;
-constexpr size_t news_per_gossip = 32;  // of who is there, at least, and else as many as are told once in a few times
+// How many waiting status items a gossip message carries: this many, or 1/gossips_per_queue of a longer queue.
+constexpr size_t news_per_gossip = 32;
 constexpr size_t gossips_per_queue = 8;
-constexpr size_t facts_per_gossip = 4;      // who finished which averaging step is told as there is room: nothing waits for it
-constexpr size_t facts_passed_on_max = 64;  // in a run of more peers, each tells its own only
-// How often a doubt is told: so many more times than it takes until about everybody has it, and no fewer than it takes among a
-// few whose messages are lost at times. Of 1000 processes without losses one would miss one in a thousand doubts.
+constexpr size_t facts_per_gossip = 4;      // facts, such as finished averaging steps, fill free space; nothing waits for them
+constexpr size_t facts_passed_on_max = 64;  // in a larger run each peer gossips only its own facts
+// How often a suspicion is sent: suspicions_told_over times more than it takes to reach nearly all peers. At least
+// suspicions_told_min, because among few peers messages may be lost. Of 1000 peers without losses, one would miss one suspicion
+// in a thousand.
 constexpr uint32_t suspicions_told_over = 3;
 constexpr uint32_t suspicions_told_min = 11;
-constexpr size_t crowd =
-    64;  // where so many wait to be told of, comparing rosters afterwards is cheaper than telling each of all
-constexpr uint32_t told_of_crowd = 4;
+// With this many waiting items, comparing rosters afterwards costs less than sending each item to all peers.
+constexpr size_t crowd = 64;
+constexpr uint32_t sends_of_many = 4;
 constexpr size_t few_suspicions = 8;
-constexpr size_t few_suspicions_of_crowd = 2;  // where each is heard by so many that telling them soon keeps everybody busy
-constexpr Nanos urgent_parts_of_many = 2;      // where more are told of, they are told together
-constexpr Nanos urgent_parts = 5;              // what matters waits a fifth of gossip_period at most
-constexpr Nanos client_periods = 10;  // a client that was not heard for so many probe periods has no link to here any more
+// For large runs, where each suspicion reaches so many peers that sending it soon keeps all of them busy.
+constexpr size_t few_suspicions_of_many = 2;
+constexpr Nanos urgent_parts_of_many = 2;  // more suspicions than that are sent together, after half of gossip_period
+constexpr Nanos urgent_parts = 5;          // few suspicions wait at most a fifth of gossip_period
+// A client that was silent for this many probe periods has no link to this process any more.
+constexpr Nanos client_periods = 10;
 
 using Effect = MergeOutcome::Effect;
 
@@ -38,10 +42,10 @@ std::string RosterKeeper::label_of(const PeerId& id) const {
   return entry == nullptr ? std::string("an unknown peer") : label(*entry);
 }
 
-// How many times something must be told on until about everybody has it: log2 of how many there are, and one.
+// How many times an item must be passed on until nearly all peers have it: log2 of their number, plus one.
 uint32_t RosterKeeper::hops() const { return static_cast<uint32_t>(std::bit_width(roster_.present().size())); }
 
-// True if the sender is to be told that it is wrong about this process.
+// True if the sender must be told that it is wrong about this process.
 bool RosterKeeper::take_claim(const PeerClaim& claim, const PeerId& from, bool spreads, Nanos now) {
   const PeerId id = claim.entry.id;
   if (id == self_) return contradict(claim, now);
@@ -56,11 +60,15 @@ bool RosterKeeper::take_claim(const PeerClaim& claim, const PeerId& from, bool s
   if (outcome.effect == Effect::full) ++counters_.full;
   if (!outcome.changed()) return false;
   const bool news = outcome.effect != Effect::facts;
-  changed(id, outcome, !news ? std::string() : from == id ? "it said so" : "told by " + label_of(from), spreads, now);
+  changed(id, outcome,
+          !news        ? std::string()
+          : from == id ? "it said so itself"
+                       : "reported by " + label_of(from),
+          spreads, now);
   return false;
 }
 
-// A death that nobody has seen, of a peer that lives as far as is known here, or is suspect for a short time only.
+// A death reported by silence only, of a peer that is alive here, or has been suspect for a short time only.
 bool RosterKeeper::held_back(const PeerClaim& claim, Nanos now) const {
   if (claim.entry.status != PeerStatus::dead || claim.proven) return false;
   const auto* known = roster_.find(claim.entry.id);
@@ -70,7 +78,7 @@ bool RosterKeeper::held_back(const PeerClaim& claim, Nanos now) const {
   return !suspect_here || now < since + options_.times.suspect_time / 2;
 }
 
-// What this process itself finds about a peer, or says about itself.
+// Applies a status that this process itself has found for a peer, or states about itself.
 void RosterKeeper::judge(const PeerId& id, PeerStatus status, bool proven, const std::string& why, Nanos now) {
   auto claim = roster_.claim_of(id, now);
   claim.entry.status = status;
@@ -86,20 +94,20 @@ void RosterKeeper::changed(const PeerId& id, const MergeOutcome& outcome, const 
   const bool added = outcome.effect == Effect::added;
   if (added || outcome.before != outcome.now) {
     if (id != self_) news_.push_back({.peer = id, .before = outcome.before, .now = outcome.now, .added = added, .why = why});
-    // A layout stays for a member in doubt.
+    // A suspect member keeps its position in the layout.
     const auto here = [](PeerStatus status) { return status == PeerStatus::alive || status == PeerStatus::suspect; };
     const bool moved = added || !here(outcome.before) || !here(outcome.now);
     if (moved || !layouts_.has_member(id)) members_changed(now);
     unsettled_ = unsettled_ || moved;
   }
-  // Who is in doubt, and who is so no longer, cannot wait; who came can.
+  // A new suspicion or its end must spread fast; a new peer need not.
   const bool suspicion = standing && !added && std::max(outcome.now, outcome.before) >= PeerStatus::suspect;
   if (!spreads) return;
   if (suspicion) spread_suspicion(id, now);
   if (!suspicion || outcome.newer_facts) spread(id, standing && !suspicion ? GossipKind::standing : GossipKind::facts, now);
 }
 
-// Somebody believes this process suspect or gone, or did before it was contradicted.
+// A claim about this process itself. If it says suspect or gone, or did before it was refuted, the incarnation is raised.
 bool RosterKeeper::contradict(const PeerClaim& claim, Nanos now) {
   const auto& mine = self_entry();
   const bool wrong = claim.entry.status >= PeerStatus::suspect;
@@ -113,13 +121,13 @@ bool RosterKeeper::contradict(const PeerClaim& claim, Nanos now) {
   return wrong;
 }
 
-// A message came from one that is suspect or dead here, or not known: it shall say that it lives.
+// A message came from a peer that is suspect, dead or unknown here. Asks it to say that it is alive.
 void RosterKeeper::answer_outsider(const PeerId& from, Nanos now) {
   const auto* entry = roster_.find(from);
   if (entry == nullptr) {
     ++counters_.unauthenticated;
-    if (now < unauthenticated_at_ || state_ != JoinState::joined || roster_.full()) return;
-    unauthenticated_at_ = now + options_.times.gossip_period;
+    if (now < unknown_asked_at_ || state_ != JoinState::joined || roster_.full()) return;
+    unknown_asked_at_ = now + options_.times.gossip_period;
     sends_.push_back({.to = from, .address = {}, .message = hello(now)});
   } else if (entry->status == PeerStatus::suspect || entry->status == PeerStatus::dead) {
     tell(from, {self_, from}, now);
@@ -136,12 +144,12 @@ void RosterKeeper::change_facts(const PeerFacts& facts, Nanos now) {
 
 void RosterKeeper::spread(const PeerId& id, GossipKind kind, Nanos now) {
   if (kind == GossipKind::facts && id != self_ && roster_.present().size() > facts_passed_on_max) return;
-  gossip_items_.add(id, gossip_items_.standing() < crowd ? hops() + 1 : told_of_crowd, kind);
+  gossip_items_.add(id, gossip_items_.standing() < crowd ? hops() + 1 : sends_of_many, kind);
   want_gossip(false, now);
 }
 
 void RosterKeeper::spread_suspicion(const PeerId& id, Nanos now) {
-  if (roster_.find(id) == nullptr) return;  // so long gone that it was forgotten at once
+  if (roster_.find(id) == nullptr) return;  // gone for so long that it was forgotten at once
   suspicions_.add(roster_.brief_claim_of(id, now), std::max(hops() + suspicions_told_over, suspicions_told_min), now);
   want_gossip(true, now);
 }
@@ -153,28 +161,29 @@ void RosterKeeper::spread_notes(Nanos now) {
 
 void RosterKeeper::want_gossip(bool urgent, Nanos now) {
   if (state_ != JoinState::joined) return;
-  const bool few = suspicions_.size() <= (roster_.present().size() > crowd ? few_suspicions_of_crowd : few_suspicions);
+  const bool few = suspicions_.size() <= (roster_.present().size() > crowd ? few_suspicions_of_many : few_suspicions);
   const auto parts = few ? urgent_parts : urgent_parts_of_many;
-  const Nanos at = urgent ? gossiped_at_ + options_.times.gossip_period / parts : told_all_at_ + options_.times.gossip_period;
+  const Nanos at =
+      urgent ? gossiped_at_ + options_.times.gossip_period / parts : facts_gossiped_at_ + options_.times.gossip_period;
   gossip_at_ = std::min(gossip_at_, std::max(now, at));
 }
 
 void RosterKeeper::gossip(Nanos now) {
   gossip_at_ = never;
   gossiped_at_ = now;
-  // What is told early is not filled up with facts: in a large run somebody is in doubt nearly always.
-  const bool all = now >= told_all_at_ + options_.times.gossip_period;
-  if (all) told_all_at_ = now;
+  // Early gossip is not filled up with facts: in a large run some peer is suspect nearly always.
+  const bool all = now >= facts_gossiped_at_ + options_.times.gossip_period;
+  if (all) facts_gossiped_at_ = now;
   const auto targets = some(roster_.reachable(), gossip_targets, self_, now);
-  for (const auto& to : targets) send_news(to, RosterGossip{}, all, now);
+  for (const auto& to : targets) send_gossip(to, RosterGossip{}, all, now);
   if (targets.empty()) {
-    // Whoever comes is sent the whole roster.
+    // No peer is there to be told. Whichever peer comes later gets the whole roster.
     gossip_items_ = {};
     suspicions_ = {};
     notes_left_ = 0;
   }
-  if (has_news() || notes_left_ > 0) want_gossip(false, now);
-  // Of many gossip items, one or another has missed this process or the one asked.
+  if (has_gossip() || notes_left_ > 0) want_gossip(false, now);
+  // Of many gossip items some may have missed this process or the peer that it asks, so it compares rosters.
   if (gossip_items_.standing() == 0 && suspicions_.empty() && std::exchange(unsettled_, false)) compare_with_one(now);
 }
 
@@ -189,7 +198,7 @@ RosterMessage RosterKeeper::hello(Nanos now) const {
   return message;
 }
 
-// For ever: a process that was cut off, or restarted everywhere else, still finds the others.
+// Goes on for ever, so that a process that was cut off, or a run that was restarted elsewhere, is found again.
 void RosterKeeper::heal(Nanos now) {
   heal_at_ = now + options_.times.heal_period;
   const auto& dead = roster_.dead();
@@ -222,7 +231,7 @@ void RosterKeeper::send(const PeerId& to, RosterBody body) {
   sends_.push_back({.to = to, .address = {}, .message = make_message(std::move(body))});
 }
 
-void RosterKeeper::send_news(const PeerId& to, RosterBody body, bool facts, Nanos now) {
+void RosterKeeper::send_gossip(const PeerId& to, RosterBody body, bool facts, Nanos now) {
   auto message = make_message(std::move(body));
   const auto share = [](size_t waiting) {
     return std::min(waiting, std::clamp(waiting / gossips_per_queue, news_per_gossip, roster_claims_max));
@@ -243,10 +252,10 @@ void RosterKeeper::tell(const PeerId& to, const std::vector<PeerId>& about, Nano
   sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
 }
 
-// What may differ from the other's roster, given the parts of its sum.
+// Sends the entries that may differ from the receiver's roster, given the parts of its sum.
 void RosterKeeper::send_roster(const PeerId& to, bool welcome, const std::vector<uint64_t>& parts, Nanos now) {
   auto claims = roster_.claims_beside(parts, now);
-  // A welcome is sent without any, too: the other may have entries that are not known here.
+  // A welcome is sent even without entries: the receiver may have entries that are unknown here.
   for (size_t at = 0; at < claims.size() || (welcome && at == 0); at += roster_claims_max) {
     const auto end = std::min(at + roster_claims_max, claims.size());
     auto message = make_message(RosterGossip{.answer = true});
@@ -268,17 +277,17 @@ bool RosterKeeper::can_reach(const PeerId& id, Nanos now) const {
   return heard != clients_.end() && now - heard->second <= client_periods * options_.times.probe_period;
 }
 
-// At most `count` that can be reached, chosen at random.
+// At most `count` reachable peers, chosen at random.
 std::vector<PeerId> RosterKeeper::some(const std::vector<PeerId>& among, size_t count, const PeerId& except, Nanos now) {
   std::vector<PeerId> chosen;
-  const bool all_reachable =
-      &among == &roster_.reachable();  // no look at each then: in a large run that costs more than the choice
+  // reachable() needs no check of each peer, which would cost more than the choice itself in a large run.
+  const bool all_reachable = &among == &roster_.reachable();
   const auto wanted = [&](const PeerId& id) {
     return id != except && (all_reachable ? id != self_ : can_reach(id, now)) &&
            std::find(chosen.begin(), chosen.end(), id) == chosen.end();
   };
   if (among.size() <= 2 * count) {
-    // So few that each is looked at, from a random place on.
+    // With few peers each is looked at, from a random position on.
     const auto first = random_.below(among.size());
     for (size_t i = 0; i < among.size() && chosen.size() < count; ++i) {
       const auto& id = among[(first + i) % among.size()];

@@ -1,4 +1,4 @@
-// What a keeper tells, when and how often, and with whom it compares rosters.
+// The gossip of a keeper: its content, its times and repetitions, and the peers with which it compares rosters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ TEST(RosterKeeperGossip, a_hello_of_one_that_knows_more_is_answered_though_there
   ASSERT_TRUE(here(0) && here(1));
   auto parts = keeper.roster().parts();
   ASSERT_EQ(parts.size(), 2u);
-  parts.resize(256);  // so many that most are empty; as whoever knows more peers has it
+  parts.resize(256);  // many parts, most of them empty, as a peer with a larger roster sends them
   std::ranges::fill(parts, 0);
   PeerRoster one(4096, 3600 * second);
   for (const auto& claim : known) {
@@ -76,7 +76,7 @@ TEST(RosterKeeperGossip, a_hello_of_one_that_knows_more_is_answered_though_there
 TEST(RosterKeeperGossip, what_matters_is_told_early_and_alone) {
   auto keeper = founder(5);
   std::vector<RosterSend> sends;
-  run(keeper, 100 * times.gossip_period, &sends);  // nobody answers, but what was to be told is told
+  run(keeper, 100 * times.gossip_period, &sends);  // no peer answers; all pending gossip goes out
   keeper = founder(5);
   run(keeper, 2 * times.gossip_period + 1, &sends);
   (void)keeper.take_sends();
@@ -119,7 +119,7 @@ TEST(RosterKeeperGossip, compares_rosters_after_somebody_came_or_went_and_not_fo
     now += 2500 * millisecond;
     return comparisons(sends);
   };
-  // Healing compares, too, at a time that only chance decides: of four doubts one may fall together with it.
+  // Healing compares rosters too, at random times: with one of four suspicions it may coincide.
   size_t suspicions = 0, deaths = 0;
   for (uint32_t i = 0; i < 2; ++i) {
     suspicions += during(peer_claim(3, PeerStatus::suspect, 1 + i));
@@ -140,7 +140,7 @@ TEST(RosterKeeperGossip, of_a_crowd_that_comes_at_once_each_is_told_of_less_ofte
     size_t told = 0;
     for (const auto& one : run_answered(keeper, 0, 40 * second)) {
       if (const auto* gossip = std::get_if<RosterGossip>(&one.message.body); gossip == nullptr || gossip->answer) continue;
-      told += about(one, peer_id(count)) != nullptr;  // the last that came
+      told += about(one, peer_id(count)) != nullptr;  // the last peer that joined
     }
     return told;
   };
@@ -149,7 +149,7 @@ TEST(RosterKeeperGossip, of_a_crowd_that_comes_at_once_each_is_told_of_less_ofte
   EXPECT_GE(tellings(300), 1u);
 }
 
-TEST(RosterKeeperGossip, one_that_was_in_suspicion_when_it_came_is_in_a_layout_once_it_is_not) {
+TEST(RosterKeeperGossip, a_peer_that_was_suspect_when_it_came_is_in_a_layout_once_it_is_alive) {
   auto keeper = founder(2);
   (void)run_answered(keeper, 0, 20 * second);
   ASSERT_NE(keeper.newest_layout(), nullptr);
@@ -162,7 +162,7 @@ TEST(RosterKeeperGossip, one_that_was_in_suspicion_when_it_came_is_in_a_layout_o
   EXPECT_EQ(keeper.newest_layout()->peers.size(), 3u);
 }
 
-TEST(RosterKeeperGossip, where_many_are_in_suspicion_they_are_told_of_together) {
+TEST(RosterKeeperGossip, many_suspicions_are_sent_together) {
   const auto gossips = [](uint64_t suspicions) {
     auto keeper = founder(40);
     Nanos now = 10 * second;
@@ -203,7 +203,7 @@ TEST(RosterKeeperGossip, facts_that_come_with_a_suspicion_are_told_on) {
   EXPECT_GE(whole, 2u);
 }
 
-// How often the keeper tells the peer's facts by gossip until `end`.
+// How many times the keeper gossips the peer's facts until `end`.
 size_t times_facts_told(RosterKeeper& keeper, uint64_t number, Nanos end) {
   size_t told = 0;
   while (keeper.next_deadline() <= end) {
@@ -217,7 +217,7 @@ size_t times_facts_told(RosterKeeper& keeper, uint64_t number, Nanos end) {
 TEST(RosterKeeperGossip, in_a_large_run_each_tells_its_own_facts_only) {
   for (const uint64_t count : {64, 65}) {
     auto keeper = founder(count);
-    Nanos now = 20 * times.gossip_period;  // until the newcomers are told
+    Nanos now = 20 * times.gossip_period;  // by then the newcomers have been gossiped
     for (Nanos at = 0; at < now; at += times.probe_timeout / 4) {
       run(keeper, at);
       for (const auto& one : sends_of<RosterProbe>(keeper))

@@ -1,4 +1,4 @@
-// Layouts: who makes the next one, and how everybody gets it.
+// Layouts: which peer makes the next one, and how all peers get it.
 #include <algorithm>
 #include <iterator>
 
@@ -8,21 +8,21 @@ namespace unisono {
 
 namespace {
 
-constexpr Nanos holder_patience = 5 * second;  // then the next holder makes the layout
+constexpr Nanos holder_patience = 5 * second;  // after this time the next holder makes the layout
 constexpr size_t told_by_maker = 32;
 constexpr size_t told_by_others = 3;
 
 constexpr double steps_behind_max = 64;
-constexpr uint32_t seeks_max = 8;  // then they are gone and forgotten
+constexpr uint32_t seeks_max = 8;  // after this many tries the missing peers count as gone and forgotten
 
-// Who says more is not followed, or the numbers would be used up for everybody: nobody comes back from a cut so far behind, and
-// no run that somebody joins is so old.
-constexpr uint64_t layouts_ahead_max = uint64_t{1} << 24;  // at one each second, half a year
+// Larger numbers are ignored, because they would use up the numbers for all peers. No peer returns from a network cut so far
+// behind, and no run that a process joins is so old.
+constexpr uint64_t layouts_ahead_max = uint64_t{1} << 24;  // half a year at one layout per second
 constexpr uint64_t layouts_joined_max = uint64_t{1} << 40;
 constexpr uint64_t steps_joined_max = uint64_t{1} << 48;
 
-// Nobody waits for those whom the layout leaves out, so where they are half of all, hardly an averaging step is exact. At most
-// one layout for each time that the members double.
+// Other peers do not wait for peers outside the layout. If those are half of all, hardly any averaging step is exact, so a new
+// layout is due at once. That happens at most once per doubling of the members.
 bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
   const auto named =
       std::ranges::count_if(layout.peers, [&](const PeerId& id) { return std::ranges::binary_search(members, id); });
@@ -46,7 +46,7 @@ void RosterKeeper::take_steps_opened(uint64_t steps, Nanos now) {
   spread_notes(now);
 }
 
-void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now) {
+void RosterKeeper::note_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now) {
   if (version == 0 || version > layout_version_max()) return;
   const auto* newest = newest_layout();
   if (newest != nullptr && (version < newest->version || (version == newest->version && digest >= newest->digest))) return;
@@ -69,7 +69,7 @@ std::vector<PeerId> RosterKeeper::coordinators(std::string_view key, const SlotN
              .layout_digest = slot.layout_digest,
              .keepers_version = roster_.keepers_version(),
              .peers = {}};
-    if (layout == nullptr) named.layout_version = 0;  // it may come
+    if (layout == nullptr) named.layout_version = 0;  // unknown, but it may still come; not cached
     else
       std::ranges::copy_if(layout->peers, std::back_inserter(named.peers),
                            [&](const PeerId& id) { return roster_.is_keeper(id); });
@@ -100,19 +100,19 @@ bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerI
   if (!layouts_.add(layout)) return false;
   if (layouts_.newest() != layout) return true;
   newcomers_ = std::move(newcomers);
-  layout_news_ = true;
+  layout_changed_ = true;
   adopted_at_ = now;
   wanted_since_ = never;
   heard_version_ = std::max(heard_version_, layout->version);
   pull_until_ = now;
-  // Told with what changes next: else a layout would cost each peer a gossip item about every other one.
+  // Sent with the next change. Otherwise each layout would cost each peer one gossip item about every other peer.
   auto claim = roster_.claim_of(self_, now);
   claim.entry.facts.layout_version = layout->version;
   ++claim.entry.facts.counter;
   (void)roster_.merge(claim, now);
   spread_notes(now);
-  // Who made it has heard that its members are alive; that news may still be on its way to here, and until then this process
-  // would ask other coordinators.
+  // The layout's maker has heard that these members are alive. That gossip may not have arrived here, and until then this
+  // process would choose other coordinators.
   for (const auto& id : layout->peers) {
     const auto* entry = roster_.find(id);
     if (entry == nullptr || id == self_ || entry->status != PeerStatus::joining) continue;
@@ -129,8 +129,7 @@ bool RosterKeeper::knows_all_of_layout() const {
   return std::ranges::all_of(layouts_.members(), [&](const PeerId& id) { return roster_.find(id) != nullptr; });
 }
 
-// Where many come at once, news of some of them may still be on its way to here. Who sent the layout is asked first, then
-// anybody.
+// When many peers join at once, gossip about some may still be on its way. Asks the layout's sender first, then any peer.
 void RosterKeeper::seek_members(const PeerId& from, Nanos now) {
   seek_at_ = never;
   if (knows_all_of_layout() || sought_++ == seeks_max) return;
@@ -139,8 +138,8 @@ void RosterKeeper::seek_members(const PeerId& from, Nanos now) {
   else compare_with_one(now);
 }
 
-// With the claims of those whom the layout before it did not name: whoever lacks the layout may not know them, either, and
-// would ask other coordinators.
+// Includes the claims of members that the previous layout did not name. A receiver without the layout may not know them either,
+// and would choose other coordinators.
 void RosterKeeper::send_layout(const PeerId& to, Nanos now) {
   auto message = make_message(LayoutPush{layouts_.newest()});
   for (const auto& id : newcomers_) {
@@ -154,7 +153,7 @@ void RosterKeeper::members_changed(Nanos now) {
   layout_at_ = std::min(layout_at_, std::max(now, looked_at_ + options_.times.gossip_period));
 }
 
-// Looks whether a layout is wanted and whether it is this process's turn to make it; if not yet, when to look again.
+// Checks whether a new layout is due and whether this process must make it. If it is too early, sets when to check again.
 void RosterKeeper::consider_layout(Nanos now) {
   layout_at_ = never;
   looked_at_ = now;
@@ -162,7 +161,7 @@ void RosterKeeper::consider_layout(Nanos now) {
   const auto newest = layouts_.newest();
   const uint64_t held = newest == nullptr ? 0 : newest->version;
   if (heard_version_ > held && now < heard_at_ + holder_patience && !roster_.gone(heard_from_)) {
-    layout_at_ = heard_at_ + holder_patience;  // it is on its way, unless who has it does not send it
+    layout_at_ = heard_at_ + holder_patience;  // it should arrive, unless its holder does not send it
     return;
   }
   const auto members = roster_.full_members([&](const PeerId& id) { return layouts_.has_member(id); });
@@ -195,8 +194,8 @@ void RosterKeeper::make_next_layout(uint64_t version, const std::vector<PeerId>&
                         .grid = options_.grid,
                         .max_group = options_.max_group,
                         .dims = options_.dims};
-  // The highest averaging step that was opened is steps_opened - 1; two after it, nobody has begun to form groups. Where
-  // averaging steps are so short that news of them takes longer, that is as many more as fit into half of a gossip_period.
+  // The highest opened averaging step is steps_opened - 1; two after it, no peer has begun to form groups. If averaging steps
+  // are shorter than gossip takes, more are skipped: as many as fit into half of a gossip_period.
   if (version > 1) {
     const auto behind = step_interval_ > 0
                             ? std::min(static_cast<double>(options_.times.gossip_period) / 2 / step_interval_, steps_behind_max)

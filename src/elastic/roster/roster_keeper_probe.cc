@@ -1,4 +1,4 @@
-// Who still answers: probes, suspicions, and what a process may conclude that was stopped itself.
+// Failure detection: probes, suspicions, and how a process that was itself stopped avoids false ones.
 #include <algorithm>
 
 #include "elastic/roster/roster_keeper.h"
@@ -7,9 +7,9 @@ namespace unisono {
 
 namespace {
 
-constexpr size_t helpers = 3;  // asked to probe who does not answer
-constexpr Nanos nap_min = 5 * millisecond;
-constexpr uint32_t naps_max = 4;  // in a row: a host that is always late still gets somewhere
+constexpr size_t helpers = 3;  // peers asked to probe a peer that does not answer
+constexpr Nanos late_wakeup_min = 5 * millisecond;
+constexpr uint32_t late_wakeups_max = 4;  // excused in a row; so a host that is always late still makes progress
 
 }  // namespace
 
@@ -23,10 +23,10 @@ void RosterKeeper::start_probe(const PeerId& target, Nanos now) {
   if (probes_.contains(target)) return;
   probes_[target] = {.sequence = ++sequence_, .relayed = false, .began = now};
   probe_ends_.set(target, now + options_.times.probe_timeout);
-  send_news(target, RosterProbe{.origin = self_, .sequence = sequence_}, true, now);
+  send_gossip(target, RosterProbe{.origin = self_, .sequence = sequence_}, true, now);
 }
 
-// False if there is nobody to ask.
+// False if there is no peer to ask.
 bool RosterKeeper::ask_others(const PeerId& target, Nanos now) {
   auto& probe = probes_.at(target);
   probe.relayed = true;
@@ -63,10 +63,10 @@ void RosterKeeper::link_lost(const PeerId& peer, Nanos now) {
 void RosterKeeper::known_dead(const PeerId& peer, const std::string& why, Nanos now) {
   const auto* entry = roster_.find(peer);
   if (!running() || entry == nullptr || is_gone(entry->status) || peer == self_) return;
-  judge(peer, PeerStatus::dead, true, "nobody listens at its addresses any more: " + why, now);
+  judge(peer, PeerStatus::dead, true, "no process listens at its addresses any more: " + why, now);
 }
 
-// Keeps what is known locally about a peer in step with its status.
+// Keeps the local timers of a peer in step with its status.
 void RosterKeeper::watch(const PeerId& id, const MergeOutcome& outcome, Nanos now) {
   if (outcome.now == PeerStatus::suspect) {
     suspects_.set(id, now + options_.times.suspect_time);
@@ -81,14 +81,14 @@ void RosterKeeper::watch(const PeerId& id, const MergeOutcome& outcome, Nanos no
   }
 }
 
-// After a wake-up that came much too late, silence says nothing about the others: everybody gets the whole time again.
-void RosterKeeper::excuse_nap(Nanos now) {
+// After a wake-up that came much too late, silence proves nothing: all deadlines start anew.
+void RosterKeeper::excuse_late_wakeup(Nanos now) {
   const Nanos wanted = next_deadline();
-  if (wanted > now || now - wanted <= std::max(nap_min, options_.times.probe_timeout / 2)) {
-    naps_ = 0;
+  if (wanted > now || now - wanted <= std::max(late_wakeup_min, options_.times.probe_timeout / 2)) {
+    late_wakeups_ = 0;
     return;
   }
-  if (++naps_ > naps_max) return;
+  if (++late_wakeups_ > late_wakeups_max) return;
   ++counters_.naps;
   probe_ends_.put_off(now + options_.times.probe_timeout);
   suspects_.put_off(now + options_.times.suspect_time);

@@ -93,14 +93,14 @@ TEST(RosterKeeper, of_many_seeds_a_few_are_asked_at_a_time_until_one_answers) {
     }
     EXPECT_LE(waiting.size(), 32u);
   };
-  // Refused, one after the other.
+  // Seeds refuse one after the other.
   for (look(); asked.size() < 900 && !waiting.empty(); look()) {
     const auto address = waiting.back();
     waiting.pop_back();
     keeper.address_unreachable(address, "refused", false, 1);
   }
   EXPECT_EQ(asked.size(), 900u);
-  // Those that say nothing do not hold up the others.
+  // Silent seeds do not hold up the others.
   for (int i = 1; i <= 4; ++i) {
     waiting.clear();
     run(keeper, i * times.probe_period + 1);
@@ -159,7 +159,7 @@ TEST(RosterKeeper, two_joiners_do_not_welcome_each_other) {
   EXPECT_TRUE(sends_of<RosterWelcome>(keeper).empty());
 }
 
-// What a joiner of another run, schema or one too many hears, and what comes of it.
+// Status of a joiner of another run or schema, or of one too many, after the answer of `there`.
 Status refusal(RosterKeeper& there, const std::string& run_id, PeerEntry entry) {
   auto all = options(false, {address_of(1)});
   all.run_id = run_id;
@@ -249,7 +249,7 @@ TEST(RosterKeeper, probes_for_others_and_hands_the_answer_on) {
   EXPECT_EQ(probes[0].to, peer_id(3));
   EXPECT_EQ(std::get<RosterProbe>(probes[0].message.body), (RosterProbe{peer_id(2), 7}));
   const RosterAck ack{.origin = peer_id(2), .target = peer_id(3), .sequence = 7};
-  keeper.message(peer_id(4), from_run(ack), 2);  // not the target's to say
+  keeper.message(peer_id(4), from_run(ack), 2);  // only the target itself may answer
   EXPECT_TRUE(sends_of<RosterAck>(keeper).empty());
   keeper.message(peer_id(3), from_run(ack), 2);
   const auto answers = sends_of<RosterAck>(keeper);
@@ -278,9 +278,9 @@ TEST(RosterKeeper, two_who_cannot_agree_stop_talking_about_it) {
   all.max_peers = 2;
   auto keeper = founder(2, all);
   keeper.known_dead(peer_id(2), "refused", 1);
-  keeper.message(peer_id(3), from_run(RosterGossip{}, {peer_claim(3)}), 2);  // takes the free place
+  keeper.message(peer_id(3), from_run(RosterGossip{}, {peer_claim(3)}), 2);  // takes the free slot in the roster
   (void)keeper.take_sends();
-  // Peer 2 lives, but has no place here any more: it is told, and what it answers is not answered.
+  // Peer 2 is alive but no longer fits into the roster. It is told, and its answer is not answered.
   keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {peer_claim(2, PeerStatus::alive, 2)}), 3);
   EXPECT_TRUE(keeper.take_sends().empty());
 }
@@ -358,7 +358,7 @@ TEST(RosterKeeper, who_left_is_gone_and_not_asked_back) {
 }
 
 TEST(RosterKeeper, heals_with_seeds_and_with_where_the_dead_lived_for_ever) {
-  auto all = options(true, {address_of(1), address_of(7)});  // its own address among them
+  auto all = options(true, {address_of(1), address_of(7)});  // one of them is its own address
   auto keeper = founder(3, all);
   keeper.known_dead(peer_id(3), "refused", 1);
   std::vector<RosterSend> sends;
@@ -377,7 +377,7 @@ TEST(RosterKeeper, heals_with_seeds_and_with_where_the_dead_lived_for_ever) {
 TEST(RosterKeeper, heals_with_the_seeds_that_it_was_told_last) {
   auto keeper = founder(3, options(true, {address_of(7)}));
   keeper.set_seeds({address_of(8), address_of(9)}, 1);
-  keeper.set_seeds({}, 2);  // nobody is named now: no change
+  keeper.set_seeds({}, 2);  // an empty list changes nothing
   std::vector<RosterSend> sends;
   for (int i = 1; i <= 60; ++i) run(keeper, i * times.heal_period, &sends);
   const auto asked = [&](uint64_t number) { return std::ranges::count(sends, address_of(number), &RosterSend::address); };
@@ -401,7 +401,7 @@ TEST(RosterKeeper, a_joiner_asks_seeds_that_it_is_told_later_at_once_and_goes_on
   EXPECT_TRUE(keeper.join_status().message().starts_with("NO_SEED: none of 2 seeds answers")) << keeper.join_status().message();
 }
 
-TEST(RosterKeeper, a_unauthenticated_of_the_run_is_asked_who_it_is_not_too_often) {
+TEST(RosterKeeper, an_unknown_peer_of_the_run_is_asked_for_its_identity_not_too_often) {
   auto keeper = founder(2);
   for (int i = 0; i < 10; ++i) keeper.message(peer_id(9), from_run(RosterProbe{peer_id(9), 1}), 1);
   EXPECT_EQ(sends_of<RosterHello>(keeper).size(), 1u);

@@ -1,4 +1,4 @@
-// One roster's keeper by itself, and what tests say to it.
+// One RosterKeeper without a network, and messages that tests send to it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -54,14 +54,14 @@ inline RosterKeeper founder(uint64_t count, KeeperOptions all = options(true)) {
   return keeper;
 }
 
-// Runs it on time, without any answer, until `end`.
+// Calls woke() at each deadline until `end`; no peer answers.
 inline void run(RosterKeeper& keeper, Nanos end, std::vector<RosterSend>* sends = nullptr) {
   while (keeper.next_deadline() <= end) keeper.woke(keeper.next_deadline());
   if (sends == nullptr) return;
   for (auto& one : keeper.take_sends()) sends->push_back(std::move(one));
 }
 
-// Runs it to `end` with all its probes answered; what it sends meanwhile.
+// Runs the keeper to `end`, answering all its probes; returns its messages.
 inline std::vector<RosterSend> run_answered(RosterKeeper& keeper, Nanos begin, Nanos end) {
   std::vector<RosterSend> sends;
   for (Nanos at = begin; at <= end; at += times.probe_timeout / 16) {

@@ -1,4 +1,4 @@
-// Layouts, and what is said of them, that no keeper makes: none takes over the run, and none makes memory grow.
+// Layouts, and claims about layouts, that no correct keeper makes: none takes over the run, and none makes memory grow.
 
 #include <gtest/gtest.h>
 
@@ -41,13 +41,13 @@ RosterKeeper settled_keeper() {
   auto keeper = founder(3, all);
   EXPECT_TRUE(keeper.adopt_layout(layout_of({.run = "demo", .version = 1}, 1, 3), 0));
   (void)keeper.take_sends();
-  (void)keeper.take_layout_news();
+  (void)keeper.take_layout_change();
   return keeper;
 }
 
-// It is as if nothing had been said: no layout is asked for or handed on, and the next one follows upon the one that is held.
+// Checks that the message had no effect: no layout is requested or passed on, and the next layout follows the held one.
 void expect_undisturbed(RosterKeeper& keeper) {
-  EXPECT_FALSE(keeper.take_layout_news());
+  EXPECT_FALSE(keeper.take_layout_change());
   ASSERT_NE(keeper.newest_layout(), nullptr);
   EXPECT_EQ(keeper.newest_layout()->version, 1u);
   for (const auto& one : keeper.take_sends()) {
@@ -143,7 +143,7 @@ TEST(RosterLayoutHostile, one_that_is_older_than_ours_is_no_news) {
   auto keeper = settled_keeper();
   ASSERT_TRUE(keeper.adopt_layout(layout_of({.run = "demo", .version = 10}, 1, 3), 1));
   (void)keeper.take_sends();
-  (void)keeper.take_layout_news();
+  (void)keeper.take_layout_change();
   for (const uint64_t version : {9, 5, 2, 1}) {
     auto message = from_run(LayoutPush{shared(layout_of({.run = "demo", .version = version, .first_step = 7}, 2, 9))});
     message.layout_version = version;
@@ -151,7 +151,7 @@ TEST(RosterLayoutHostile, one_that_is_older_than_ours_is_no_news) {
   }
   EXPECT_EQ(keeper.newest_layout()->version, 10u);
   EXPECT_EQ(keeper.layout_for(1000)->version, 10u);
-  EXPECT_FALSE(keeper.take_layout_news());
+  EXPECT_FALSE(keeper.take_layout_change());
   for (const auto& one : keeper.take_sends())
     EXPECT_FALSE(std::holds_alternative<LayoutPull>(one.message.body) || std::holds_alternative<LayoutPush>(one.message.body));
 }
@@ -183,7 +183,7 @@ TEST(RosterLayoutHostile, one_of_thousands_that_nobody_knows_is_replaced_at_once
       20);
 }
 
-// Bytes with dimensions that do not fit, or a digest that is not theirs, are LayoutBytes' to refuse; a keeper never sees them.
+// LayoutBytes refuses dimensions that do not fit and digests that do not match; a keeper never sees them.
 TEST(RosterLayoutHostile, bytes_of_a_push_that_do_not_fit_together_are_no_message) {
   for (const bool dims : {true, false}) {
     auto bad = layout_of({.run = "demo", .version = 2, .dims = {2, 2}}, 1, 4);

@@ -1,4 +1,4 @@
-// Layouts as keepers make and spread them, the few that they hold, and the gossip items that carry the rest.
+// How keepers make and spread layouts, and how few they hold.
 
 #include <gtest/gtest.h>
 
@@ -141,8 +141,8 @@ TEST(RosterLayout, the_first_is_made_when_min_peers_are_alive_and_begins_with_st
   EXPECT_EQ(net.keeper(3).newest_layout()->peers.size(), 6u);
   EXPECT_EQ(net.keeper(3).newest_layout()->first_step, 0u);
   EXPECT_EQ(net.keeper(3).layout_for(0), net.keeper(3).newest_layout());
-  EXPECT_TRUE(net.keeper(3).take_layout_news());
-  EXPECT_FALSE(net.keeper(3).take_layout_news());
+  EXPECT_TRUE(net.keeper(3).take_layout_change());
+  EXPECT_FALSE(net.keeper(3).take_layout_change());
 }
 
 TEST(RosterLayout, who_came_is_in_the_next_one_after_relayout_period_and_two_steps_later) {
@@ -187,7 +187,7 @@ TEST(RosterLayout, the_dead_stay_in_it_until_the_next) {
 }
 
 TEST(RosterLayout, the_second_holder_makes_it_when_the_first_does_not) {
-  // A keeper alone that believes two others alive; whose turn it is follows from the key.
+  // Each keeper is alone and believes two others alive; the key decides which one must make the layout.
   for (uint64_t number = 1; number <= 3; ++number) {
     RosterKeeper keeper(options(true), peer_entry(number));
     auto all = options(true);
@@ -201,7 +201,7 @@ TEST(RosterLayout, the_second_holder_makes_it_when_the_first_does_not) {
     one.message(claims[0].entry.id, {.run = fnv1a64("demo"), .body = RosterGossip{}, .claims = claims}, 0);
     const auto makers = one.holders(layout_key("demo", 1));
     const auto place = std::find(makers.begin(), makers.end(), peer_id(number)) - makers.begin();
-    // Suspicions would change the holders: both others answer.
+    // Both others answer, because suspicions would change the holders.
     Nanos made = never;
     while (made == never && one.next_deadline() < 20 * second) {
       const Nanos now = one.next_deadline();

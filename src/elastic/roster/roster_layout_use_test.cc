@@ -1,4 +1,5 @@
-// What comes with a layout, from which averaging step on it counts, and who of it keeps the slots' records.
+// The use of a layout: the claims that come with it, the averaging step from which it counts, and the peers that coordinate its
+// slots.
 
 #include <gtest/gtest.h>
 

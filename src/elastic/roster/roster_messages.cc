@@ -76,7 +76,7 @@ Status read_body(ByteReader& reader, RosterWelcome& welcome) {
   welcome.last = last == 1;
   return reader.ok() && last <= 1 && read_parts(reader, welcome.parts)
              ? Status()
-             : corrupt("welcome: cut, or neither the last nor another one, or its parts are not 0 or a power of two");
+             : corrupt("welcome: cut, or its flag is not 0 or 1, or its parts are not 0 or a power of two");
 }
 Status read_body(ByteReader& reader, RosterRefused& refused) {
   const auto reason = reader.read<uint8_t>();
@@ -106,7 +106,7 @@ Status read_body(ByteReader& reader, RosterProbeRequest& request) {
 Status read_body(ByteReader& reader, RosterGossip& gossip) {
   const auto answer = reader.read<uint8_t>();
   gossip.answer = answer == 1;
-  return reader.ok() && answer <= 1 ? Status() : corrupt("gossip: cut, or neither an answer nor none");
+  return reader.ok() && answer <= 1 ? Status() : corrupt("gossip: cut, or its flag is not 0 or 1");
 }
 Status read_body(ByteReader& reader, LayoutPull& pull) {
   pull.version = reader.read<uint64_t>();
@@ -116,7 +116,7 @@ Status read_body(ByteReader& reader, LayoutPush& push) {
   Layout layout;
   if (auto status = read_layout(reader, layout); !status.ok()) return status;
   if (layout.version > step_number_max || layout.first_step > step_number_max)
-    return corrupt("layout: a version that cannot be");
+    return corrupt("layout: a version or averaging step out of range");
   push.layout = std::make_shared<const Layout>(std::move(layout));
   return {};
 }
@@ -173,7 +173,7 @@ Result<RosterMessage> decode_roster_message(ByteView bytes) {
   if (!reader.ok()) return corrupt("cut");
   if (channel != static_cast<uint8_t>(ElasticChannel::roster)) return corrupt("channel " + std::to_string(channel));
   if (message.steps_opened > step_number_max || message.layout_version > step_number_max)
-    return corrupt("an averaging step or layout version that cannot be");
+    return corrupt("an averaging step or layout version out of range");
   constexpr size_t kinds = std::variant_size_v<RosterBody>;
   if (kind >= kinds) return corrupt("kind " + std::to_string(kind));
   return read_kind(kind, reader, std::move(message), std::make_index_sequence<kinds>());

@@ -1,9 +1,8 @@
-// What processes tell each other about who is there: the messages of RosterKeeper, and their bytes
-// (docs/reference/wire_format.md).
+// Messages between RosterKeepers, and their bytes (docs/reference/wire_format.md).
 //
-// Every message carries what it costs nothing to carry: which layout is the newest, which averaging step was opened, and a few
-// entries of the roster that changed lately. Decoders trust nothing: what is cut, too long or impossible is corrupt, and they
-// allocate no more than they read.
+// Every message also carries, at almost no cost, the newest layout, the opened averaging step, and a few roster entries that
+// changed lately. Decoding trusts no input: cut, too long or impossible messages are corrupt, and it allocates no more than it
+// reads.
 #pragma once
 
 #include <cstdint>
@@ -22,22 +21,22 @@ namespace unisono {
 
 inline constexpr size_t run_id_bytes_max = 255;
 inline constexpr size_t refusal_bytes_max = 1024;
-inline constexpr size_t roster_claims_max = 128;  // per message: longer ones are split by who makes them
+inline constexpr size_t roster_claims_max = 128;  // per message; the sender splits longer lists
 
-// To whoever listens at a seed, or where somebody lived that died: the sender's own claim comes first. Answered by
-// RosterWelcome or RosterRefused; by nothing while the other is joining itself.
+// To the process at a seed's address, or at a dead peer's: the sender's own claim comes first. It is answered by RosterWelcome
+// or RosterRefused; a receiver that is joining itself does not answer.
 struct RosterHello {
   std::string run_id;
-  uint64_t sum = 0;  // of the sender's roster: if it is the receiver's, no roster need be sent
-  std::vector<uint64_t>
-      parts;  // the sum in so many parts (PeerRoster::parts), or none: only of those that differ entries need be sent
+  uint64_t sum = 0;  // of the sender's roster; if the receiver's is equal, no roster needs to be sent
+  // The sum in parts (PeerRoster::parts), or empty. Only entries of parts that differ need to be sent.
+  std::vector<uint64_t> parts;
   friend bool operator==(const RosterHello&, const RosterHello&) = default;
 };
-// A part of the roster; in order, the last part says so.
+// One part of the roster. Parts are sent in order; the last one is marked.
 struct RosterWelcome {
   uint64_t sum = 0;
   bool last = false;
-  std::vector<uint64_t> parts;  // with the last one, as in RosterHello
+  std::vector<uint64_t> parts;  // only in the last part, as in RosterHello
   friend bool operator==(const RosterWelcome&, const RosterWelcome&) = default;
 };
 enum class RefusalReason : uint8_t { run_id = 1, schema = 2, full = 3 };
@@ -46,7 +45,7 @@ struct RosterRefused {
   std::string text;
   friend bool operator==(const RosterRefused&, const RosterRefused&) = default;
 };
-// Answered by RosterAck to who sent it, with the same origin and sequence; a helper hands the answer on to the origin.
+// Answered by RosterAck to the sender, with the same origin and sequence. A helper passes the answer on to the origin.
 struct RosterProbe {
   PeerId origin;
   uint32_t sequence = 0;
@@ -58,7 +57,7 @@ struct RosterAck {
   uint32_t sequence = 0;
   friend bool operator==(const RosterAck&, const RosterAck&) = default;
 };
-// "Probe it for me."
+// Asks the receiver to probe the target for the sender.
 struct RosterProbeRequest {
   PeerId target;
   uint32_t sequence = 0;
@@ -66,10 +65,11 @@ struct RosterProbeRequest {
 };
 // Changes, or parts of a whole roster.
 struct RosterGossip {
-  bool answer = false;  // to something: never answered itself, so that two who disagree do not go on for ever
+  // This is an answer: it is never answered, so that two peers that disagree do not answer each other for ever.
+  bool answer = false;
   friend bool operator==(const RosterGossip&, const RosterGossip&) = default;
 };
-// Answered by the newest layout that the other holds.
+// Answered with the newest layout that the receiver holds.
 struct LayoutPull {
   uint64_t version = 0;
   friend bool operator==(const LayoutPull&, const LayoutPull&) = default;
@@ -83,9 +83,9 @@ using RosterBody = std::variant<RosterHello, RosterWelcome, RosterRefused, Roste
                                 RosterGossip, LayoutPull, LayoutPush>;
 
 struct RosterMessage {
-  uint64_t run = 0;             // fnv1a64 of the run's id: others' messages are dropped
-  uint64_t steps_opened = 0;    // as FormationView says it
-  uint64_t layout_version = 0;  // the newest that the sender holds; 0: none
+  uint64_t run = 0;             // fnv1a64 of the run id; messages of other runs are dropped
+  uint64_t steps_opened = 0;    // as in FormationView
+  uint64_t layout_version = 0;  // the newest layout that the sender holds; 0: none
   uint64_t layout_digest = 0;
   RosterBody body;
   std::vector<PeerClaim> claims;  // at most roster_claims_max

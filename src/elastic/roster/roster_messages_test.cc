@@ -107,16 +107,16 @@ TEST(RosterMessages, of_an_unknown_kind_are_refused) {
 TEST(RosterMessages, with_a_step_near_overflow_are_refused) {
   auto bytes = encode(with(LayoutPull{1}));
   overwrite(bytes, 2 + 8, ~uint64_t{0});
-  expect_corrupt(bytes, "cannot be");
+  expect_corrupt(bytes, "out of range");
 }
 
 TEST(RosterMessages, with_a_layout_version_near_overflow_are_refused) {
   auto bytes = encode(with(LayoutPull{1}));
   overwrite(bytes, 2 + 16, ~uint64_t{0});
-  expect_corrupt(bytes, "cannot be");
+  expect_corrupt(bytes, "out of range");
 }
 
-// Else one message that says so would keep everybody from registering ever again.
+// Otherwise one message with such a number would keep all peers from ever registering again.
 TEST(RosterMessages, no_step_is_opened_for_which_nobody_could_register) {
   auto message = with(RosterGossip{});
   message.steps_opened = step_number_max;
@@ -132,7 +132,7 @@ TEST(RosterMessages, with_a_huge_number_of_entries_are_refused_before_anything_i
   auto bytes = encode(with(LayoutPull{1}));
   overwrite(bytes, body_at + 8, uint16_t{0xFFFF});
   expect_corrupt(bytes, "number of entries");
-  overwrite(bytes, body_at + 8, uint16_t{100});  // possible, but not there
+  overwrite(bytes, body_at + 8, uint16_t{100});  // a possible number, but the bytes end here
   expect_corrupt(bytes, "entry 2");
 }
 
@@ -170,7 +170,7 @@ TEST(RosterMessages, a_sum_in_an_impossible_number_of_parts_is_refused) {
     expect_corrupt(encode(with(RosterWelcome{42, true, std::vector<uint64_t>(count)})), "parts");
   }
   auto bytes = encode(with(RosterWelcome{1, true, {}}));
-  overwrite(bytes, body_at + 9, uint16_t{256});  // possible, but not there
+  overwrite(bytes, body_at + 9, uint16_t{256});  // a possible number, but the bytes end here
   expect_corrupt(bytes, "parts");
 }
 
@@ -247,7 +247,7 @@ TEST(RosterMessages, an_incarnation_near_overflow_is_refused) {
 
 TEST(RosterMessages, an_entry_with_too_many_addresses_is_refused) {
   auto bytes = encode(with(LayoutPull{1}));
-  bytes[entry_at + 26 + 8 + 4 + 2] = std::byte{200};  // behind the name "p1"
+  bytes[entry_at + 26 + 8 + 4 + 2] = std::byte{200};  // follows the name "p1"
   expect_corrupt(bytes, "entry 0");
 }
 
@@ -268,7 +268,7 @@ TEST(RosterMessages, bytes_at_random_never_do_more_than_fail) {
       bytes[1] = static_cast<std::byte>(random.below(10));
     }
     (void)decode_roster_message(bytes);
-    // A good one with a few bytes changed gets farther in.
+    // A valid message with a few changed bytes is decoded further.
     const auto all = one_of_each();
     auto damaged = encode(all[random.below(all.size())]);
     for (uint64_t i = 1 + random.below(4); i > 0; --i)

@@ -1,5 +1,5 @@
-// Keepers on a virtual network: who is there is known to all, whatever is delayed, lost, cut, killed or stopped. Check A28 of
-// docs/design/methods/moshpit.md.
+// RosterKeepers on a virtual network: all learn which peers there are, in spite of delays, losses, cuts, deaths and stopped
+// processes. Check A28 of docs/design/methods/moshpit.md.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ KeeperOptions founds() {
   return options;
 }
 
-// Joiners have their state at once.
+// Joiners are alive at once, as if their state were loaded.
 void set_all_alive(KeeperNetwork& net) {
   for (auto& [number, node] : net.nodes) {
     if (node.up && !node.stopped) net.with(number, [](RosterKeeper& keeper, Nanos now) { keeper.set_alive(now); });
@@ -57,7 +57,7 @@ bool all_alive(const KeeperNetwork& net) {
   return true;
 }
 
-// Founder 1 and joiners, all alive and known to all.
+// Starts founder 1 and joiners, and waits until all are alive and known to all.
 void form(KeeperNetwork& net, uint64_t count, Nanos limit = 20 * second, Nanos step = 10 * millisecond) {
   net.start(1, founds(), {});
   for (uint64_t number = 2; number <= count; ++number) net.start(number, joins(), {1});
@@ -68,7 +68,7 @@ void form(KeeperNetwork& net, uint64_t count, Nanos limit = 20 * second, Nanos s
   ASSERT_NE(net.run_until(net.now + limit, formed, step), never);
 }
 
-// The same layout everywhere, of exactly those that are up.
+// True if all hold the same layout, of exactly the peers that are up.
 bool one_layout(const KeeperNetwork& net) {
   const Layout* first = nullptr;
   size_t up = 0;
@@ -92,8 +92,8 @@ TEST(RosterSimulation, everybody_who_joins_is_soon_known_to_all) {
   }
 }
 
-// Rumors miss some of many: whoever gets a layout knows all that it names soon after, and so asks the same coordinators as the
-// others.
+// Gossip misses some of many peers. A peer that gets a layout soon knows all that it names, and so chooses the same
+// coordinators as the others.
 TEST(RosterSimulation, many_that_come_at_once_know_all_of_the_first_layout) {
   constexpr uint64_t count = 250;
   KeeperNetwork net(1);
@@ -121,7 +121,7 @@ TEST(RosterSimulation, two_founders_with_one_common_seed_unite_within_three_heal
     net.run_until(100 * millisecond);
     set_all_alive(net);
     EXPECT_NE(net.run_until(3 * times.heal_period, [&] { return agree(net, 8); }), never);
-    // Two first layouts become one in the end.
+    // The two first layouts end as one.
     EXPECT_NE(net.run_until(net.now + 60 * second, [&] { return one_layout(net); }), never);
   }
 }
@@ -140,7 +140,7 @@ TEST(RosterSimulation, a_network_that_was_cut_for_a_minute_unites_within_three_h
     net.news.clear();
     const Nanos united = net.run_until(healed + 3 * times.heal_period, [&] { return agree(net, 16) && all_alive(net); });
     EXPECT_NE(united, never);
-    // Nobody was taken for dead by its own side meanwhile.
+    // Meanwhile no peer was believed dead by its own side.
     for (const auto& [number, news] : net.news) {
       const bool same_side = (number <= 8) == (net.homes.at(news.peer) <= 8);
       EXPECT_FALSE(same_side && news.now == PeerStatus::dead)
@@ -163,7 +163,7 @@ TEST(RosterSimulation, who_dies_is_dead_to_all_after_a_few_probe_periods_and_the
       }
       return true;
     };
-    // In a probe period a third of the time none of 15 others probes a given one.
+    // In one probe period no peer probes a given one of 15 others with probability about one third.
     EXPECT_NE(net.run_until(died + 6 * times.probe_period + 2 * times.probe_timeout + times.suspect_time, known), never);
     EXPECT_TRUE(agree(net, 15));
   }
@@ -218,7 +218,7 @@ TEST(RosterSimulation, a_stopped_process_judges_nobody_when_it_goes_on_and_comes
     SCOPED_TRACE("seed " + std::to_string(seed));
     KeeperNetwork net(seed);
     form(net, 16);
-    // Stopped while it waits for an answer, so that there is something to judge.
+    // It is stopped while it waits for an answer, so that there is something to judge.
     ASSERT_NE(
         net.run_until(net.now + 10 * second, [&] { return net.keeper(4).next_deadline() < net.now + times.probe_timeout; }),
         never);
@@ -252,7 +252,7 @@ TEST(RosterSimulation, a_restarted_process_is_a_new_one_and_the_old_one_is_forgo
 }
 
 TEST(RosterSimulation, everybody_restarted_but_one_side_still_finds_the_others) {
-  // All seeds of 4 are gone; 4 itself was cut off when they were. Those that came after listen where the dead did.
+  // All seeds of process 4 are gone; they went while 4 was cut off. Later processes listen at the dead ones' addresses.
   KeeperNetwork net(5);
   form(net, 4);
   net.cut = [](uint64_t a, uint64_t b) { return (a == 4) != (b == 4); };
@@ -263,7 +263,7 @@ TEST(RosterSimulation, everybody_restarted_but_one_side_still_finds_the_others) 
   net.start(3, founds(), {}, entry);
   net.run_until(net.now + 5 * second);
   net.cut = nullptr;
-  // Of the four addresses that 4 tries at random, at one somebody lives.
+  // Process 4 tries four addresses at random; a process listens at one of them.
   EXPECT_NE(net.run_until(net.now + 20 * times.heal_period, [&] { return agree(net, 2); }), never);
 }
 
@@ -303,7 +303,7 @@ TEST(RosterSimulation, probing_costs_each_the_same_few_messages_however_many_the
   for (int i = 0; i < 2; ++i) {
     KeeperNetwork net(1);
     form(net, counts[i]);
-    net.run_until(net.now + 40 * second);  // what there was to tell is told
+    net.run_until(net.now + 40 * second);  // pending gossip has gone out by then
     const auto before = net.messages;
     net.run_until(net.now + 100 * second);
     per_second[i] = static_cast<double>(net.messages - before) / 100 / static_cast<double>(counts[i]);
@@ -312,7 +312,7 @@ TEST(RosterSimulation, probing_costs_each_the_same_few_messages_however_many_the
   EXPECT_LT(per_second[1], 3.0);
 }
 
-// Whatever a process of the run may say, in whatever order.
+// A random message of a process of the run.
 RosterMessage random_message(Random& random) {
   const auto id = [&] { return peer_id(1 + random.below(12)); };
   const auto sequence = static_cast<uint32_t>(random.below(20));

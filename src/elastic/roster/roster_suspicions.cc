@@ -19,7 +19,7 @@ void RosterSuspicions::add(const PeerClaim& claim, uint32_t times, Nanos now) {
             .gone_at = now - Nanos{claim.gone_ms} * millisecond};
 }
 
-// Of who is gone more is merged than the standing.
+// Claims about peers that are gone are never covered, because merging uses more than their status.
 bool RosterSuspicions::covers(const PeerClaim& claim) const {
   const auto& entry = claim.entry;
   if (!claim.brief || is_gone(entry.status)) return false;
@@ -30,7 +30,7 @@ bool RosterSuspicions::covers(const PeerClaim& claim) const {
 
 void RosterSuspicions::take(size_t count, std::vector<PeerClaim>& claims, Nanos now) {
   if (count == 0) return;
-  uint32_t least = ~0u;  // those that were sent so often, or less, are told
+  uint32_t least = ~0u;  // suspicions sent at most this often are sent now
   if (count < suspicions_.size()) {
     std::vector<uint32_t> sent(suspicions_.size());
     std::ranges::transform(suspicions_, sent.begin(), &Suspicion::sent);
@@ -39,7 +39,7 @@ void RosterSuspicions::take(size_t count, std::vector<PeerClaim>& claims, Nanos 
   }
   const auto below = static_cast<size_t>(
       std::ranges::count_if(suspicions_, [&](const Suspicion& suspicion) { return suspicion.sent < least; }));
-  size_t equal = count > below ? count - below : 0;  // of those that were sent as often, so many
+  size_t equal = count > below ? count - below : 0;  // how many of those sent exactly `least` times go out now
   for (auto& suspicion : suspicions_) {
     if (suspicion.sent > least || (suspicion.sent == least && equal == 0)) continue;
     equal -= suspicion.sent == least ? 1 : 0;

@@ -1,8 +1,8 @@
-// Who is in doubt, gone, or neither after all, and is still to be told around: in brief, a limited number of times, those that
-// were told least first. At most one per peer, the newest.
+// Suspicions, deaths and refutations that still have to be gossiped, without facts. Each is sent a limited number of times, the
+// least sent first. At most one per peer, the newest.
 //
-// In a large run somebody is in doubt nearly always, and each process hears each doubt a dozen times: here it finds what is no
-// news at one place, without looking at the roster.
+// In a large run some peer is suspect nearly always, and each process hears each suspicion a dozen times. This table recognises
+// repeated ones without a look at the roster.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ namespace unisono {
 
 class RosterSuspicions {
  public:
-  // The claim: what the roster says of the peer now.
+  // claim: the roster's present entry of the peer.
   void add(const PeerClaim& claim, uint32_t times, Nanos now);
-  // True if the claim, of a peer that lives, is brief and says nothing that is newer than what is told here.
+  // True if the claim is brief, its peer is not gone, and it says nothing newer than the suspicion held here.
   bool covers(const PeerClaim& claim) const;
   // Appends brief claims, at most `count`.
   void take(size_t count, std::vector<PeerClaim>& claims, Nanos now);
@@ -31,7 +31,7 @@ class RosterSuspicions {
     PeerStatus status = PeerStatus::alive;
     bool proven = false;
     uint32_t sent = 0;
-    uint32_t times = 0;  // to be sent
+    uint32_t times = 0;  // how often it must be sent
     Nanos gone_at = 0;
   };
 

@@ -1,6 +1,6 @@
-// A vector of fp32 by chunks, each in memory that others may hold as well: who is given another value of a chunk is given other
-// memory, and what was there before stays as it is for whoever still has it. So values go from a received result to the next
-// round, to joiners and to the user without a copy on the way.
+// A vector of fp32 in chunks, each in memory that is shared and never written. replace() gives a chunk new memory; other
+// holders keep the old one unchanged. So values pass from a received result to the next round, to joiners and to the user
+// without a copy.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace unisono {
 class ChunkValues {
  public:
   ChunkValues() = default;  // without elements
-  // whole: table.elements() fp32, held and not copied.
+  // whole: table.elements() fp32; shared, not copied.
   ChunkValues(const ChunkTable& table, const SharedBuffer& whole);
 
   size_t elements() const { return table_.elements(); }
@@ -24,11 +24,11 @@ class ChunkValues {
   const float* chunk(uint32_t chunk) const { return reinterpret_cast<const float*>(chunks_[chunk].data()); }
   const SharedBuffer& buffer(uint32_t chunk) const { return chunks_[chunk]; }
   const std::vector<SharedBuffer>& buffers() const { return chunks_; }
-  // values: as many fp32 as the chunk has. digest: digest64 of them, if it is known.
+  // values: as many fp32 as the chunk has elements. digest: their digest64, if it is known.
   void replace(uint32_t chunk, SharedBuffer values, std::optional<uint64_t> digest = std::nullopt);
-  // digest64 of every chunk; those that are not known are computed.
+  // digest64 of every chunk; computes those that are not known.
   std::vector<uint64_t> digests() const;
-  // The elements from `first` on.
+  // Copies the elements from `first` on.
   void read(size_t first, std::span<float> into) const;
   std::vector<float> all() const;
 

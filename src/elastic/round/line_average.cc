@@ -30,8 +30,7 @@ LineWeights line_weights(std::span<const LineMember> members) {
     ++result.positions;
     first = end;
   }
-  // One division: half of what a lone member would get is then exactly half of it. Without any weight, all get the nothing that
-  // they had.
+  // A single division, so that half of a lone member's weight is exactly half. Without any weight all members keep 0.
   for (const auto rank : result.order)
     result.after[rank] = result.total / (static_cast<double>(result.positions) * static_cast<double>(result.sharers[rank]));
   return result;
@@ -45,7 +44,7 @@ double line_mean(const LineWeights& weights, std::span<const LineMember> members
   uint32_t position = 0;
   for (const auto rank : weights.order) {
     const auto& member = members[rank];
-    if (member.weight == 0) continue;  // whatever its copy holds, NaN included, counts for nothing
+    if (member.weight == 0) continue;  // its copy counts for nothing, even if it holds NaN
     sources.push_back(
         {.values = values[rank], .weight = member.weight, .beside_previous = !sources.empty() && member.position == position});
     position = member.position;

@@ -97,7 +97,7 @@ TEST(LineMean, is_not_harmed_by_what_members_without_weight_hold) {
   EXPECT_EQ(mean, good);
 }
 
-// A member's copy and weight may be in two hands: those of a cell with an extra one.
+// Two members may share a copy and its weight: those of a cell with an extra peer.
 TEST(LineMean, is_the_same_to_the_bit_whether_a_position_has_one_member_or_two_with_half_the_weight) {
   Random random(2);
   for (int trial = 0; trial < 500; ++trial) {

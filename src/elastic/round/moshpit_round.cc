@@ -83,7 +83,7 @@ void MoshpitRound::message(uint32_t rank, const SharedBuffer& bytes, Nanos now) 
 
 void MoshpitRound::on(uint32_t from, const Contribution& contribution, const SharedBuffer& bytes, Nanos) {
   if (ended()) return answer_ended(from);
-  const bool late = owner_->next_chunk() > contribution.chunk;  // it was excused, and then came
+  const bool late = owner_->next_chunk() > contribution.chunk;  // it was excused before the contribution came
   if (contribution.author != from || (!late && !owner_->take(contribution, bytes))) ++report_.ignored;
 }
 
@@ -136,7 +136,7 @@ void MoshpitRound::lose(uint32_t rank, Gone why, Nanos now) {
   if (verdict_) verdict_->member_gone(rank, now);
 }
 
-// What was under way when the connection went may be lost: once more.
+// Messages under way when the connection broke may be lost, so contributions and results are sent again.
 void MoshpitRound::come_back(uint32_t rank) {
   auto& member = members_[rank];
   member.gone = Gone::no;
@@ -201,7 +201,7 @@ RankSet MoshpitRound::excused(Nanos now) const {
   return set;
 }
 
-// Elements are not sent to who is gone; if that was a mistake, it asks others for them.
+// No elements are sent to members that are gone. If the report was wrong, the member asks others for them.
 void MoshpitRound::send(uint32_t rank, SharedMessage message, bool bulk) {
   const auto gone = members_[rank].gone;
   if (!reachable(rank) || gone == Gone::left || gone == Gone::declined || gone == Gone::abandoned || (bulk && gone != Gone::no))

@@ -1,13 +1,15 @@
 // One round of a Moshpit All-Reduce at one member: its group averages the whole vector, chunk by chunk. A state machine:
-// messages and losses in, messages out through a port, time as an argument.
+// messages and losses go in, messages go out through a port, time is an argument.
 //
-// Each chunk has an owner, which takes the members' contributions, adds them up once and gives everybody the same bytes. Who
-// lacks a result of a dead owner asks others for it. Then the members agree, bit by bit, which chunks count
-// (elastic/round/verdict), and each applies those, at once, or none: so a chunk's step is that of all members without those
-// that died before it, and neither values nor weight get lost or doubled. A member that died changes only the chunks that it
-// owned or had not contributed to. CPU: with fp32 on the wire each element is read once by its owner and written once into the
-// result, which is hashed at both ends and then becomes the value; nothing is copied. Feed messages that have arrived before
-// woke(): a process that was stopped should hear the others before it judges them.
+// Each chunk has an owner. It takes the members' contributions, adds them up once and sends the same bytes to all. A member
+// that lacks a dead owner's result asks other members for it. Then the members agree, one bit per chunk, which chunks count
+// (elastic/round/verdict). Each member applies exactly these. So all members take the same step on a chunk, and neither values
+// nor weights are lost or doubled. A member that died affects only the chunks that it owned or had not contributed to.
+//
+// CPU cost with fp32 on the wire: the owner reads each element once and writes it once into the result. Both ends hash the
+// result, which then becomes the value; nothing is copied.
+//
+// Pass messages that have arrived before calling woke(): a process that was stopped must hear the others before it judges them.
 #pragma once
 
 #include <cstdint>
@@ -33,49 +35,51 @@ namespace unisono {
 class RoundPort {
  public:
   virtual ~RoundPort() = default;
-  // Queues the message; in order per member, lost only with the link. Must not call the round back. bulk: it carries elements.
+  // Queues the message. Delivery is in order per member; messages are lost only with the link. Must not call the round. bulk:
+  // the message carries elements.
   virtual void send(uint32_t rank, SharedMessage message, bool bulk) = 0;
-  // Whether contributions may be sent now. After a `false` the round hears of it by credit().
+  // Whether contributions may be sent now. After false, the port's user calls MoshpitRound::credit() when that changes.
   virtual bool credit(uint32_t rank) const = 0;
 };
 
-// Why a member is not waited for.
+// Why a member is no longer waited for.
 enum class MemberLoss : uint8_t {
   dead = 0,
   left = 1,
-  declined = 2,  // it took part in another group instead: it has no part in this one, and is not listened to
-  closed = 3,    // the connection to it is gone; it may come back
+  declined = 2,  // it takes part in another group instead; its messages are ignored
+  closed = 3,    // its connection is gone; it may come back
 };
 
 class MoshpitRound {
  public:
-  // invalid, naming the numbers: what the descriptor says does not fit together, or does not fit the vector.
+  // Error: invalid, naming the numbers, if the descriptor contradicts itself or does not fit the vector.
   static Result<std::unique_ptr<MoshpitRound>> make(RoundRequest request, RoundPort& port);
 
-  // Once, when the descriptor was taken; all time-outs count from here.
+  // Call once, when the descriptor was accepted. All timeouts count from here.
   void start(Nanos now);
-  // A message of the group from a member, after start(). What no member would send is counted, in report().ignored.
+  // A message of this group from a member, after start(). Messages that no correct member sends are counted in
+  // report().ignored.
   void message(uint32_t rank, const SharedBuffer& bytes, Nanos now);
   void member_gone(uint32_t rank, MemberLoss why, Nanos now);
-  // There is room again for bulk to this member.
+  // Bulk messages may be sent to this member again.
   void credit(uint32_t rank, Nanos now);
-  // This process leaves: says so to the group and ends at once, changing nothing.
+  // Leaves the round: tells the group and ends at once, changing nothing.
   void abandon(Nanos now);
   void woke(Nanos now);
-  // When woke() must be called; after the end when over() becomes true.
+  // When woke() must be called; after the end, when over() becomes true.
   Nanos next_deadline() const;
 
-  // The verdict is applied, or the round was given up; values and states are the caller's again, and report() is complete. What
-  // is left answers others: messages go in as before until it is over(), a round_timeout later.
+  // The verdict is applied, or the round was aborted. Values and states belong to the caller again, and report() is complete.
+  // The round then only answers other members: pass messages as before until over(), one round_timeout later.
   bool ended() const { return phase_ == Phase::ended; }
   bool over(Nanos now) const;
   const RoundReport& report() const { return report_; }
-  // After the end, until release_results(): what was decided for this chunk and is known here, whether this member's values are
-  // in it or not. Null: nobody's step, or not known.
+  // After the end, until release_results(): the decided result of this chunk, if this member has it, whether or not it includes
+  // this member's values. Null: no step for this chunk, or no result here.
   const ChunkResult* applied(uint32_t chunk) const;
-  // After the end: others can no longer fetch results from here. Call it when the next verdict is applied.
+  // Call when the next verdict is applied: other members cannot fetch results from here any more.
   void release_results();
-  // Bytes of contributions and results that are held now.
+  // Bytes of contributions and results held now.
   size_t held_bytes() const;
 
  private:
@@ -87,13 +91,13 @@ class MoshpitRound {
   };
   struct MemberState {
     Gone gone = Gone::no;
-    bool fell_silent = false;  // a chunk was closed without it for that
+    bool fell_silent = false;  // a chunk was closed without it because it was silent
     Nanos heard_at = 0;
-    uint32_t first_chunk = 0, chunk_count = 0;  // that it owns
-    uint32_t sent = 0;                          // own contributions to them
-    uint32_t answered = 0;                      // of them, how many results are known from the first on
-    uint32_t known = 0;                         // results known at all
-    ChunkBits wanted;                           // results that it asked for, for when there is room; of no bits until then
+    uint32_t first_chunk = 0, chunk_count = 0;  // the chunks that it owns
+    uint32_t sent = 0;                          // this member's contributions to them
+    uint32_t answered = 0;                      // of these, how many results are known without a gap
+    uint32_t known = 0;                         // all its results that are known
+    ChunkBits wanted;  // results that it asked for, to be sent when there is credit; size 0 until the first
   };
 
   MoshpitRound(RoundRequest request, RoundPort& port);
@@ -106,7 +110,7 @@ class MoshpitRound {
   void on(uint32_t from, const FetchMiss& miss, const SharedBuffer& bytes, Nanos now);
   void on(uint32_t from, const VerdictMessage& message, const SharedBuffer& bytes, Nanos now);
 
-  // Whatever follows from what happened.
+  // Takes every step that the last event allows.
   void settle(Nanos now);
   void send_contributions();
   bool contribute_to(MemberState& owner, uint32_t rank);
@@ -119,7 +123,7 @@ class MoshpitRound {
   Nanos repair_deadline() const;
   void fetch(Nanos now);
   void flush_verdict();
-  void give_up_if_hopeless(Nanos now);
+  void abort_if_hopeless(Nanos now);
   Nanos gathering_deadline() const;
 
   void lose(uint32_t rank, Gone why, Nanos now);
@@ -136,7 +140,7 @@ class MoshpitRound {
   bool hopeless(bool for_certain) const;
   bool last_one() const;
 
-  // The end: moshpit_round_end.cc.
+  // The end of the round: moshpit_round_end.cc.
   void finish(Nanos now);
   void give_up(std::string problem, Nanos now);
   void apply(uint32_t chunk);
@@ -149,20 +153,20 @@ class MoshpitRound {
   RoundPort& port_;
   Phase phase_ = Phase::waiting;
   std::vector<MemberState> members_;  // by rank
-  RankSet contributors_;              // who may be one: not a reducer
-  std::optional<RoundOwner> owner_;   // until the end
+  RankSet contributors_;              // members that may contribute: all but reducers
+  std::optional<RoundOwner> owner_;   // exists until the end
   RoundRepair repair_;
   bool repairing_ = false;
-  std::optional<Verdict> verdict_;   // until it is over, unless the round was given up: then this member votes no more
+  std::optional<Verdict> verdict_;   // exists until over(). Removed if the round was aborted: this member then votes no more
   std::vector<HeldResult> results_;  // by chunk
-  uint32_t known_ = 0;               // of them
+  uint32_t known_ = 0;               // how many of them are known
   ChunkBits held_;                   // known and not void
   size_t result_bytes_ = 0;
 
   Nanos started_ = 0, ended_ = 0;
-  Nanos now_ = 0;  // of the event that is being worked on
+  Nanos now_ = 0;  // time of the event being handled
   Nanos keep_alive_at_ = never;
-  Nanos contributed_ = never, repaired_ = never;  // when these phases were over
+  Nanos contributed_ = never, repaired_ = never;  // when these phases ended
   Nanos hopeless_since_ = never;
   RoundReport report_;
 };

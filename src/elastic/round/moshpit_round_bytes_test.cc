@@ -1,4 +1,4 @@
-// What a round sends (check A22 of docs/design/methods/moshpit.md), and how much it holds.
+// The bytes that a round sends (check A22 of docs/design/methods/moshpit.md), and the bytes that it holds.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ struct Wire final : RoundPort {
   uint32_t self = 0;
 };
 
-// The values do not matter here, so all members show the same memory: large vectors at the price of one.
+// The values do not matter here, so all members share one memory.
 void expect_bytes_of_the_model(size_t elements, uint32_t max_group) {
   constexpr uint32_t members = 16;
   const size_t model = 2 * elements * sizeof(float) / members * (members - 1);
@@ -86,7 +86,7 @@ RoundGroupOptions large_chunks(uint32_t members, uint32_t chunks_each) {
 
 constexpr size_t message_bytes = 65536 * sizeof(float) + result_head_bytes;
 
-// The third says nothing, so that nobody can close a chunk for two seconds: the others must not run ahead of it.
+// The third member is silent, so no chunk can be closed for two seconds. The others must not run ahead.
 TEST(MoshpitRoundMemory, contributions_that_wait_are_a_window_of_each_member) {
   auto options = large_chunks(3, 9);
   options.absent = {false, false, true};
@@ -103,7 +103,7 @@ TEST(MoshpitRoundMemory, contributions_that_wait_are_a_window_of_each_member) {
 TEST(MoshpitRoundMemory, at_most_results_and_a_window_of_each_member_are_held) {
   auto options = large_chunks(4, 8);
   options.delay_max = 30 * millisecond;
-  options.room_bytes = 1;
+  options.credit_bytes = 1;
   RoundGroup group(std::move(options));
   group.run();
   EXPECT_EQ(group.report(0).committed, 32u);

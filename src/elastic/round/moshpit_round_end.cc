@@ -1,4 +1,4 @@
-// How a round ends: what was decided is applied, at once, and the report is made.
+// The end of a round: applies the decided chunks and completes the report.
 #include <algorithm>
 #include <vector>
 
@@ -26,7 +26,7 @@ void MoshpitRound::finish(Nanos now) {
     else if (!mine) ++report_.kept_local;
     else apply(chunk);
   }
-  if (report_.lost > 0) report_.problem = "the results of " + std::to_string(report_.lost) + " chunks were not to be had";
+  if (report_.lost > 0) report_.problem = "the results of " + std::to_string(report_.lost) + " chunks could not be fetched";
   end(now);
 }
 
@@ -112,7 +112,7 @@ void MoshpitRound::sum_up() {
   }
 }
 
-// Empty: it was there all the time.
+// Why the member was absent; empty if it took part in everything.
 std::string MoshpitRound::absence(uint32_t rank, uint32_t present, uint32_t known) const {
   const auto& member = members_[rank];
   std::string reason;

@@ -1,5 +1,4 @@
-// Members that die, fall silent, leave or come back at every phase of a round; messages that get lost, are damaged, or are
-// nobody's.
+// Members that die, fall silent, leave or come back in every phase of a round; messages that are lost, damaged or forged.
 
 #include <gtest/gtest.h>
 
@@ -63,7 +62,7 @@ TEST(MoshpitRoundFaults, who_says_nothing_is_excused_after_stall_timeout) {
     EXPECT_EQ(group.x(rank)[0], 10);
     EXPECT_EQ(group.report(rank).absent,
               (std::vector<AbsentMember>{{3, "said nothing for 2.0 s, contributed to 0 of 3 chunks"}}));
-    // Owners wait for 2 s, its results are missed for 4 s, HAVE is waited for half a ballot.
+    // Owners wait for 2 s, its results are missed for 4 s, and its HAVE is waited for half a ballot_timeout.
     EXPECT_GE(group.ended_at(rank), 4 * second);
     EXPECT_LE(group.ended_at(rank), 4 * second + 600 * millisecond);
   }
@@ -247,7 +246,7 @@ TEST(MoshpitRoundFaults, what_is_decided_but_not_to_be_had_is_lost_here_alone) {
   group.run();
   EXPECT_EQ(group.report(3).lost, 1u);
   EXPECT_EQ(group.report(3).committed, 4u);
-  EXPECT_EQ(group.report(3).problem, "the results of 1 chunks were not to be had");
+  EXPECT_EQ(group.report(3).problem, "the results of 1 chunks could not be fetched");
   EXPECT_EQ(group.x(3)[2 * chunk], 32);
   EXPECT_EQ(group.x(0)[2 * chunk], 22);
   EXPECT_FALSE(group.states(3)[2].full);
@@ -290,7 +289,7 @@ TEST(MoshpitRoundFaults, a_member_that_hears_no_verdict_is_told_when_it_speaks) 
   group.run();
   EXPECT_EQ(group.report(3).committed, 4u);
   EXPECT_LE(group.ended_at(0), 100 * millisecond);
-  EXPECT_LE(group.ended_at(3), 502 * millisecond);  // its keep-alive, and the answer
+  EXPECT_LE(group.ended_at(3), 502 * millisecond);  // after its keep-alive and the answer
 }
 
 TEST(MoshpitRoundFaults, a_damaged_result_is_refused_and_fetched) {
@@ -327,7 +326,7 @@ TEST(MoshpitRoundFaults, a_connection_that_comes_back_brings_what_was_lost) {
   group.run_until(100 * millisecond);
   for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(group.round(rank).ended());
   EXPECT_EQ(group.report(1).committed + group.report(1).voided, 3u);
-  // Chunks that were closed while the other was away lack it; none is decided differently.
+  // Chunks closed while the member was away lack its values; all members decide alike.
   for (uint32_t rank = 1; rank < 3; ++rank) EXPECT_EQ(group.x(rank)[2 * chunk], group.x(0)[2 * chunk]);
 }
 
@@ -350,7 +349,7 @@ TEST(MoshpitRoundFaults, what_was_applied_is_known_without_a_verdict_as_well) {
   auto options = owners(4);
   options.commit = CommitRule::per_result;
   RoundGroup group(std::move(options));
-  // Nobody hears the values of rank 3, and rank 1 does not get the result of rank 2.
+  // No owner gets the values of rank 3, and rank 1 does not get the result of rank 2.
   group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {
     const bool unheard = from == 3 && is<Contribution>(message), unknown = from == 2 && to == 1 && is<ChunkResult>(message);
     return unheard || unknown || is<Fetch>(message) ? Fate::lost : Fate::arrives;
@@ -439,8 +438,8 @@ TEST(MoshpitRoundFaults, what_no_member_sends_is_counted_and_changes_nothing) {
   forged.digest = digest64({});
   const SharedBuffer messages[] = {
       SharedBuffer::copy({}),
-      contribution_message(format, {.chunk = 0, .author = 2}),  // rank 1 sends what is said to be of rank 2
-      contribution_message(format, {.chunk = 2, .author = 1}),  // not an owned chunk
+      contribution_message(format, {.chunk = 0, .author = 2}),  // rank 1 sends it in the name of rank 2
+      contribution_message(format, {.chunk = 2, .author = 1}),  // this member does not own the chunk
       result_message(format, forged),
       round_message({7, 8}, KeepAlive{}),  // of another group
   };

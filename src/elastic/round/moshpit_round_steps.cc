@@ -1,4 +1,4 @@
-// How a round goes on: contributions out, chunks closed, what is missing fetched, the verdict.
+// The steps of a round: send contributions, close chunks, fetch missing results, agree on the verdict.
 #include <algorithm>
 
 #include "elastic/round/moshpit_round.h"
@@ -12,15 +12,15 @@ void MoshpitRound::settle(Nanos now) {
     if (contributed_ == never && contributions_done()) contributed_ = now;
     flush_verdict();
     const bool decided = verdict_ && verdict_->decided() != nullptr;
-    if (phase_ == Phase::gathering && decided) finish_repair(now);  // the others had all that they needed
+    if (phase_ == Phase::gathering && decided) finish_repair(now);  // the others have decided without this member's report
     if (phase_ == Phase::gathering) gather(now);
     if (phase_ == Phase::deciding) decide(now);
   }
-  if (!ended()) give_up_if_hopeless(now);
+  if (!ended()) abort_if_hopeless(now);
   flush_verdict();
 }
 
-// The owners in turn, so that none waits while another is given everything.
+// Serves the owners in turn, so that none waits while another gets everything.
 void MoshpitRound::send_contributions() {
   if (request_.states.empty()) return;
   for (bool more = true; more;) {
@@ -33,7 +33,7 @@ void MoshpitRound::send_contributions() {
 }
 
 bool MoshpitRound::contribute_to(MemberState& owner, uint32_t rank) {
-  owner.sent = std::max(owner.sent, owner.answered);  // what was closed without this member
+  owner.sent = std::max(owner.sent, owner.answered);  // skips chunks that were closed without this member
   const bool due = owner.sent < owner.chunk_count && owner.sent < owner.answered + format_.table.window();
   if (!due || owner.gone != Gone::no || !port_.credit(rank)) return false;
   const uint32_t chunk = owner.first_chunk + owner.sent++;
@@ -89,7 +89,8 @@ void MoshpitRound::store(SharedBuffer message, const ChunkResult& head) {
   while (owner.answered < owner.chunk_count && results_[owner.first_chunk + owner.answered].message) ++owner.answered;
 }
 
-// From when on the missing results are asked for: their owners are gone or silent, or had all the time that they may take.
+// When to start asking other members for missing results: their owners are gone or silent, or have had all the time that they
+// may take.
 Nanos MoshpitRound::repair_deadline() const {
   Nanos silence = started_;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
@@ -143,7 +144,7 @@ void MoshpitRound::decide(Nanos now) {
     repair_.want(chunk, true);
     missing = true;
   }
-  // Who is the last one has nobody to ask: what is missing is lost here.
+  // With no member left to ask, missing results are lost here.
   if (!missing || last_one()) return finish(now);
   fetch(now);
 }
@@ -153,15 +154,15 @@ void MoshpitRound::flush_verdict() {
   const auto sends = verdict_->take_sends();
   SharedBuffer bytes;
   for (size_t i = 0; i < sends.size(); ++i) {
-    // Most are for everybody.
+    // Successive messages are mostly equal, for different members; each is encoded once.
     if (i == 0 || sends[i].message != sends[i - 1].message)
       bytes = round_message(format_.group, RoundMessage{sends[i].message});
     send(sends[i].to, bytes, false);
   }
 }
 
-// Too few are left to decide, or only clients, which cannot hear each other. for_certain: even if all who died had voted
-// before.
+// True if too few members are left to decide, or only clients, which cannot reach each other. for_certain: true even if all
+// dead members had voted before.
 bool MoshpitRound::hopeless(bool for_certain) const {
   uint32_t gone = 0, deciders = 0;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
@@ -173,7 +174,7 @@ bool MoshpitRound::hopeless(bool for_certain) const {
   return deciders == 0 || format_.members - gone < verdict_->majority();
 }
 
-// Everybody else is dead, or has left.
+// All other members are dead or have left.
 bool MoshpitRound::last_one() const {
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
     const auto why = members_[rank].gone;
@@ -182,7 +183,7 @@ bool MoshpitRound::last_one() const {
   return true;
 }
 
-void MoshpitRound::give_up_if_hopeless(Nanos now) {
+void MoshpitRound::abort_if_hopeless(Nanos now) {
   if (now - started_ >= request_.round_timeout) {
     if (verdict_ && verdict_->decided() != nullptr) return finish(now);
     return give_up("no verdict within the round's time", now);
@@ -191,7 +192,7 @@ void MoshpitRound::give_up_if_hopeless(Nanos now) {
   if (hopeless(true)) return give_up("too few members took part", now);
   if (!hopeless(false)) return;
   if (last_one()) return give_up("too few members are left", now);
-  // What they said last may be on the way, to others too.
+  // Their last messages may still be on the way, to other members too.
   if (hopeless_since_ == never) hopeless_since_ = now;
   if (now - hopeless_since_ >= request_.times.ballot_timeout / 2) give_up("too few members are left", now);
 }

@@ -19,7 +19,7 @@ using test::RoundGroupOptions;
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-// One element and so one chunk, owned by rank 0.
+// One element, hence one chunk, owned by rank 0.
 RoundGroupOptions single(std::vector<RoundMember> members, const std::vector<float>& x,
                          const std::vector<double>& weights = {}) {
   RoundGroupOptions options{.members = std::move(members), .chunk_counts = {}, .table = ChunkTable(1, 32), .x = {}};
@@ -30,7 +30,7 @@ RoundGroupOptions single(std::vector<RoundMember> members, const std::vector<flo
   return options;
 }
 
-// Elements of an even spread over members; each value tells who and where.
+// Elements spread evenly over the owners; each value encodes its member and position.
 RoundGroupOptions spread(uint32_t members, size_t elements, uint32_t max_group = 4) {
   RoundGroupOptions options{.members = line_of(members), .chunk_counts = {}, .table = ChunkTable(elements, max_group), .x = {}};
   for (uint32_t rank = 0; rank < members; ++rank) {
@@ -42,7 +42,7 @@ RoundGroupOptions spread(uint32_t members, size_t elements, uint32_t max_group =
   return options;
 }
 
-// What five peers of a 2x2 grid hold, over the two rounds of an averaging step: the fifth stands in the cell of the first.
+// The values of five peers of a 2x2 grid over the two rounds of an averaging step. The fifth is in the first one's cell.
 struct Step {
   std::vector<float> x{1, 2, 3, 4, 10};
   std::vector<ChunkState> states = std::vector<ChunkState>(5);
@@ -95,7 +95,7 @@ TEST(MoshpitRoundA12, two_rounds_give_everybody_the_mean) {
 TEST(MoshpitRoundA12, an_absent_peer_keeps_its_mass) {
   Step step;
   step.average({0, 2, 4}, {0, 1, 0});
-  for (const uint32_t peer : {1, 3}) step.states[peer].full = false;  // 1 was absent, 3 alone
+  for (const uint32_t peer : {1, 3}) step.states[peer].full = false;  // peer 1 was absent, peer 3 was alone
   step.expect({14. / 3, 2, 14. / 3, 4, 14. / 3}, {});
   step.average({0, 1, 4}, {0, 1, 0});
   step.average({2, 3}, {0, 1});
@@ -104,7 +104,7 @@ TEST(MoshpitRoundA12, an_absent_peer_keeps_its_mass) {
   for (const auto& state : step.states) EXPECT_FALSE(state.full);
 }
 
-// G = 4, the owner of chunk c is rank c, chunks of one number (so many times over): x_i[c] = 10 i + c.
+// G = 4: rank c owns chunk c. All elements of a chunk are equal: x_i[c] = 10 i + c.
 struct FourOwners {
   static constexpr size_t chunk = 256;
   explicit FourOwners(RoundGroup::Filter filter) {
@@ -318,7 +318,7 @@ TEST(MoshpitRound, with_encoded_elements_all_end_with_the_same_bits) {
   for (size_t i = 0; i < 70000; ++i) ASSERT_NEAR(group.x(0)[i], 20 + static_cast<double>(i % 1000), 5);
 }
 
-// Values that the codec changes: were the owner's own taken as they are, its chunks would have another mean than theirs.
+// The codec changes these values. If the owner used its own values unencoded, its chunks would have another mean.
 TEST(MoshpitRound, an_owners_own_values_pass_the_codec_as_well) {
   auto options = single(line_of(2), {1.001f, 1.001f});
   options.contribute = wire_codec({.kind = StepCodec::Kind::bf16}, DType::f32, DType::f32, false);

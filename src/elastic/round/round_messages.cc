@@ -37,7 +37,7 @@ bool all_zero(ByteView bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-// Of a whole head: what is behind its fields.
+// The bytes of a whole head behind its fields.
 ByteView padding(ByteView bytes, const ByteReader& reader, size_t head_bytes) {
   const size_t at = bytes.size() - reader.left();
   return bytes.subspan(at, head_bytes - at);
@@ -46,7 +46,7 @@ ByteView padding(ByteView bytes, const ByteReader& reader, size_t head_bytes) {
 bool has_elements(Kind kind) { return kind == Kind::contribution || kind == Kind::result; }
 bool has_chunk(Kind kind) { return has_elements(kind) || kind == Kind::fetch || kind == Kind::fetch_miss; }
 
-// What this kind of message has no use for must be 0: a later version may give it a meaning.
+// Fields that this kind does not use must be 0, so that a later version can give them a meaning.
 bool has_unknown_fields(const Head& head) {
   const uint8_t flags = has_elements(head.kind) || head.kind == Kind::keep_alive ? flag : 0;
   return (head.flags & ~flags) != 0 || (!has_elements(head.kind) && head.codec != 0) ||
@@ -65,7 +65,7 @@ Status read_contribution(const RoundFormat& format, const Head& head, ByteReader
   if (read.sharers < 1 || read.sharers > round_members_max)
     return corrupt(std::to_string(read.sharers) + " sharers of a weight");
   if (read.author >= format.members) return corrupt("author " + std::to_string(read.author));
-  if (!all_zero(padding(bytes, reader, contribution_head_bytes))) return corrupt("bytes that mean nothing");
+  if (!all_zero(padding(bytes, reader, contribution_head_bytes))) return corrupt("padding that is not zero");
   const size_t count = read.weight > 0 ? format.table.count(head.chunk) : 0;
   message = read;
   return check_message(format.contribute, bytes.subspan(contribution_head_bytes), count);
@@ -89,7 +89,7 @@ Status read_result(const RoundFormat& format, const Head& head, ByteReader& read
     return corrupt("total weight " + std::to_string(read.total));
   if ((read.contributors >> format.members).any()) return corrupt("contributors beyond the group");
   if (read.author >= format.members) return corrupt("author " + std::to_string(read.author));
-  if (!all_zero(padding(bytes, reader, result_head_bytes))) return corrupt("bytes that mean nothing");
+  if (!all_zero(padding(bytes, reader, result_head_bytes))) return corrupt("padding that is not zero");
   message = read;
   return check_message(format.result, bytes.subspan(result_head_bytes), read.is_void() ? 0 : format.table.count(head.chunk));
 }
@@ -200,7 +200,7 @@ Status read_round_message(const RoundFormat& format, ByteView bytes, RoundMessag
     }
     default: return corrupt("kind " + std::to_string(static_cast<int>(head.kind)));
   }
-  return reader.done() ? Status() : corrupt("bytes behind its end");
+  return reader.done() ? Status() : corrupt("bytes after its end");
 }
 
 }  // namespace unisono

@@ -1,11 +1,11 @@
-// What the members of a group say to each other in a round: one message is one buffer, whose elements are used where they lie.
+// Messages between the members of a group in a round. One message is one buffer, whose elements are used in place.
 //
-// All begin with [channel u8][kind u8][codec u8][flags u8][chunk u32][GroupId 16 bytes]. Two carry elements, encoded, behind a
-// head padded to a multiple of 64 bytes:
-//   contribution  [weight f64][sharers u16][author u16][zero u32]                                                    64 in all
-//   result        [total f64][variance f64][digest64][contributors 4·u64][author u16][zero]                          128 in all
-// The codec is the number of a StepCodec::Kind; flag 1 is `full`, or `ended` of a keep-alive. A verdict's message follows the
-// first 24 bytes.
+// Each begins with [channel u8][kind u8][codec u8][flags u8][chunk u32][GroupId 16 bytes]. Two kinds carry encoded elements
+// behind a head padded to a multiple of 64 bytes:
+//   contribution  [weight f64][sharers u16][author u16][zero u32]                         64 in all
+//   result        [total f64][variance f64][digest64][contributors 4·u64][author u16][zero]  128 in all
+//
+// codec is a StepCodec::Kind. Flag 1 means `full`, or `ended` in a keep-alive. A verdict message follows the first 24 bytes.
 #pragma once
 
 #include <bitset>
@@ -26,7 +26,7 @@ namespace unisono {
 inline constexpr uint32_t round_members_max = 256;
 using RankSet = std::bitset<round_members_max>;
 
-// What the members of one group know, and messages do not repeat.
+// The facts that all members of a group know, so that messages do not repeat them.
 struct RoundFormat {
   GroupId group;
   uint32_t members = 0;
@@ -42,54 +42,54 @@ struct Contribution {
   bool full = false;
   uint32_t sharers = 1;  // 1 … round_members_max
 };
-inline constexpr double contribution_weight_max = 1e100;  // so that sums of weights, and of weights times values, stay finite
+inline constexpr double contribution_weight_max = 1e100;  // keeps sums of weights, and of weights times values, finite
 
-// From a chunk's owner to all, or from anybody who was asked for it: then the owner's own bytes. Without elements if it is
-// void.
+// From a chunk's owner to all members, or from a member that was asked for it; then it has the owner's own bytes. Without
+// elements if it is void.
 struct ChunkResult {
   uint32_t chunk = 0;
   uint32_t author = 0;   // the owner
-  RankSet contributors;  // A
-  double total = 0;      // W
+  RankSet contributors;  // the set A
+  double total = 0;      // the sum W
   double variance = 0;   // within the group, summed over the elements
   bool full = false;
   uint64_t digest = 0;  // digest64 of the encoded elements
-  // Nobody's step: fewer than two contributed, or none of them has a value.
+  // No member takes a step: fewer than two contributed, or none of them has a value.
   bool is_void() const { return contributors.count() < 2 || total == 0; }
 };
 struct KeepAlive {
-  bool ended = false;  // an answer of somebody for whom the round is over; is not answered itself
+  bool ended = false;  // an answer from a member whose round has ended; it is not answered
 };
-struct Abandon {};  // leaves the group: excused at once
+struct Abandon {};  // the sender leaves the group and is excused at once
 struct Fetch {
   uint32_t chunk = 0;
 };
-struct FetchMiss {  // to who asked: it is not here
+struct FetchMiss {  // answers a Fetch: the sender does not have the result
   uint32_t chunk = 0;
 };
 
 using RoundMessage = std::variant<Contribution, ChunkResult, KeepAlive, Abandon, Fetch, FetchMiss, VerdictMessage>;
 
 inline constexpr size_t contribution_head_bytes = 64, result_head_bytes = 128;
-// The encoded elements of a message that read_round_message took.
+// The encoded elements of a message that read_round_message accepted.
 inline ByteView contribution_elements(const SharedBuffer& message) { return message.view().subspan(contribution_head_bytes); }
 inline ByteView result_elements(const SharedBuffer& message) { return message.view().subspan(result_head_bytes); }
 
-// Which group a message of ElasticChannel::round is for; nothing if it is too short for one.
+// The group that a message of ElasticChannel::round belongs to; empty if the message is too short.
 std::optional<GroupId> round_group(ByteView message);
 
-// The head, and room for the elements behind it, which the caller fills.
+// The head, with room behind it for the elements, which the caller fills in.
 SharedBuffer contribution_message(const RoundFormat& format, const Contribution& head);
-// Without them: what they are sent behind.
+// The head alone, to be sent before the elements.
 SharedBuffer contribution_head(const RoundFormat& format, const Contribution& head);
 SharedBuffer result_message(const RoundFormat& format, const ChunkResult& head);
-// Again over a message that result_message made: its variance and digest are known once the elements are there.
+// Rewrites the head of a message made by result_message: variance and digest are known only once the elements are there.
 void write_result_head(const RoundFormat& format, const ChunkResult& head, SharedBuffer& message);
-// Of the kinds without elements.
+// The message of a kind without elements.
 SharedBuffer round_message(const GroupId& group, const RoundMessage& message);
 
-// corrupt, naming the field, if it is not a whole message of this group: lengths, ranks, chunks, weights and codecs are
-// checked, of quantised elements that they can be decoded; not the digest.
+// Error: corrupt, naming the field, if it is not a whole message of this group. It checks lengths, ranks, chunks, weights and
+// codecs, and that quantised elements can be decoded. It does not check the digest.
 Status read_round_message(const RoundFormat& format, ByteView bytes, RoundMessage& message);
 
 }  // namespace unisono

@@ -8,7 +8,7 @@
 namespace unisono {
 namespace {
 
-constexpr size_t tile_elements = 2 * part_unit;  // of 64 members: what a second-level cache holds
+constexpr size_t tile_elements = 2 * part_unit;  // for 64 members this fits into a second-level cache
 
 const float* floats(ByteView bytes) { return reinterpret_cast<const float*>(bytes.data()); }
 
@@ -57,7 +57,7 @@ SharedBuffer RoundOwner::close_next(const RankSet& excused, ChunkResult& result)
   return message;
 }
 
-// With a lossy codec this member's values are as much changed as the others', or the lines of a grid would differ in bits.
+// With a lossy codec this member's own values are encoded too. Otherwise the lines of a grid would end with different bits.
 void RoundOwner::add_own(uint32_t chunk, OpenChunk& open) {
   const auto& state = request_.states[chunk];
   Held own{
@@ -82,7 +82,7 @@ bool RoundOwner::is_full(const OpenChunk& open, const LineWeights& weights) cons
     const auto& member = request_.members[rank];
     if (member.in_layout && member.role != ElasticRole::reducer && !open.authors[rank]) return false;
   }
-  // Whoever held a part of a cell's weight since the round before stands at the same position now.
+  // Members that have held a part of a cell's weight since the previous round all stand at the same position now.
   return std::all_of(open.contributions.begin(), open.contributions.end(), [&](const Held& held) {
     return held.head.full && weights.sharers[held.head.author] >= held.head.sharers;
   });
@@ -125,7 +125,7 @@ double RoundOwner::mean_of_plain(const std::vector<LineMember>& line, const Line
   return line_mean(weights, line, values, format_.table.count(chunk), mean);
 }
 
-// Piece by piece, so that what is decoded is still in a cache when it is added.
+// Works piece by piece, so that decoded values are still in a cache when they are added.
 double RoundOwner::mean_of_encoded(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open,
                                    uint32_t chunk, float* mean) {
   const size_t count = format_.table.count(chunk);
@@ -137,7 +137,7 @@ double RoundOwner::mean_of_encoded(const std::vector<LineMember>& line, const Li
     const TaskPart part{first, std::min(tile_elements, count - first)};
     for (const auto& held : open.contributions) {
       if (held.head.weight == 0) continue;
-      // decode() writes a part at its place in the whole: all wholes lie in one memory, a piece apart.
+      // decode() writes a part at its offset in the whole vector. The vectors share one memory and start one piece apart.
       float* const whole = tiles_.data() + held.head.author * tile_elements;
       decode({.codec = format_.contribute,
               .message = contribution_elements(held.message).data(),

@@ -1,8 +1,8 @@
-// The owner's part of a round: takes contributions to the chunks that one member owns, and adds each chunk up once, as soon as
-// everybody has contributed to it or is excused.
+// The owner's part of a round: takes contributions to the chunks of one owner, and adds each chunk up once, as soon as all
+// members have contributed or are excused.
 //
-// Chunks are closed in ascending order, as members send them. At most a window's chunks of each member are held; who sends
-// more, or twice, or too late is refused. Nothing is held any more when the last chunk is closed.
+// Chunks are closed in ascending order, the order in which members send them. At most one window of chunks per member is held;
+// contributions beyond it, repeated ones and late ones are refused. Nothing is held after the last chunk is closed.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ namespace unisono {
 
 class RoundOwner {
  public:
-  // Both stay alive, and what the request's spans show stays as it is, while this is used.
+  // Both arguments, and the memory of the request's spans, must stay alive and unchanged while this is used.
   RoundOwner(const RoundRequest& request, const RoundFormat& format);
 
-  // False: refused; nothing is kept. A message that read_round_message took, of this author.
+  // Takes a message of this author that read_round_message accepted. False: refused, and nothing is kept.
   bool take(const Contribution& contribution, const SharedBuffer& message);
-  // The next chunk's result, if all have contributed to it that are not excused; otherwise nothing.
+  // The next chunk's result, if all members that are not excused have contributed; otherwise empty.
   SharedBuffer close_next(const RankSet& excused, ChunkResult& result);
 
   bool done() const { return closed_ == count_; }
-  // Members without whom the next chunk cannot be closed, unless they are excused; empty when done.
+  // Members whose contribution the next chunk still needs, unless they are excused; empty when done.
   RankSet owing() const;
   uint32_t next_chunk() const { return first_ + closed_; }
   size_t held_bytes() const { return held_bytes_ + (mean_.size() + tiles_.size()) * sizeof(float); }
@@ -35,7 +35,7 @@ class RoundOwner {
  private:
   struct Held {
     Contribution head;
-    SharedBuffer message;  // null: this member's own values, where they lie
+    SharedBuffer message;  // null: this member's own values, in place
   };
   struct OpenChunk {
     RankSet authors;
@@ -52,13 +52,13 @@ class RoundOwner {
 
   const RoundRequest& request_;
   const RoundFormat& format_;
-  RankSet expected_;  // members that have values, this one not included
+  RankSet expected_;  // members that have values, without this one
   uint32_t first_ = 0, count_ = 0;
-  uint32_t closed_ = 0;  // of them; the deque begins with the next one
+  uint32_t closed_ = 0;  // how many are closed; the deque begins with the next one
   std::deque<OpenChunk> open_;
   size_t held_bytes_ = 0;     // of contributions
-  std::vector<float> mean_;   // of one chunk, before it is encoded
-  std::vector<float> tiles_;  // a piece of each encoded contribution, decoded
+  std::vector<float> mean_;   // of one chunk, before encoding
+  std::vector<float> tiles_;  // decoded pieces of encoded contributions
 };
 
 }  // namespace unisono

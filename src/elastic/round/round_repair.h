@@ -1,8 +1,7 @@
-// Whom to ask for the results that a member lacks: the others in turn, beginning with the next rank.
+// Which member to ask for a missing result: the others in turn, beginning with the next rank.
 //
-// Before the verdict each chunk is asked for three times at most; what is decided is asked for until it is here, because
-// somebody in every living majority has it. An answer may take a stall_timeout since it was asked for, or since the last one of
-// the same member came.
+// Before the verdict each chunk is asked for at most three times. A decided chunk is asked for until it is here, because every
+// living majority has a holder. An answer may take stall_timeout, counted from the question or from the member's last answer.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +22,19 @@ struct FetchRequest {
 
 class RoundRepair {
  public:
-  // may_ask: whether a rank is worth asking now; never self.
+  // may_ask: whether a rank should be asked now; never called with self.
   RoundRepair(uint32_t self, uint32_t members, Nanos stall_timeout, std::function<bool(uint32_t rank)> may_ask);
 
-  // Until it is here, or for three tries; a chunk that is already asked for goes on, but for longer.
+  // until_here false: at most three tries. A chunk that is already wanted stays wanted, now until it is here if that is asked
+  // for.
   void want(uint32_t chunk, bool until_here);
   void got(uint32_t chunk, uint32_t from, Nanos now);
   void missed(uint32_t chunk, uint32_t from);
-  // Gives up on whom it waited for too long, and asks the next ones.
+  // Stops waiting for members whose time is over, and asks the next ones.
   void step(Nanos now);
   Nanos next_deadline() const;
   std::vector<FetchRequest> take_requests() { return std::exchange(requests_, {}); }
-  // Nothing is asked for any more.
+  // No chunk is wanted any more.
   bool idle() const { return wanted_.empty(); }
   void clear() { wanted_.clear(); }
 
@@ -42,14 +42,14 @@ class RoundRepair {
   struct Wanted {
     bool until_here = false;
     bool asking = false;
-    uint32_t offset = 0;  // of who was asked last, from self
+    uint32_t offset = 0;  // rank asked last, relative to self
     uint32_t tries = 0;
     Nanos asked_at = 0;
-    Nanos pause_until = 0;  // all were asked: not again at once
+    Nanos pause_until = 0;  // all members were asked; not again before this time
   };
   Nanos expiry(const Wanted& wanted) const;
   uint32_t asked(const Wanted& wanted) const { return (self_ + wanted.offset) % members_; }
-  // False: there is nobody left to ask.
+  // False: no member is left to ask.
   bool ask_next(uint32_t chunk, Wanted& wanted, Nanos now);
 
   uint32_t self_ = 0, members_ = 0;

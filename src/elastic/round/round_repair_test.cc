@@ -10,7 +10,7 @@ namespace {
 using Requests = std::vector<FetchRequest>;
 constexpr Nanos stall = 2 * second;
 
-// Rank 3 of 5; who is in `away` is not worth asking.
+// Rank 3 of 5; ranks in `away` are not asked.
 struct Repair {
   std::set<uint32_t> away;
   RoundRepair repair{3, 5, stall, [this](uint32_t rank) { return !away.contains(rank); }};
@@ -33,7 +33,7 @@ TEST(RoundRepair, who_lacks_it_is_not_waited_for) {
   Repair one;
   one.repair.want(7, false);
   one.step(0);
-  one.repair.missed(7, 0);  // was not asked
+  one.repair.missed(7, 0);  // rank 0 was not asked
   EXPECT_EQ(one.step(1), Requests{});
   one.repair.missed(7, 4);
   EXPECT_EQ(one.step(1), (Requests{{0, 7}}));

@@ -48,7 +48,7 @@ Status check(const RoundRequest& request) {
   if (auto status = request.times.check(); !status.ok()) return status;
   for (const Nanos timeout : {request.contribute_timeout, request.round_timeout}) {
     if (timeout < millisecond || timeout > timeout_max)
-      return invalid("a time-out of " + std::to_string(timeout / 1000) + " us");
+      return invalid("a timeout of " + std::to_string(timeout / 1000) + " us");
   }
   return check_values(request);
 }

@@ -1,6 +1,6 @@
-// Whole averaging steps over small grids under random deaths, in virtual time (check A27 of
-// docs/design/methods/moshpit.md): what each member ends with is the step with every dead
-// member taken out before it, or after it, chunk by chunk; all or nobody takes it; and no weight or mass appears or disappears.
+// Whole averaging steps over small grids under random deaths, in virtual time (check A27 of docs/design/methods/moshpit.md).
+// Each chunk of each member ends with the step in which every dead member counts as dead before or after it. All members take
+// the step or none does. No weight or mass appears or disappears.
 
 #include <gtest/gtest.h>
 
@@ -22,11 +22,11 @@ using test::RoundGroupOptions;
 constexpr uint64_t first_seed = 1;
 
 uint64_t seed_count(uint64_t usual) {
-  const char* text = std::getenv("UNISONO_TEST_SEEDS");  // for long runs by hand
+  const char* text = std::getenv("UNISONO_TEST_SEEDS");  // set by hand for long runs
   return text == nullptr ? usual : std::strtoull(text, nullptr, 10);
 }
 
-// What one chunk of one member is: its first element stands for all, which hold the same number.
+// One chunk of one member. All its elements are equal, so x is the first one.
 struct Value {
   double x = 0, weight = 0;
   bool changed = false;
@@ -35,7 +35,7 @@ struct Value {
 struct Peer {
   std::vector<float> x;
   std::vector<ChunkState> states;
-  uint32_t first = 0, second = 0;  // its cell
+  uint32_t first = 0, second = 0;  // the coordinates of its cell
   bool alive = true;
 };
 
@@ -58,7 +58,7 @@ class StepSimulation {
     }
   }
 
-  // An averaging step, and after local steps the first round of another one.
+  // One averaging step, local steps, and the first round of another averaging step.
   void run() {
     for (uint32_t round = 0; round < 3; ++round) {
       const uint32_t axis = round % 2;
@@ -102,7 +102,7 @@ class StepSimulation {
     }
     options.delay_max = millisecond * static_cast<Nanos>(1 + random_.below(30));
     options.seed = random_.next();
-    options.room_bytes = random_.chance(0.5) ? SIZE_MAX : 1;
+    options.credit_bytes = random_.chance(0.5) ? SIZE_MAX : 1;
     const Nanos notices[] = {0, 20 * millisecond, second, never};
     options.noticed_after = notices[random_.below(4)];
     options.noticed_as = random_.chance(0.5) ? MemberLoss::dead : MemberLoss::closed;
@@ -112,7 +112,7 @@ class StepSimulation {
   void average(const std::vector<uint32_t>& members, uint32_t axis) {
     const auto options = options_of(members, axis);
     RoundGroup group(options);
-    // Who dies, before which of its own sends; messages differ from run to run, so some live on.
+    // Which members die, and before which of their sends. The number of messages varies, so some of them survive.
     std::vector<uint64_t> dies_at(members.size(), UINT64_MAX), sends(members.size());
     for (auto& at : dies_at) {
       if (random_.chance(0.12)) at = random_.below(random_.chance(0.5) ? 2 * table_.chunks() + 4 : 40);
@@ -163,7 +163,7 @@ class StepSimulation {
             .changed = group.x(rank)[first] != before.x[rank][first] || state.weight != old.weight};
   }
 
-  // Whether the living members' values are those of a step of `line`'s contributors.
+  // Whether the living members' values are those of a step with the contributors of `line`.
   bool matches(const RoundGroupOptions& before, RoundGroup& group, const std::vector<LineMember>& line,
                const std::vector<std::optional<Value>>& values, uint32_t chunk) const {
     const auto weights = line_weights(line);
@@ -177,7 +177,7 @@ class StepSimulation {
                            std::abs(values[rank]->weight - weights.after[rank]) > 1e-12 * weights.total))
         return false;
       mass_before += line[rank].weight;
-      mass_after += values[rank] ? values[rank]->weight : weights.after[rank];  // the dead took theirs
+      mass_after += values[rank] ? values[rank]->weight : weights.after[rank];  // dead members took their weight with them
     }
     EXPECT_NEAR(mass_after, mass_before, 1e-12 * mass_before);
     return true;
@@ -186,7 +186,7 @@ class StepSimulation {
   void expect_step(const RoundGroupOptions& before, RoundGroup& group, uint32_t chunk, bool majority) const {
     std::vector<LineMember> line(before.members.size());
     std::vector<std::optional<Value>> values(line.size());
-    std::vector<uint32_t> unsure;  // whether they are contributors: the dead, and who knows no verdict
+    std::vector<uint32_t> unsure;  // may or may not be contributors: dead members, and members without a verdict
     uint32_t changed = 0, living = 0;
     for (uint32_t rank = 0; rank < line.size(); ++rank) {
       line[rank] = {.position = before.members[rank].position,
@@ -199,7 +199,7 @@ class StepSimulation {
       const auto value = value_of(before, group, rank, chunk);
       ++living;
       changed += value.changed ? 1 : 0;
-      // Without a majority somebody may have decided with those who then died, and others not.
+      // Without a majority, members that then died may have decided, while others have not.
       if (value.changed || majority) values[rank] = value;
       if (value.changed || loss_ == 0) continue;
       line[rank].contributed = false;
@@ -216,7 +216,7 @@ class StepSimulation {
   }
 
   Random random_;
-  const double loss_;  // of any message: then the living may be excused as well
+  const double loss_;  // for each message: with loss, living members may be excused too
   const ChunkTable table_;
   uint32_t dims_[2] = {};
   std::vector<Peer> peers_;
@@ -236,7 +236,7 @@ void simulate(uint64_t seeds, double loss = 0) {
     if (::testing::Test::HasFailure()) FAIL() << "first failing seed: " << seed;
   }
   ::testing::Test::RecordProperty("deaths", std::to_string(deaths));
-  // All of it happens, or this shows little.
+  // Checks that the simulation covers all these cases.
   EXPECT_GT(deaths, seeds);
   EXPECT_GT(committed, 10 * seeds);
   EXPECT_GT(voided, seeds / 10);

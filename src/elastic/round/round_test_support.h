@@ -1,5 +1,6 @@
-// A group of rounds in a virtual network: messages in order per pair, with delays; members that die at chosen messages, noticed
-// or not. What a filter says of a message decides its fate, so that tests can kill a member between any two of its sends.
+// A group of rounds in a virtual network: messages keep their order per pair and have delays, and members die at chosen
+// messages, noticed or not. A filter decides the fate of each message, so that tests can kill a member between any two of its
+// sends.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ struct RoundGroupOptions {
   std::vector<RoundMember> members;
   std::vector<uint32_t> chunk_counts;
   ChunkTable table;
-  std::vector<std::vector<float>> x;              // by rank; of reducers empty
+  std::vector<std::vector<float>> x;              // by rank; empty for reducers
   std::vector<std::vector<ChunkState>> states{};  // by rank; empty: weight 1
   ElasticTimes times{};
   Nanos contribute_timeout = 5 * second, round_timeout = 30 * second;
@@ -30,10 +31,10 @@ struct RoundGroupOptions {
   bool line_complete = true;
   Nanos delay_min = millisecond, delay_max = millisecond;
   uint64_t seed = 1;
-  Nanos noticed_after = 50 * millisecond;  // others hear of a death so much later; never: they do not
+  Nanos noticed_after = 50 * millisecond;  // how much later the others notice a death; `never`: they do not
   MemberLoss noticed_as = MemberLoss::dead;
-  size_t room_bytes = SIZE_MAX;  // of bulk on its way to one member
-  std::vector<bool> absent{};    // by rank: never starts
+  size_t credit_bytes = SIZE_MAX;  // limit of bulk bytes in flight to one member
+  std::vector<bool> absent{};      // by rank: never starts
 };
 
 class RoundGroup {
@@ -71,7 +72,7 @@ class RoundGroup {
       else start(rank);
     }
   }
-  // Until every living member has ended; fails if that takes longer than a round may.
+  // Runs until every living member has ended; fails if that takes longer than a round may.
   void run() {
     start();
     while (!all_ended() && !events_.empty() && now_ <= 2 * options_.round_timeout) next();
@@ -120,7 +121,7 @@ class RoundGroup {
     Port(RoundGroup& group, uint32_t self) : group_(group), self_(self) {}
     void send(uint32_t rank, SharedMessage message, bool bulk) override { group_.send(self_, rank, message.whole(), bulk); }
     bool credit(uint32_t rank) const override {
-      const bool free = group_.on_the_way_[self_][rank] < group_.options_.room_bytes;
+      const bool free = group_.on_the_way_[self_][rank] < group_.options_.credit_bytes;
       if (!free) group_.refused_[self_][rank] = true;
       return free;
     }
@@ -192,7 +193,7 @@ class RoundGroup {
     });
   }
   void send(uint32_t from, uint32_t to, SharedBuffer message, bool bulk) {
-    if (!nodes_[from].alive) return;  // it died in the middle of this event
+    if (!nodes_[from].alive) return;  // it died while this event was handled
     Fate fate = Fate::arrives;
     ++message_number_;
     if (filter_) {
@@ -213,7 +214,7 @@ class RoundGroup {
     if (bulk) on_the_way_[from][to] -= message.size();
     if (nodes_[to].alive && nodes_[to].started) nodes_[to].round->message(from, message, now_);
     after_event(to);
-    if (!bulk || !refused_[from][to] || !nodes_[from].alive || on_the_way_[from][to] >= options_.room_bytes) return;
+    if (!bulk || !refused_[from][to] || !nodes_[from].alive || on_the_way_[from][to] >= options_.credit_bytes) return;
     refused_[from][to] = false;
     nodes_[from].round->credit(to, now_);
     after_event(from);
@@ -232,7 +233,7 @@ class RoundGroup {
   size_t held_bytes_max_ = 0;
 };
 
-// Members at distinct positions, all of the layout.
+// Layout members at distinct positions.
 inline std::vector<RoundMember> line_of(uint32_t members) {
   std::vector<RoundMember> line(members);
   for (uint32_t rank = 0; rank < members; ++rank) line[rank] = {.position = rank, .role = ElasticRole::peer, .in_layout = true};

@@ -39,7 +39,7 @@ void Verdict::message(uint32_t from, const VerdictMessage& message, Nanos now) {
   handle(from, message, now);
 }
 
-// Whether a member could have sent this. That also keeps a ballot to the values of one proposer.
+// Whether a correct member could have sent this. It also ensures that each ballot has the values of one proposer only.
 bool Verdict::fits(uint32_t from, const VerdictMessage& message) const {
   if (from >= options_.members) return false;
   const auto ours = [&](const ChunkBits& bits) { return bits.size() == options_.chunks; };
@@ -57,7 +57,8 @@ bool Verdict::fits(uint32_t from, const VerdictMessage& message) const {
 
 void Verdict::handle(uint32_t from, const VerdictMessage& message, Nanos now) {
   if (!decided_) return std::visit([&](const auto& body) { on(from, body, now); }, message);
-  // Who accepts hears the other acceptances too, or asks with its next HAVE: answering them all would cost G² messages a round.
+  // A member that sends an accept receives the other accepts too, or asks with its next HAVE. Answering each accept would cost
+  // G² messages per round, G the number of members.
   const bool asks = !std::holds_alternative<VerdictDecided>(message) && !std::holds_alternative<VerdictAccept>(message);
   if (asks && from != options_.self) send(from, decided_message(), now);
 }
@@ -80,7 +81,7 @@ void Verdict::on(uint32_t from, const VerdictAccept& accept, Nanos now) {
   if (newest && newest->ballot >= accept.ballot) return;
   newest = accept;
   const auto of_ballot = std::ranges::count_if(accepts_, [&](const auto& one) { return one && one->ballot == accept.ballot; });
-  if (of_ballot < majority()) return;  // as most times, without a look at values
+  if (of_ballot < majority()) return;  // the usual case, decided without comparing values
   if (std::ranges::count(accepts_, newest) >= majority()) decide(accept.value, now);
 }
 
@@ -90,8 +91,8 @@ void Verdict::on(uint32_t from, const VerdictPrepare& prepare, Nanos now) {
   promise_to(from, prepare.ballot, now);
 }
 
-// A value that was accepted says more than what this member holds. Without either it would only take part in deciding that
-// nothing is applied: the proposer had better wait until its repair is over.
+// An accepted value says more than the chunks that this member holds. With neither, a promise could only help to decide that
+// nothing is applied. So the proposer has to wait until this member's repair has ended.
 void Verdict::promise_to(uint32_t proposer, uint32_t ballot, Nanos now) {
   const auto& mine = haves_[options_.self];
   if (!accepted_ && !mine) {
@@ -113,7 +114,8 @@ void Verdict::on(uint32_t from, const VerdictPromise& promise, Nanos now) {
 
 void Verdict::on(uint32_t, const VerdictDecided& decided, Nanos now) { decide(decided.value, now); }
 
-// Ballot 0 needs no promises: there is none before it. It waits for all that may still come, but not for ever.
+// Ballot 0 needs no promises, because no ballot precedes it. It waits for all members that may still report, but only for half
+// a ballot_timeout.
 void Verdict::propose_first(Nanos now) {
   if (!have_at_) return;
   if (now - *have_at_ >= options_.ballot_timeout / 2) patient_ = false;
@@ -183,8 +185,8 @@ void Verdict::woke(Nanos now) {
   begin_due_ballot(now);
 }
 
-// Of several ballots that fell due while this process slept, only the last one is of use. One is also due when those that would
-// run the ones before are gone; but they are told all the same when their time has come, for they may live.
+// If several ballots fell due while this process slept, only the last one matters. A ballot is also due at once when the
+// proposers of earlier ones are gone. Those still get HAVE when their time comes, because they may be alive.
 void Verdict::begin_due_ballot(Nanos now) {
   if (decided_ || !have_at_ || proposers_.empty()) return;
   const auto timed = static_cast<uint32_t>((now - *have_at_) / options_.ballot_timeout);
@@ -210,10 +212,10 @@ Nanos Verdict::next_deadline() const {
   return next;
 }
 
-// This member itself comes last, so that what follows from its own answer is sent after what it answers.
+// This member comes last, so that messages that follow from its own answer are sent after this one.
 void Verdict::broadcast(const VerdictMessage& message, Nanos now) {
   for (uint32_t rank = 0; rank < options_.members; ++rank) {
-    const bool reachable = options_.proposer[rank] || options_.proposer[options_.self];  // clients cannot hear each other
+    const bool reachable = options_.proposer[rank] || options_.proposer[options_.self];  // clients cannot reach each other
     if (rank != options_.self && reachable) send(rank, message, now);
   }
   handle(options_.self, message, now);

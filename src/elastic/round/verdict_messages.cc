@@ -6,7 +6,8 @@ namespace unisono {
 
 namespace {
 
-enum class Kind : uint8_t { have = 1, propose = 2, accept = 3, prepare = 4, promise = 5, decided = 6 };  // as in the variant
+// The numbers follow the variant's order.
+enum class Kind : uint8_t { have = 1, propose = 2, accept = 3, prepare = 4, promise = 5, decided = 6 };
 
 Status corrupt(const std::string& what) { return {Code::corrupt, "verdict message: " + what}; }
 
@@ -45,7 +46,7 @@ Status read_body(ByteReader& reader, size_t, VerdictPrepare& prepare) { return r
 Status read_body(ByteReader& reader, size_t chunks, VerdictPromise& promise) {
   if (auto status = read_ballot(reader, promise.ballot); !status.ok()) return status;
   const auto has_accepted = reader.read<uint8_t>();
-  if (!reader.ok() || has_accepted > 1) return corrupt("promise: whether something was accepted");
+  if (!reader.ok() || has_accepted > 1) return corrupt("promise: the flag of an accepted value");
   if (has_accepted == 1) {
     if (auto status = read_body(reader, chunks, promise.accepted.emplace()); !status.ok()) return status;
     if (promise.accepted->ballot > promise.ballot) return corrupt("promise: accepted in a ballot after the promised one");

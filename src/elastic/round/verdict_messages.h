@@ -1,7 +1,7 @@
-// What the members of a group say to each other to agree on which chunks of a round are applied: bytes <-> values.
+// Messages by which the members of a group agree on the chunks to apply, and their bytes.
 //
-// They travel inside of a round's messages, which name the group and so tell how many chunks there are. The words are those of
-// single-decree Paxos (Lamport 1998); a ballot is one attempt, run by one member, that proposes one value at most.
+// They travel inside a round's messages, which name the group and thereby the number of chunks. The names are those of
+// single-decree Paxos (Lamport 1998). A ballot is one attempt by one member; it proposes at most one value.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace unisono {
 
-// "I hold the results of these chunks." To the proposer of a ballot.
+// To the proposer of a ballot: the sender holds the results of these chunks.
 struct VerdictHave {
   ChunkBits chunks;
   friend bool operator==(const VerdictHave&, const VerdictHave&) = default;
 };
-// "Let these chunks be applied."
+// Proposes that these chunks be applied.
 struct VerdictPropose {
   uint32_t ballot = 0;
   ChunkBits value;
   friend bool operator==(const VerdictPropose&, const VerdictPropose&) = default;
 };
-// "I have accepted this." To all; a majority of them decides.
+// To all: the sender has accepted this value. A majority of accepts decides.
 struct VerdictAccept {
   uint32_t ballot = 0;
   ChunkBits value;
   friend bool operator==(const VerdictAccept&, const VerdictAccept&) = default;
 };
-// "Take part in no ballot below this one any more, and say what you accepted."
+// Asks the receiver to take part in no ballot below this one any more, and to report the value that it accepted.
 struct VerdictPrepare {
   uint32_t ballot = 0;
   friend bool operator==(const VerdictPrepare&, const VerdictPrepare&) = default;
@@ -39,10 +39,10 @@ struct VerdictPrepare {
 struct VerdictPromise {
   uint32_t ballot = 0;
   std::optional<VerdictAccept> accepted;  // its newest
-  ChunkBits have;                         // none, if what it accepted before its own repair was over is all that it can tell
+  ChunkBits have;  // size 0: the sender accepted a value before its own repair ended, and has nothing else to report
   friend bool operator==(const VerdictPromise&, const VerdictPromise&) = default;
 };
-// "This was decided."
+// Announces the decision.
 struct VerdictDecided {
   ChunkBits value;
   friend bool operator==(const VerdictDecided&, const VerdictDecided&) = default;
@@ -51,8 +51,8 @@ struct VerdictDecided {
 using VerdictMessage = std::variant<VerdictHave, VerdictPropose, VerdictAccept, VerdictPrepare, VerdictPromise, VerdictDecided>;
 
 void write_verdict(ByteWriter& writer, const VerdictMessage& message);
-// Reads one message; what follows it stays in the reader. corrupt, naming the field, if it is cut, of an unknown kind, or about
-// another number of chunks; `message` is then unspecified.
+// Reads one message; what follows it stays in the reader. Error: corrupt, naming the field, if it is cut, of an unknown kind,
+// or about another number of chunks; `message` is then unspecified.
 Status read_verdict(ByteReader& reader, size_t chunks, VerdictMessage& message);
 
 }  // namespace unisono

@@ -1,6 +1,6 @@
 // Check A26 of docs/design/methods/moshpit.md: the verdict under random schedules. With loss, duplicates, late wake-ups,
-// crashes between any two sends and false reports of death no two members decide differently; without loss, everybody that
-// lives decides, and soon.
+// crashes between any two sends and false reports of death, no two members decide differently. Without loss all living members
+// decide soon.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class RandomGroup {
     options_.chunks = chunks;
     options_.ballot_timeout = ballot;
     options_.delay_min = millisecond;
-    slow_ = lossy && random_.chance(0.5);  // ballots disturb each other, perhaps for ever
+    slow_ = lossy && random_.chance(0.5);  // ballots may disturb each other for ever
     options_.delay_max = slow_ ? 2 * ballot : ballot / 4 - millisecond;
     if (lossy) {
       options_.loss = 0.2;
@@ -58,7 +58,7 @@ class RandomGroup {
     }
   }
 
-  // The proposer that is the furthest on meets nobody in its ballots; all its earlier ones may have met a crash.
+  // The most advanced proposer has no rival in its ballots; all earlier ballots may have met a crash.
   void expect_all_decided() const {
     uint32_t living = 0;
     bool proposer_lives = false;
@@ -100,7 +100,7 @@ class RandomGroup {
     }
   }
 
-  // A minority at most; and deaths that are known, or only believed, at some time.
+  // Crashes at most a minority; some deaths are noticed, and some are only suspected, at random times.
   void plan_crashes() {
     const uint64_t crashes = random_.below((options_.members - 1) / 2 + 1);
     for (uint64_t i = 0; i < crashes; ++i) {

@@ -1,4 +1,4 @@
-// Check A24 of docs/design/methods/moshpit.md: when a verdict is there, and its bits; and each rule of it.
+// Check A24 of docs/design/methods/moshpit.md: when the verdict comes, its bits, and each of its rules.
 #include "elastic/round/verdict.h"
 
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ TEST(Verdict, a_proposer_that_turns_out_to_be_gone_is_passed_over_then) {
 TEST(Verdict, ballots_go_on_by_time_after_proposers_were_passed_over) {
   auto group = group_of(5);
   group.crash_at(0, 0);
-  group.crash_at(1, 0);  // nobody knows of this one
+  group.crash_at(1, 0);  // no member notices this crash
   for (const uint32_t told : {2, 3, 4}) group.gone_at(0, told, began);
   for (const uint32_t rank : {2, 3, 4}) group.have_at(rank, bits(five[rank]), began);
   group.run(10 * second);
@@ -127,7 +127,7 @@ TEST(Verdict, with_less_than_a_majority_of_haves_nothing_is_proposed_yet) {
   auto group = group_of(5);
   for (uint32_t rank = 0; rank < 5; ++rank) group.have_at(rank, bits(five[rank]), began + (rank < 2 ? 0 : 700 * millisecond));
   group.run(10 * second);
-  // The first of the three that make a majority is enough, as the others were waited for long enough.
+  // The first of the three members that make a majority suffices, because the others were waited for long enough.
   expect_all_decided(group, 5, "1101", began + 700 * millisecond + 3 * delay);
 }
 
@@ -162,7 +162,7 @@ TEST(Verdict, hopeless_from_the_first_loss_that_leaves_no_majority) {
 }
 
 TEST(Verdict, a_client_hears_the_verdict_from_who_has_it) {
-  // None of them hears a majority accept.
+  // No member hears a majority of accepts.
   auto group = group_of(5, {1, 2, 3, 4});
   for (uint32_t rank = 0; rank < 5; ++rank) group.have_at(rank, bits(five[rank]), began);
   group.run(10 * second);
@@ -183,7 +183,7 @@ TEST(Verdict, a_member_whose_repair_is_not_over_takes_part_and_promises_once_it_
   Verdict member({.members = 3, .self = 2, .proposer = {true, true, true}, .chunks = 2});
   member.message(1, VerdictPrepare{1}, 0);
   EXPECT_TRUE(member.take_sends().empty());
-  member.message(0, VerdictPropose{0, bits("11")}, 0);  // below what it has promised all the same
+  member.message(0, VerdictPropose{0, bits("11")}, 0);  // counts although its ballot is below the promised one
   EXPECT_TRUE(member.take_sends().empty());
   member.have(bits("10"), millisecond);
   const auto sends = member.take_sends();
@@ -237,12 +237,12 @@ TEST(Verdict, who_asks_about_a_decided_verdict_is_told) {
 
 TEST(Verdict, nothing_comes_of_messages_that_no_member_would_send) {
   Verdict member({.members = 3, .self = 0, .proposer = {true, true, true}, .chunks = 1});
-  member.message(3, VerdictDecided{bits("1")}, 0);                   // no member
-  member.message(0, VerdictDecided{bits("1")}, 0);                   // itself
-  member.message(1, VerdictDecided{bits("11")}, 0);                  // other chunks
-  member.message(2, VerdictPropose{1, bits("1")}, 0);                // rank 1's ballot
-  member.message(1, VerdictPrepare{0}, 0);                           // rank 0's
-  member.message(1, VerdictPromise{1, std::nullopt, bits("1")}, 0);  // not ours
+  member.message(3, VerdictDecided{bits("1")}, 0);                   // from a rank that is not a member
+  member.message(0, VerdictDecided{bits("1")}, 0);                   // from itself
+  member.message(1, VerdictDecided{bits("11")}, 0);                  // about another number of chunks
+  member.message(2, VerdictPropose{1, bits("1")}, 0);                // that ballot is rank 1's
+  member.message(1, VerdictPrepare{0}, 0);                           // that ballot is rank 0's
+  member.message(1, VerdictPromise{1, std::nullopt, bits("1")}, 0);  // promises another member's ballot
   EXPECT_EQ(member.ignored(), 6u);
   EXPECT_EQ(member.decided(), nullptr);
   EXPECT_TRUE(member.take_sends().empty());

@@ -1,5 +1,5 @@
-// A group of Verdict machines in virtual time: messages take a while, are lost or come twice, and members crash between any two
-// of their sends. All random choices come from one seed.
+// A group of Verdict machines in virtual time. Messages are delayed, lost or duplicated, and members crash between any two of
+// their sends. One seed decides all random choices.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct VirtualGroupOptions {
   size_t chunks = 4;
   Nanos ballot_timeout = 1 * second;
   Nanos delay_min = 0, delay_max = 0;
-  Nanos wake_late_max = 0;  // how much later than asked for a member is woken
+  Nanos wake_late_max = 0;  // most that a member wakes later than it asked for
   double loss = 0, duplicates = 0;
   uint64_t seed = 1;
 };
@@ -64,7 +64,7 @@ class VirtualGroup {
   void crash_at(uint32_t rank, Nanos when) {
     at(when, [this, rank] { crash(rank); });
   }
-  // In the middle of what it sends: before its send of this number.
+  // Crashes the member just before its send of this number.
   void crash_before_send(uint32_t rank, uint32_t send) { nodes_[rank].dies_at_send = send; }
   void gone_at(uint32_t rank, uint32_t told, Nanos when) {
     at(when, [this, rank, told] {
@@ -74,7 +74,7 @@ class VirtualGroup {
     });
   }
 
-  // Until nothing more happens, or this time.
+  // Runs until nothing more happens, or until this time.
   void run(Nanos until) {
     while (!events_.empty() && events_.top().when <= until) {
       const auto event = events_.top();

@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t elements_max = uint64_t{1} << 36;
 constexpr size_t tensors_max = 1 << 20, seeds_max = 1024, dht_nodes_max = 16, name_bytes_max = 200;
-constexpr uint16_t dht_port = 4222;  // OpenDHT's own choice
+constexpr uint16_t dht_port = 4222;  // OpenDHT's default
 
 Status bad(const std::string& option, const std::string& what) { return {Code::invalid, "bad_option: " + option + " " + what}; }
 
@@ -39,7 +39,7 @@ void write_step(ByteWriter& writer, const StepCodec& step) {
       .write(static_cast<uint8_t>(step.spikes));
 }
 
-// "10.0.0.1:4" -> "tcp://10.0.0.1:4"; every address of a name once.
+// Adds all addresses of a seed to `found`, each once, as endpoints: "10.0.0.1:4" becomes "tcp://10.0.0.1:4".
 void look_up(const SeedName& seed, Seeds& found) {
   if (seed.dht) {
     if (std::ranges::find(found.dht_nodes, seed) == found.dht_nodes.end() && found.dht_nodes.size() < dht_nodes_max)

@@ -1,4 +1,4 @@
-// What is refused before anything is opened, and how seeds are read.
+// Options that are refused before anything is opened, and the forms of seeds.
 #include "elastic/seeds/elastic_options.h"
 
 #include <gtest/gtest.h>

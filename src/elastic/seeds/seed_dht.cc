@@ -22,11 +22,11 @@ namespace unisono {
 namespace {
 
 constexpr char record_type[] = "unisono-elastic";
-constexpr ssize_t store_bytes_max = 16 << 20;  // what this process keeps for others in the table
-constexpr auto settling =
-    std::chrono::milliseconds(300);  // after the first record others follow, or the search would go on to the table's far end
+constexpr ssize_t store_bytes_max = 16 << 20;  // memory for other processes' records in the table
+// Time to wait for more records after the first one. Waiting for the search's end would mean waiting for the table's far end.
+constexpr auto settling = std::chrono::milliseconds(300);
 
-// Shared with the table's threads, which may still call when the look-up that they answer is over.
+// Shared with the table's threads, which may still call back after the look-up has ended.
 struct TableState {
   std::mutex mutex;
   std::condition_variable changed;
@@ -38,7 +38,7 @@ struct LookUpState {
   explicit LookUpState(size_t nodes) : nodes_left(nodes) {}
   size_t nodes_left;
   bool answered = false, done = false;
-  size_t seen = 0;  // records, whether good or not
+  size_t seen = 0;  // records read, valid or not
   std::vector<std::string> addresses{};
 };
 
@@ -46,7 +46,7 @@ std::chrono::steady_clock::time_point after_now(Nanos wait) {
   return std::chrono::steady_clock::now() + std::chrono::nanoseconds(wait);
 }
 
-// False: enough, the search may end.
+// Returns false when enough records were read and the search may end.
 bool take_record(LookUpState& look_up, const dht::Value& value, uint64_t own) {
   if (++look_up.seen > SeedDht::records_max) return false;
   if (value.id == own || value.isEncrypted() || value.user_type != record_type) return true;
@@ -57,7 +57,7 @@ bool take_record(LookUpState& look_up, const dht::Value& value, uint64_t own) {
   return true;
 }
 
-// An empty text if a UDP socket can be bound there; else why not.
+// Empty if a UDP socket can be bound to the address; otherwise the reason why not.
 std::string cannot_bind(const TcpAddress& place) {
   const int fd = ::socket(place.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
   const int error = fd < 0 || ::bind(fd, place.get(), place.bytes) != 0 ? errno : 0;
@@ -65,8 +65,8 @@ std::string cannot_bind(const TcpAddress& place) {
   return error == 0 ? "" : std::strerror(error);
 }
 
-// The first of each family, with a port of the kernel's choice, where a socket can be bound. Tried beforehand: OpenDHT says
-// neither where it cannot nor why, and leaves descriptors open. unavailable: there is none.
+// The first address of each family to which a socket can be bound, with a port chosen by the kernel. Tried in advance because
+// OpenDHT reports neither the address nor the reason of a failure, and leaks descriptors. Error: unavailable if there is none.
 Result<std::vector<TcpAddress>> places_of(std::span<const TcpAddress> bind) {
   const std::vector<TcpAddress> all{*parse_tcp_address("0.0.0.0"), *parse_tcp_address("::")};
   std::vector<TcpAddress> places;
@@ -91,7 +91,7 @@ class OpenDhtSeeds final : public SeedDht {
         addresses_(options.addresses) {}
   ~OpenDhtSeeds() override { OpenDhtSeeds::stop(); }
 
-  // Throws what OpenDHT does.
+  // Passes on OpenDHT's exceptions.
   void run(std::span<const TcpAddress> places) {
     dht::DhtRunner::Config config;
     config.dht_config.node_config.max_store_size = store_bytes_max;
@@ -160,8 +160,8 @@ class OpenDhtSeeds final : public SeedDht {
     auto record = std::make_shared<dht::Value>(reinterpret_cast<const uint8_t*>(text.data()), text.size());
     record->id = id_;
     record->user_type = record_type;
-    // Permanent: as long as the runner lives it puts the record there again before it expires, and at nodes that come nearer to
-    // the key.
+    // Permanent: while the runner lives, it renews the record before it expires, and puts it at nodes that are nearer to the
+    // key.
     const dht::DoneCallbackSimple done = [state = state_](bool ok) {
       const std::lock_guard lock(state->mutex);
       state->put_under_way = false;
@@ -180,7 +180,7 @@ class OpenDhtSeeds final : public SeedDht {
         try {
           return std::ranges::all_of(values, [&](const auto& value) { return take_record(*look_up, *value, own); });
         } catch (const std::bad_alloc&) {
-          return false;  // it would end the process: this is OpenDHT's thread
+          return false;  // an exception in OpenDHT's thread would end the process
         }
       };
       const dht::DoneCallbackSimple done = [state = state_, look_up](bool) {
@@ -197,7 +197,7 @@ class OpenDhtSeeds final : public SeedDht {
     (void)state_->changed.wait_until(lock, until, [&] { return over() || !look_up->addresses.empty(); });
     (void)state_->changed.wait_until(lock, std::min(until, std::chrono::steady_clock::now() + settling), over);
     Found found{.addresses = std::exchange(look_up->addresses, {}), .failure = {}};
-    look_up->seen = records_max;  // what comes later is not wanted
+    look_up->seen = records_max;  // later records are ignored
     if (found.addresses.empty())
       found.failure = look_up->done ? "it has no record of another process of this run"
                                     : "no record of this run in " + std::to_string(wait / millisecond) + " ms";
@@ -212,7 +212,7 @@ class OpenDhtSeeds final : public SeedDht {
   Random random_;
   const std::vector<std::string> addresses_;
   const std::shared_ptr<TableState> state_ = std::make_shared<TableState>();
-  std::mutex use_;  // of the runner: nothing is asked of it while it ends
+  std::mutex use_;  // guards the runner, which must not be called while it ends
   dht::DhtRunner runner_;
 };
 

@@ -1,4 +1,4 @@
-// For builds without OpenDHT.
+// The implementation for builds without OpenDHT.
 #include "elastic/seeds/seed_dht.h"
 
 namespace unisono {

@@ -1,4 +1,4 @@
-// A build without OpenDHT says so, and says what would help.
+// A build without OpenDHT says so, and says how to get it.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// Seeds by OpenDHT, with a table of its own on this host: nothing leaves the loopback interface, all ports are the kernel's
-// choice.
+// Seeds by OpenDHT, with a separate table on this host. Nothing leaves the loopback interface, and the kernel chooses all
+// ports.
 #include "elastic/seeds/seed_dht.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ class Node {
   uint16_t port() const { return runner_.getBoundPort(AF_INET); }
   std::string seed() const { return "dht:127.0.0.1:" + std::to_string(port()); }
 
-  // It becomes part of the other one's table.
+  // Joins the other node's table.
   bool meet(const Node& other) {
     std::promise<bool> met;
     const auto place = loopback(other.port());
@@ -82,7 +82,7 @@ std::unique_ptr<SeedDht> make_seeds(const std::vector<std::string>& addresses, u
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// Asks again until somebody is found: who came a moment before may not have reached the table yet.
+// Asks again until another process is found: one that came a moment ago may not have reached the table yet.
 SeedDht::Found look_up(SeedDht& seeds, const Node& node) {
   const std::vector<TcpAddress> nodes{loopback(node.port())};
   const auto begin = Clock::now();
@@ -97,7 +97,7 @@ size_t open_descriptors() {
   return static_cast<size_t>(std::distance(begin(open), end(open)));
 }
 
-// A socket at which nobody answers.
+// A socket at which no process answers.
 class Silence {
  public:
   Silence() : fd_(::socket(AF_INET, SOCK_DGRAM, 0)) {
@@ -192,7 +192,7 @@ TEST(SeedDht, a_look_up_ends_when_it_is_stopped) {
 }
 
 TEST(SeedDht, where_no_socket_can_be_bound_is_told_with_the_reason_and_nothing_stays_open) {
-  auto elsewhere = *parse_tcp_address("192.0.2.1");  // an address for documentation: nobody's
+  auto elsewhere = *parse_tcp_address("192.0.2.1");  // an address reserved for documentation
   const auto descriptors = open_descriptors();
   for (int turn = 0; turn < 3; ++turn) {
     const auto made = SeedDht::make({.run_id = "run", .addresses = {}, .bind = {elsewhere}, .seed = 1});
@@ -213,7 +213,7 @@ TEST(SeedDht, of_two_places_one_is_enough) {
 
 TEST(SeedDht, it_leaves_nothing_open) {
   const Node node;
-  (void)make_seeds({}, 1);  // what is made once for all
+  (void)make_seeds({}, 1);  // creates the objects that OpenDHT creates once per process
   const auto descriptors = open_descriptors();
   {
     const auto seeds = make_seeds({"tcp://127.0.0.1:4001"}, 1);
@@ -270,10 +270,10 @@ TEST(ElasticByDht, processes_that_know_a_node_of_the_table_alone_are_one_run) {
   EXPECT_LT(seconds_since(begin), 2);
 }
 
-TEST(ElasticByDht, a_joiner_finds_the_run_among_what_unauthenticated_put_there) {
+TEST(ElasticByDht, a_joiner_finds_the_run_among_records_of_unauthenticated_peers) {
   Node node, unauthenticated;
   ASSERT_TRUE(unauthenticated.meet(node));
-  const Silence silence;  // a UDP port: nobody listens at it by TCP
+  const Silence silence;  // a UDP port where no process listens by TCP
   EXPECT_TRUE(unauthenticated.put("run", "nonsense"));
   EXPECT_TRUE(unauthenticated.put(
       "run", write_seed_record(std::vector{silence.address().endpoint(), "tcp://127.0.0.1:" + std::to_string(1)})));
@@ -322,7 +322,7 @@ TEST(ElasticByDht, two_who_began_one_run_find_each_other_and_unite) {
   ASSERT_TRUE(one.ok() && other.ok());
   (*one)->start(0);
   (*other)->start(0);
-  // The clock of both runs faster than time does: healing is due every ten seconds.
+  // The test's clock runs faster than real time: healing is due every ten seconds of it.
   const auto begin = Clock::now();
   const auto peers = [](const auto& driver) { return (*driver)->peer().keeper().roster().present().size(); };
   for (Nanos now = 0; peers(one) + peers(other) < 4 && seconds_since(begin) < 20; now += millisecond) {

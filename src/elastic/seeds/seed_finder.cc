@@ -16,7 +16,7 @@ namespace unisono {
 namespace {
 
 constexpr size_t bootstrap_addresses_max = 64;
-constexpr auto drain = std::chrono::seconds(1);  // for the thread, once the table is stopped
+constexpr auto drain = std::chrono::seconds(1);  // time for the thread to end once the table is stopped
 
 std::string name_of(const SeedName& node) {
   const bool wide = node.host.find(':') != std::string::npos;
@@ -35,14 +35,14 @@ struct SeedFinder::State {
   std::condition_variable changed;
   bool busy = false, names_read = false, by_table = false, stopped = false;
   Status names_status;
-  Seeds names, table;            // what each gave when it was asked last
-  std::unique_ptr<SeedDht> dht;  // made at the first use; the thread's, but for stop()
+  Seeds names, table;            // results of the last look-up
+  std::unique_ptr<SeedDht> dht;  // made at its first use; used by the look-up thread, except for stop()
 };
 
 SeedFinder::SeedFinder(SeedFinderOptions options) : state_(std::make_shared<State>(std::move(options))) {}
 
 SeedFinder::~SeedFinder() {
-  std::unique_ptr<SeedDht> dht;  // it ends here, and not in a thread that nobody waits for
+  std::unique_ptr<SeedDht> dht;  // destroyed here, not in the detached thread
   std::unique_lock lock(state_->mutex);
   state_->stopped = true;
   if (auto* const used = state_->dht.get()) {
@@ -76,14 +76,14 @@ void SeedFinder::look_again() {
       try {
         look_up(state);
       } catch (const std::exception&) {
-        // No memory to be had now: the next time.
+        // Out of memory: the next look-up may succeed.
       }
       const std::lock_guard lock(state->mutex);
       state->busy = false;
       state->changed.notify_all();
     }).detach();
   } catch (const std::exception&) {
-    // Nor a thread.
+    // No thread can be started now.
     const std::lock_guard lock(state_->mutex);
     state_->busy = false;
   }
@@ -102,7 +102,7 @@ void SeedFinder::look_up(const std::shared_ptr<State>& state) {
       state->names = std::move(*names);
     } else {
       if (state->version == 0) state->names_status = names.status();
-      state->names.failures = {names.status().message()};  // a file that was good before: its addresses stay
+      state->names.failures = {names.status().message()};  // keeps the addresses of a file that was valid before
     }
     ++state->version;
     state->changed.notify_all();

@@ -1,9 +1,8 @@
-// Looks up the seeds of an elastic run, as often as it is asked to, in a thread of its own: name servers, files and a hash
-// table may take their time, and the run's own thread must not wait for them. Where all seeds are addresses there is no such
-// thread.
+// Looks up the seeds of an elastic run in a thread of its own, once per request. Name servers, files and a hash table may be
+// slow, and the run's own thread must not wait for them. If all seeds are addresses, there is no such thread.
 //
-// What is found stands here until more is: version() tells of it without a lock. A look-up that hangs in a name server is left
-// behind when the finder goes: it shares nothing with anybody.
+// Results are kept until newer ones replace them; version() tells of these without a lock. A look-up that hangs in a name
+// server is abandoned when the finder is destroyed: it shares no data with other threads.
 #pragma once
 
 #include <cstdint>
@@ -20,34 +19,34 @@ namespace unisono {
 
 struct SeedFinderOptions {
   std::vector<std::string> seeds{};
-  Nanos dht_wait = 3 * second;  // for the table's bootstrap nodes, and again for what is there
+  Nanos dht_wait = 3 * second;  // once for the table's bootstrap nodes, and once for the search
   SeedDhtOptions dht{};
 };
 
 class SeedFinder {
  public:
   explicit SeedFinder(SeedFinderOptions options);
-  ~SeedFinder();  // within two seconds
+  ~SeedFinder();  // takes at most two seconds
   SeedFinder(const SeedFinder&) = delete;
   SeedFinder& operator=(const SeedFinder&) = delete;
 
-  // The first look-up. Returns when names and files are read, or the time is over; the table's answer comes later. Errors as
+  // The first look-up. Returns when names and files are read, or at the timeout; the table's answer comes later. Errors: as
   // resolve_seeds.
   Status start(Nanos timeout);
-  // Begins another one, unless one is under way or there is nothing to look up.
+  // Begins another look-up, unless one is under way or there is nothing to look up.
   void look_again();
   bool busy() const;
-  // Some of what is found is anybody's word.
+  // Some addresses come from the hash table, so anybody may have put them there.
   bool by_table() const;
-  // Higher whenever there is something new to be had.
+  // Rises whenever there is a new result.
   uint64_t version() const;
-  // Of the last look-up, and of the one that is under way what it has by now. dht_nodes: none.
+  // Results of the last look-up, and those that a running one has found so far. dht_nodes is empty.
   Seeds found() const;
 
  private:
   struct State;
   static void look_up(const std::shared_ptr<State>& state);
-  // Null if there is none to be had, or the finder is gone.
+  // Null if the table is not available, or the finder is being destroyed.
   static SeedDht* dht_of(const std::shared_ptr<State>& state, std::vector<std::string>& failures);
   static void ask_dht(const std::shared_ptr<State>& state, const std::vector<SeedName>& nodes);
   const std::shared_ptr<State> state_;

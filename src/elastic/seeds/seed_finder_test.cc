@@ -1,4 +1,4 @@
-// Seeds are looked up again, and what is new reaches the run: while it joins, and for healing.
+// Seeds are looked up again, and new ones reach the run, while it joins and for healing.
 #include "elastic/seeds/seed_finder.h"
 
 #include <fcntl.h>
@@ -22,13 +22,13 @@ using test::options_of;
 
 using Addresses = std::vector<std::string>;
 
-// A file whose reader is held up until it is let go on: what a name server can do to a look-up.
+// A file that blocks its reader until released, as a name server can block a look-up.
 class Hang {
  public:
   Hang() { EXPECT_EQ(::mkfifo(path().c_str(), 0600), 0); }
   ~Hang() {
     EXPECT_TRUE(comes_true([&] {
-      const int fd = ::open(path().c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);  // fails while nobody reads
+      const int fd = ::open(path().c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);  // fails until a reader has opened it
       return fd >= 0 && ::close(fd) == 0;
     }));
   }
@@ -83,7 +83,7 @@ TEST(SeedFinder, a_look_up_that_hangs_is_left_behind) {
     SeedFinder finder({.seeds = {"file:" + hang.path()}});
     EXPECT_TRUE(finder.start(10 * millisecond).ok());
     EXPECT_TRUE(finder.busy());
-    finder.look_again();  // one at a time
+    finder.look_again();  // ignored: one look-up at a time
     EXPECT_TRUE(finder.found().addresses.empty());
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
@@ -106,7 +106,7 @@ TEST(SeedFinder, a_run_that_has_begun_finds_by_a_file_that_is_written_later_whom
   const auto other = make_driver(options_of("127.0.0.1:1", true)), driver = make_driver(options_of("file:" + path, true));
   ASSERT_TRUE(other != nullptr && driver != nullptr);
   std::ofstream(path) << other->status(0).endpoints.front() << '\n';
-  // The clock of both runs faster than time does: healing is due every ten seconds.
+  // The test's clock runs faster than real time: healing is due every ten seconds of it.
   Nanos now = 0;
   const auto united = [&] {
     return driver->peer().keeper().roster().present().size() == 2 && other->peer().keeper().roster().present().size() == 2;

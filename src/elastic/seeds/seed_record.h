@@ -1,7 +1,8 @@
-// What a process of an elastic run leaves in a distributed hash table: where it can be reached. Pure functions.
+// The record that a process of an elastic run puts into a distributed hash table: the addresses where it can be reached. Pure
+// functions.
 //
-// Anybody can put anything there, so reading takes nothing on trust: sizes are bounded, an address counts only if it is one by
-// its form and something can listen there, and what is wrong is left out.
+// Anybody can put anything there, so reading trusts no input. Sizes are bounded. An address counts only if its form is right
+// and a process can listen there; wrong lines are skipped.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +14,12 @@
 namespace unisono {
 
 constexpr size_t seed_record_bytes_max = 1024;
-constexpr size_t seed_record_addresses_max = 4;  // the best ones: who dials tries them all
+constexpr size_t seed_record_addresses_max = 4;  // the best ones; a process that dials tries all of them
 
-// "unisono-elastic 1\n", then an address ("tcp://10.0.0.1:4040") per line: the first ones of those given, as many as may be.
+// "unisono-elastic 1
+// ", then one address per line ("tcp://10.0.0.1:4040"): the first of those given, within the limits.
 std::string write_seed_record(std::span<const std::string> addresses);
-// The addresses, each once, in the form in which endpoints are written; empty if this is no record.
+// The addresses, each once, written as endpoints are; empty if the text is not a record.
 std::vector<std::string> read_seed_record(std::string_view text);
 
 }  // namespace unisono

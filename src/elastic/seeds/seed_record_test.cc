@@ -1,4 +1,4 @@
-// What is read from a distributed hash table, and what is left out of it.
+// Records of a distributed hash table: the lines that are accepted, and those that are skipped.
 #include "elastic/seeds/seed_record.h"
 
 #include <gtest/gtest.h>

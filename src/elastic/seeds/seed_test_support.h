@@ -1,4 +1,4 @@
-// Processes that find each other by a seed on this host.
+// Helpers for tests in which processes on this host find each other by a seed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline ElasticOptions options_of(const std::string& seed, bool found) {
   return options;
 }
 
-// Started at time 0.
+// A driver that was started at time 0.
 inline std::unique_ptr<ElasticDriver> make_driver(const ElasticOptions& options) {
   auto driver = ElasticDriver::make(options);
   EXPECT_TRUE(driver.ok()) << driver.status().to_string();
@@ -34,7 +34,7 @@ inline std::unique_ptr<ElasticDriver> make_driver(const ElasticOptions& options)
   return std::move(*driver);
 }
 
-// True as soon as `condition` is; false if it does not come true.
+// Waits until `condition` is true; false if that does not happen in time.
 inline bool comes_true(const std::function<bool()>& condition) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!condition()) {

@@ -33,7 +33,7 @@ void StateAssembly::adopt(StateManifest manifest) {
     mixed_ = mixed_ || manifest.chunk_digests[chunk] != manifest_.chunk_digests[chunk];
   }
   std::vector<LoadedBlob> blobs;
-  size_t next = chunk_bytes_.size();  // part of the new manifest
+  size_t next = chunk_bytes_.size();  // first part of the blob in the new manifest
   for (const auto& entry : manifest.blobs) {
     blobs.push_back({entry.name, {}});
     size_t old = chunk_bytes_.size();
@@ -44,7 +44,7 @@ void StateAssembly::adopt(StateManifest manifest) {
       size_t done = 0;
       for (size_t piece = 0; piece < pieces; ++piece) done += have_.test(old + piece) ? 1 : 0;
       const bool same = before.digests == entry.digests;
-      // Pieces of two states in one blob would be no blob at all.
+      // Pieces of two states must not be combined in one blob.
       if (!same && done < pieces) continue;
       for (size_t piece = 0; piece < pieces; ++piece) {
         if (have_.test(old + piece)) have.set(next + piece);

@@ -1,5 +1,6 @@
-// A state while it is being loaded: which parts are there, and what they make. Every part is checked against the manifest that
-// is adopted; with another manifest finished chunks and whole blobs stay, and what is missing is of the new one. A value.
+// A state that is being loaded: which parts have arrived, and their bytes. Each part is checked against the adopted manifest.
+// When another manifest is adopted, finished chunks and whole blobs stay; all missing parts then come from the new state. A
+// value.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,12 @@ class StateAssembly {
  public:
   enum class Added : uint8_t { fresh, repeated, damaged };
 
-  // By the schema: the same at all donors.
+  // chunk_bytes follow from the schema, so they are equal at all donors.
   StateAssembly(uint64_t schema, std::vector<size_t> chunk_bytes);
 
-  // corrupt: the manifest is not of a state of this schema.
+  // Error: corrupt if the manifest does not describe a state of this schema.
   Status fits(const StateManifest& manifest) const;
-  // One that fits.
+  // The manifest must fit.
   void adopt(StateManifest manifest);
   uint64_t state() const { return state_; }  // digest of the adopted manifest; 0: none yet
   const StateManifest& manifest() const { return manifest_; }
@@ -38,10 +39,10 @@ class StateAssembly {
   uint64_t bytes_done() const { return bytes_done_; }
   uint64_t bytes_all() const;
   bool complete() const { return state_ != 0 && parts_done_ == have_.size(); }
-  // Parts of several states are in it that differ.
+  // It contains different parts of several states.
   bool mixed() const { return mixed_; }
 
-  // part < part_count(). damaged: not what the manifest says; nothing is changed.
+  // Requires part < part_count(). damaged: the bytes do not match the manifest; nothing changes.
   Added add(uint32_t part, ByteView bytes);
 
   Bytes take_values() { return std::move(values_); }
@@ -49,8 +50,8 @@ class StateAssembly {
 
  private:
   struct Place {
-    Bytes* whole =
-        nullptr;  // values_ or a blob; as long as whole_bytes once any of it is there: a manifest alone costs no memory
+    // values_ or a blob. It gets whole_bytes of memory when its first part arrives, so a manifest alone costs no memory.
+    Bytes* whole = nullptr;
     size_t whole_bytes = 0;
     size_t at = 0;
     size_t bytes = 0;
@@ -60,7 +61,7 @@ class StateAssembly {
 
   uint64_t schema_;
   std::vector<size_t> chunk_bytes_;
-  std::vector<size_t> offsets_;  // of each chunk, and the end
+  std::vector<size_t> offsets_;  // of each chunk; the last entry is the end
   StateManifest manifest_;
   uint64_t state_ = 0;
   ChunkBits have_;  // by part of manifest_
@@ -68,7 +69,7 @@ class StateAssembly {
   uint64_t bytes_done_ = 0;
   bool mixed_ = false;
   Bytes values_;
-  std::vector<LoadedBlob> blobs_;  // as in the manifest
+  std::vector<LoadedBlob> blobs_;  // in the manifest's order
 };
 
 }  // namespace unisono

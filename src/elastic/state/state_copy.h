@@ -1,8 +1,8 @@
-// What a peer can give to joiners: the vector as it was at the end of an averaging step, and named blobs. Nothing is copied:
-// the memory of its chunks is shared with whoever made them, and nobody changes it.
+// The state that a peer can give to joiners: the vector as of the end of an averaging step, and named blobs. Nothing is copied:
+// the memory of the chunks is shared and never written.
 //
-// At most one state is held besides the newest one, so that as much memory as two vectors is all that this keeps; the newest
-// one is offered once the last joiner has let go of the one that is held.
+// At most one older state is held besides the newest, so this keeps at most the memory of two vectors. The newest state is
+// offered once the last joiner has released the held one.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +25,28 @@ struct StateBlob {
 
 class StateCopy {
  public:
-  // chunk_bytes: how the vector is cut; at most state_chunks_max.
+  // chunk_bytes: the bytes of each chunk of the vector; at most state_chunks_max chunks.
   StateCopy(uint64_t schema, std::vector<size_t> chunk_bytes);
 
-  // From now on; a state that is held keeps its own. invalid: more than the limits of state_messages.h allow, or a name twice.
+  // Sets the blobs of later states; a held state keeps its own. Error: invalid if a limit of state_messages.h is exceeded, or a
+  // name occurs twice.
   Status set_blobs(std::vector<StateBlob> blobs);
-  // The state after this averaging step: the vector's chunks, as long as they were said to be, and digest64 of each.
+  // Sets the state after this averaging step: the vector's chunks, of the lengths given at construction, and digest64 of each.
   void finished(int64_t step, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests);
 
-  // Digest of what a joiner would be given now, for the roster; 0: nothing yet.
+  // Digest of the state that a joiner would be given now, for the roster; 0: none yet.
   uint64_t state_digest() const;
-  int64_t step() const;  // of the same; -1: none
+  int64_t step() const;  // averaging step of that state; -1: none
   bool empty() const { return newest_ == nullptr; }
 
-  // For StateDonor. From hold(), if it is not empty, until release() the state stays the same.
+  // For StateDonor. If not empty(), hold() keeps the offered state unchanged until release().
   void hold();
   void release();
   bool held() const { return held_ != nullptr; }
-  // Of the held state.
+  // These describe the held state.
   const StateManifest& manifest() const { return held_->manifest; }
   uint64_t held_digest() const { return held_->digest; }
-  // part < manifest().part_count()
+  // Requires part < manifest().part_count().
   SharedBuffer part(uint32_t part) const;
 
  private:
@@ -59,7 +60,7 @@ class StateCopy {
 
   uint64_t schema_;
   std::vector<size_t> chunk_bytes_;
-  size_t bytes_ = 0;  // of all chunks
+  size_t bytes_ = 0;  // total of all chunks
   std::vector<StateBlobEntry> entries_;
   std::vector<SharedBuffer> blobs_;
   std::shared_ptr<const Version> newest_, held_;

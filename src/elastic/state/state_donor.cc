@@ -6,7 +6,7 @@ namespace unisono {
 
 namespace {
 
-// A wake-up this late does not lower the rate.
+// A wake-up that is at most this late does not lower the rate.
 constexpr Nanos catch_up = 20 * millisecond;
 
 }  // namespace
@@ -42,13 +42,13 @@ void StateDonor::on(const PeerId& from, const StateAsk& ask, Nanos now) {
   }
   if (slot == nullptr) slot = grant(from, ask.wanted, now);
   if (slot == nullptr) return;
-  // Who asks again begins again, with the same state.
+  // A joiner that asks again starts over, with the same state.
   slot->wanted.clear();
   slot->heard = slot->wanting = now;
   say(from, StateOffer{copy_.manifest()});
 }
 
-// A slot for the joiner; if there is none it has been told why.
+// A slot for the joiner; null if there is none, and the joiner has been told why.
 StateDonor::Slot* StateDonor::grant(const PeerId& joiner, uint64_t wanted, Nanos now) {
   const auto no = [&](StateRefusal reason) {
     refuse(joiner, reason);
@@ -70,7 +70,7 @@ StateDonor::Slot* StateDonor::grant(const PeerId& joiner, uint64_t wanted, Nanos
 Status StateDonor::on(const PeerId& from, const StateWant& want, Nanos now) {
   Slot* slot = slot_of(from);
   if (slot == nullptr) {
-    // It has lost its slot. What it asked for before is forgotten: it has to say so again.
+    // The joiner has lost its slot, and its earlier requests are forgotten. It must request the parts again.
     if (want.parts.empty() || want.state == 0) {
       say_busy(from, options_.times.stall_timeout / 4);
       return {};
@@ -95,7 +95,7 @@ Status StateDonor::on(const PeerId& from, const StateWant& want, Nanos now) {
   return {};
 }
 
-// One part of each slot in turn, as the bandwidth allows.
+// Sends one part per slot in turn, as the bandwidth allows.
 void StateDonor::serve(Nanos now) {
   const double rate = bandwidth_ > 0 ? options_.serve_share * bandwidth_ : 0;
   while (rate <= 0 || now >= next_part_) {
@@ -134,7 +134,7 @@ void StateDonor::drop(size_t slot) {
   if (slots_.empty()) copy_.release();
 }
 
-// Who waits for parts is to say now and then that it does; who wants none has no use for the slot.
+// A joiner that waits for parts must give a sign of life now and then. A joiner that wants none does not need the slot.
 Nanos StateDonor::silence_ends(const Slot& slot) const {
   return (slot.wanted.empty() ? slot.wanting : slot.heard) + options_.times.stall_timeout;
 }

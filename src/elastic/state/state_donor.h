@@ -1,8 +1,8 @@
-// Gives a peer's state to joiners: few at a time, and with a part of its bandwidth only, so that averaging keeps its pace.
-// A state machine: messages and time in, messages out.
+// Gives a peer's state to joiners: few at a time, with only a part of the bandwidth, so that averaging keeps its speed. A state
+// machine: messages and time go in, messages come out.
 //
-// Who is served holds a slot, and loses it by being silent, or by wanting nothing, for stall_timeout. Everybody else is told to
-// come back. Joiners that come while an averaging step overwrites the state find the next one reserved for them when they do.
+// A served joiner holds a slot. It loses the slot after stall_timeout of silence, or of wanting nothing. All other joiners are
+// told to come back.
 #pragma once
 
 #include <cstdint>
@@ -34,23 +34,24 @@ struct StateDonorOptions {
 };
 
 struct StateDonorCounters {
-  uint64_t parts = 0, part_bytes = 0;  // given
+  uint64_t parts = 0, part_bytes = 0;  // sent to joiners
   uint64_t granted = 0, busy = 0, refused = 0;
-  uint64_t stalled = 0;  // slots taken from joiners that were silent or wanted nothing
+  uint64_t stalled = 0;  // slots taken back from joiners that were silent or wanted nothing
   uint64_t malformed = 0;
 };
 
 class StateDonor {
  public:
-  // The copy is borrowed; nobody else holds or releases it.
+  // The copy is borrowed; no other code may hold or release it.
   StateDonor(const StateDonorOptions& options, StateCopy& copy);
 
-  // As measured, bytes/s; 0 or less: not known. Then only the joiners' windows limit what is sent.
+  // Measured, in bytes/s; 0 or less: unknown. Then only the joiners' windows limit the sending.
   void set_bandwidth(double bytes_per_second) { bandwidth_ = bytes_per_second; }
-  // A message with for_donor(). Corrupt, counted and without effect: what no joiner would send.
+  // Takes a message for which for_donor() is true. Error: corrupt, counted and without effect, for a message that no correct
+  // joiner sends.
   Status message(const PeerId& from, const StateMessage& message, Nanos now);
   void peer_gone(const PeerId& peer);
-  // No new joiners; those that are served are sent away.
+  // Accepts no new joiners and dismisses those being served.
   void leave();
   void woke(Nanos now);
   Nanos next_deadline() const;
@@ -65,7 +66,7 @@ class StateDonor {
     std::deque<uint32_t> wanted;  // at most state_window_max, none twice
     Nanos heard = 0;
     Nanos wanting = 0;  // last time that there was something to send to it
-    Nanos told = 0;     // last time that something was
+    Nanos told = 0;     // last time that something was sent to it
   };
 
   Slot* slot_of(const PeerId& joiner);
@@ -83,8 +84,8 @@ class StateDonor {
   StateCopy& copy_;
   double bandwidth_ = 0;
   bool leaving_ = false;
-  std::vector<Slot> slots_;  // at most serve_slots; in turn: who was served goes to the end
-  Nanos next_part_ = 0;      // not before, for the bandwidth's sake
+  std::vector<Slot> slots_;  // at most serve_slots, in turn: a served joiner moves to the end
+  Nanos next_part_ = 0;      // the next part is sent no sooner, to keep to the bandwidth
   std::vector<StateSend> sends_;
   StateDonorCounters counters_;
 };

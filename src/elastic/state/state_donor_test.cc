@@ -20,7 +20,7 @@ class StateDonorServes : public ::testing::Test {
     options.schema = test::state_schema;
     return options;
   }
-  // What it says to one joiner.
+  // The donor's messages to one joiner.
   std::vector<StateMessage> said(const PeerId& to) {
     for (const auto& send : donor.take_sends()) sent.push_back({send.to, send.message.whole()});
     std::vector<StateMessage> messages;
@@ -80,7 +80,7 @@ TEST_F(StateDonorServes, what_was_wanted_in_order_and_once) {
 }
 
 TEST_F(StateDonorServes, with_a_quarter_of_its_bandwidth_both_joiners_in_turn) {
-  donor.set_bandwidth(4e6);  // a quarter: 10 ms per 10 kB
+  donor.set_bandwidth(4e6);  // a quarter of it: 10 ms per 10 kB
   ask(alice), ask(bert);
   want(alice, {0, 1, 2, 3, 4, 5}), want(bert, {0, 1, 2, 3, 4, 5});
   for (int milliseconds = 1; milliseconds <= 50; ++milliseconds) {
@@ -95,12 +95,12 @@ TEST_F(StateDonorServes, with_a_quarter_of_its_bandwidth_both_joiners_in_turn) {
 
 TEST_F(StateDonorServes, nobody_who_is_silent_or_wants_nothing) {
   const Nanos stall = options().times.stall_timeout;
-  donor.set_bandwidth(4);  // nothing but the first part ever goes out
+  donor.set_bandwidth(4);  // only the first part ever goes out
   ask(alice), ask(bert), ask(carla, 0);
   want(alice, {0, 1}), want(bert, {0});
   for (Nanos now = stall / 4; now < 3 * stall; now += stall / 4) {
-    want(alice, {}, now);  // still waits
-    want(bert, {}, now);   // says that it is there, but it wants nothing any more
+    want(alice, {}, now);  // a sign of life: it still waits
+    want(bert, {}, now);   // a sign of life, but it wants nothing any more
     while (donor.next_deadline() <= now) donor.woke(now);
   }
   EXPECT_EQ(donor.serving(), 2u) << "bert's part could not be sent: he waits for it";

@@ -20,7 +20,7 @@ StateLoader::StateLoader(const StateLoaderOptions& options, std::vector<StateSou
   donors_changed(std::move(donors), now);
 }
 
-// Donors
+// Donors.
 
 void StateLoader::donors_changed(std::vector<StateSource> donors, Nanos now) {
   if (ended_) return;
@@ -87,7 +87,7 @@ void StateLoader::rest(Donor& donor, Nanos again, bool busy) {
   donor.offer = {};
 }
 
-// What it was asked for is to be asked of others.
+// Parts requested from this donor may be requested from others again.
 void StateLoader::take_back(Donor& donor) {
   for (const auto part : donor.wanted) {
     if (part >= asked_of_.size()) continue;
@@ -111,7 +111,7 @@ uint32_t StateLoader::active() const {
   }));
 }
 
-// Messages
+// Messages.
 
 Status StateLoader::message(const PeerId& from, const StateMessage& message, Nanos now) {
   if (for_donor(message)) {
@@ -120,7 +120,7 @@ Status StateLoader::message(const PeerId& from, const StateMessage& message, Nan
   }
   const auto found = donors_.find(from);
   if (ended_ || found == donors_.end() || found->second.stage == Stage::useless) {
-    // It holds a slot for nobody.
+    // It reserves a slot that this process does not use.
     if (std::holds_alternative<StateOffer>(message)) say(from, StateDone{});
     return {};
   }
@@ -166,7 +166,7 @@ void StateLoader::on(Donor& donor, const StateBusy& busy, Nanos now) {
   ++counters_.busy;
   if (donor.stage != Stage::asked && donor.stage != Stage::serving) return;
   sign_ = now;
-  // Not all at once; and neither too often nor, whatever it says, too seldom.
+  // Spread at random, so that joiners do not all return at once. The wait is bounded on both sides, whatever the donor says.
   const auto stall = options_.times.stall_timeout;
   const auto wait = std::clamp<Nanos>(Nanos{busy.retry_after_ms} * millisecond, stall / 8, 2 * stall);
   rest(donor, now + wait * 3 / 4 + static_cast<Nanos>(random_.below(static_cast<uint64_t>(wait / 2))), true);
@@ -181,7 +181,7 @@ void StateLoader::on(Donor& donor, const StateRefused& refused, Nanos now) {
 }
 
 Status StateLoader::on(const PeerId& from, Donor& donor, const StatePart& part, Nanos now) {
-  if (part.state != assembly_.state()) return {};  // of a state that is loaded no longer
+  if (part.state != assembly_.state()) return {};  // part of a state that is no longer being loaded
   if (part.part >= assembly_.part_count()) {
     strike(from, donor);
     return {Code::corrupt,
@@ -208,7 +208,7 @@ Status StateLoader::on(const PeerId& from, Donor& donor, const StatePart& part, 
   return {};
 }
 
-// Time
+// Time.
 
 void StateLoader::woke(Nanos now) {
   if (ended_) return;
@@ -252,9 +252,9 @@ void StateLoader::check_patience(Nanos now) {
   if (anybody) nobody_since_ = never;
   else if (nobody_since_ == never) nobody_since_ = now;
   if (nobody_since_ != never && now >= nobody_since_ + options_.times.result_timeout)
-    return fail("none of the peers has a state to give");
+    return fail("no peer has a state to give");
   if (now >= sign_ + options_.patience) return fail("no answer");
-  if (now >= progress_ + options_.busy_patience) return fail("donors are busy, and give nothing");
+  if (now >= progress_ + options_.busy_patience) return fail("donors are busy and send nothing");
 }
 
 StateProgress StateLoader::progress() const {

@@ -1,4 +1,4 @@
-// Whom a StateLoader asks, which state it loads, and which part it wants of whom.
+// The plan of a StateLoader: which donors it asks, which state it loads, and which part it requests from which donor.
 #include <algorithm>
 
 #include "elastic/state/state_loader.h"
@@ -6,7 +6,8 @@
 namespace unisono {
 namespace {
 
-constexpr uint32_t guesses_max = 16;  // where all have blobs of their own, nobody else has what the first one has
+// Bounds useless questions: if every peer has its own blobs, no other peer has the first donor's state.
+constexpr uint32_t guesses_max = 16;
 
 }  // namespace
 
@@ -14,7 +15,7 @@ void StateLoader::plan(Nanos now) {
   planned_ = now;
   if (ended_) return;
   if (chosen_ && assembly_.complete()) return finish();
-  give_up_state_without_donors();
+  drop_state_without_donors();
   ask_donors(now);
   choose(now);
   if (chosen_ && assembly_.complete()) return finish();
@@ -22,15 +23,15 @@ void StateLoader::plan(Nanos now) {
   check_patience(now);
 }
 
-// It will give parts of the chosen state, or has not said that it will not.
+// The donor will give parts of the chosen state, or has not refused yet.
 bool StateLoader::waits_for(const Donor& donor) const {
   if (donor.stage == Stage::asked || donor.stage == Stage::serving) return true;
   if (donor.denied || donor.state != assembly_.state()) return false;
   return donor.stage == Stage::fresh || (donor.stage == Stage::resting && donor.busy);
 }
 
-// Others are taken only if nobody is left who has what was begun with.
-void StateLoader::give_up_state_without_donors() {
+// Gives up the chosen state only if no donor that has it is left.
+void StateLoader::drop_state_without_donors() {
   if (!chosen_ || std::any_of(donors_.begin(), donors_.end(), [&](const auto& entry) { return waits_for(entry.second); }))
     return;
   chosen_ = false;
@@ -40,7 +41,7 @@ void StateLoader::give_up_state_without_donors() {
 
 void StateLoader::ask_donors(Nanos now) {
   if (chosen_) {
-    // Who would have nothing to give need not be asked.
+    // If every part has arrived or is requested, a further donor would have nothing to give.
     while (first_open_ < asked_of_.size() && (assembly_.has(first_open_) || asked_of_[first_open_] > 0)) ++first_open_;
     if (first_open_ >= asked_of_.size()) return;
   }
@@ -68,13 +69,13 @@ std::optional<PeerId> StateLoader::next_to_ask(uint32_t active, Nanos now) const
   return std::nullopt;
 }
 
-// What it was said to have after another averaging step does not tell.
+// The donor announced its state after another averaging step, so the announcement says nothing about the wanted state.
 bool StateLoader::may_have(const Donor& donor, uint64_t state, int64_t step) const {
   if (state != 0 && donor.state == state) return true;
   return donor.state == donor.listed && donor.listed_step != step && guesses_ < guesses_max;
 }
 
-// The state that most of those offer that were asked; what was loaded before of another one stays.
+// Chooses the state that most of the asked donors offer. Parts loaded from an earlier choice stay.
 void StateLoader::choose(Nanos now) {
   if (chosen_) return;
   std::map<uint64_t, size_t> offers;
@@ -116,7 +117,7 @@ void StateLoader::request_parts(Nanos now) {
     while (donor.wanted.size() < donor.window) {
       const auto part = next_part(donor);
       if (!part) break;
-      if (donor.wanted.empty()) donor.heard = now;  // it was not waited for until now
+      if (donor.wanted.empty()) donor.heard = now;  // nothing was expected from it until now
       ++asked_of_[*part];
       donor.wanted.push_back(*part);
       want.parts.push_back(*part);
@@ -138,7 +139,7 @@ std::optional<uint32_t> StateLoader::next_part(const Donor& donor) {
   return donor.wanted.empty() ? part_to_repeat(donor) : std::nullopt;
 }
 
-// At the end, who has nothing to do takes over what another one will come to last.
+// At the end, an idle donor gets a part that another donor would send last.
 std::optional<uint32_t> StateLoader::part_to_repeat(const Donor& donor) const {
   const Donor* slowest = nullptr;
   for (const auto& [id, other] : donors_) {

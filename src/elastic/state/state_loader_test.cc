@@ -18,7 +18,7 @@ std::vector<size_t> chunks(size_t count) {
   return sizes;
 }
 
-// The roster says what it had after another averaging step.
+// A donor whose roster entry shows its state after another averaging step.
 void add_stale_donor(StateWorld& world, uint64_t id, uint64_t values_seed, int64_t step) {
   auto& donor = world.add_donor(id, bandwidth, values_seed);
   donor.listed = 1000 + id;
@@ -64,7 +64,7 @@ TEST(StateLoader, takes_donors_in_the_order_of_the_mixed_ids) {
 TEST(StateLoader, prefers_the_state_that_most_donors_have) {
   StateWorld world(chunks(20));
   for (uint64_t id = 1; id <= 8; ++id) world.add_donor(id, bandwidth, id % 3 == 0 ? 5 : id % 3 == 1 ? 6 : 50 + id);
-  // 1 4 7: seed 6; 3 6: seed 5.
+  // Donors 1, 4 and 7 have the state of seed 6, donors 3 and 6 that of seed 5.
   for (uint64_t id = 100; id < 120; ++id) {
     auto& joiner = world.add_joiner(id);
     world.run_all();
@@ -148,7 +148,7 @@ TEST(StateLoader, goes_on_with_others_when_its_only_donor_dies_and_says_that_the
   EXPECT_TRUE(state.mixed);
   EXPECT_EQ(state.donors, 2u);
   EXPECT_LE(state.bytes, world.vector_bytes() + 900'000u) << "something was loaded twice";
-  // Each chunk is that of one donor, and a blob is of one donor.
+  // Each chunk comes from one donor, and each blob from one donor.
   size_t of_killed = 0;
   std::vector<Bytes> values;
   for (uint64_t id = 1; id <= 3; ++id) values.push_back(test::random_bytes(world.vector_bytes(), id));
@@ -178,7 +178,7 @@ TEST(StateLoader, asks_faster_donors_for_more) {
   (void)loaded(joiner);
   const auto bytes = [&](uint64_t id) { return world.bytes_between().at({PeerId{id, 1}, joiner.id}); };
   EXPECT_GT(bytes(1), 5 * bytes(2));
-  // 20 MB at 27.5 MB/s; a slow one is not waited for at the end.
+  // 20 MB at 27.5 MB/s; the slow donor is not waited for at the end.
   EXPECT_LT(joiner.ended_at, 1000 * millisecond);
 }
 
@@ -206,7 +206,8 @@ TEST(StateLoader, lets_a_donor_go_for_whom_there_is_nothing_to_do) {
 
 TEST(StateLoader, and_its_donor_know_of_each_other_however_slowly_parts_come) {
   StateWorld world(chunks(10));
-  auto& donor = world.add_donor(1, bandwidth / 120);  // 2.4 s per chunk, and who is silent for 2 s is given up
+  // 2.4 s per chunk, more than the 2 s of silence after which a donor is dropped
+  auto& donor = world.add_donor(1, bandwidth / 120);
   auto& joiner = world.add_joiner(100);
   world.run_all();
   (void)loaded(joiner);
@@ -347,8 +348,8 @@ TEST(StateLoader, takes_no_harm_from_messages_that_no_donor_would_send) {
   StateLoader loader(options, {{donor, copy.state_digest()}}, 0);
   const auto state = copy.state_digest();
   EXPECT_EQ(loader.message(donor, StateAsk{}, 0).code(), Code::corrupt);
-  EXPECT_TRUE(loader.message(donor, StatePart{state, 0, values}, 0).ok());   // before its manifest
-  EXPECT_TRUE(loader.message({5, 5}, StateOffer{copy.manifest()}, 0).ok());  // an unauthenticated peer's
+  EXPECT_TRUE(loader.message(donor, StatePart{state, 0, values}, 0).ok());   // it comes before the manifest
+  EXPECT_TRUE(loader.message({5, 5}, StateOffer{copy.manifest()}, 0).ok());  // from an unauthenticated peer
   EXPECT_EQ(loader.progress().parts_all, 0u);
   EXPECT_TRUE(loader.message(donor, StateOffer{copy.manifest()}, 0).ok());
   EXPECT_EQ(loader.progress().parts_all, 3u);

@@ -11,23 +11,15 @@ namespace unisono {
 
 namespace {
 
-enum class Kind : uint8_t {
-  ask = 1,
-  want = 2,
-  done = 3,
-  offer = 4,
-  busy = 5,
-  refused = 6,
-  alive = 7,
-  part = 8
-};  // as in the variant
+// The numbers follow the variant's order.
+enum class Kind : uint8_t { ask = 1, want = 2, done = 3, offer = 4, busy = 5, refused = 6, alive = 7, part = 8 };
 constexpr size_t part_header_bytes = 2 + sizeof(uint64_t) + sizeof(uint32_t);
 
 Status corrupt(const std::string& what) { return {Code::corrupt, "state message: " + what}; }
 
 uint64_t pieces_of(uint64_t bytes) { return (bytes + state_piece_bytes - 1) / state_piece_bytes; }
 
-// As many u64 as the reader can still hold.
+// Reads `count` u64; false if the reader does not hold that many.
 bool read_digests(ByteReader& reader, uint64_t count, std::vector<uint64_t>& digests) {
   if (!reader.ok() || count > reader.left() / sizeof(uint64_t)) return false;
   digests.resize(count);
@@ -111,7 +103,7 @@ Result<StateMessage> read_message(ByteReader& reader) {
   return StateMessage(std::move(body));
 }
 
-// Whatever follows is the part.
+// All remaining bytes are the part.
 Result<StateMessage> read_part(ByteView bytes, ByteReader& reader) {
   StatePart part;
   part.state = reader.read<uint64_t>();

@@ -1,5 +1,5 @@
-// Donors and joiners in virtual time: a link of some bandwidth out of each process, some delay, messages in order per sender,
-// as bytes that a test may change on the way.
+// Donors and joiners in virtual time. Each process has an outgoing link with a bandwidth and a delay. Messages keep their order
+// per sender and travel as bytes, which a test may change.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ inline Bytes random_bytes(size_t size, uint64_t seed) {
   }
   return bytes;
 }
-// A vector as its chunks, and their digests.
+// Cuts a vector into chunks.
 inline std::vector<SharedBuffer> cut(const Bytes& values, const std::vector<size_t>& chunk_bytes) {
   std::vector<SharedBuffer> chunks;
   size_t at = 0;
@@ -52,7 +52,7 @@ inline StateBlob blob(std::string name, const Bytes& bytes) { return {std::move(
 
 class StateWorld {
  public:
-  // Changes a message on its way; false: it is lost.
+  // Changes a message on its way; returns false to lose it.
   using Tamper = std::function<bool(const PeerId& from, const PeerId& to, Bytes& bytes)>;
 
   struct Donor {
@@ -64,8 +64,8 @@ class StateWorld {
     double bandwidth = 0;
     Nanos link_free = 0;
     uint32_t serving_max = 0;
-    std::optional<uint64_t> listed;  // what the roster says; else the truth
-    int64_t listed_step = 7;         // when it had that
+    std::optional<uint64_t> listed;  // what the roster shows instead of the truth
+    int64_t listed_step = 7;         // the averaging step that the roster shows
   };
   struct Joiner {
     PeerId id;
@@ -73,7 +73,7 @@ class StateWorld {
     std::optional<Result<LoadedState>> outcome;
     Nanos ended_at = never;
     uint32_t parts_max = 0;
-    bool lost_parts = false;  // progress has gone back
+    bool lost_parts = false;  // set if progress ever went back
   };
 
   explicit StateWorld(std::vector<size_t> chunk_bytes, Nanos delay = 5 * millisecond)
@@ -134,7 +134,7 @@ class StateWorld {
       settle(*joiner);
     }
   }
-  // Its links end; the roster still lists it for a while.
+  // Ends the donor's links; the roster still lists it for a while.
   void kill(Donor& donor) {
     donor.alive = false;
     for (auto& [id, joiner] : joiners_) {
@@ -143,7 +143,7 @@ class StateWorld {
     }
     at(now_ + 3 * second, [this] { roster_changed(); });
   }
-  // An averaging step that changes everything.
+  // An averaging step that changes all values.
   void step(Donor& donor, int64_t number, uint64_t values_seed) {
     donor.values = random_bytes(vector_bytes(), values_seed);
     finish(*donor.copy, number, donor.values, chunk_bytes_);
@@ -160,7 +160,7 @@ class StateWorld {
     }
     now_ = until;
   }
-  // Until all joiners have ended.
+  // Runs until all joiners have ended.
   void run_all(Nanos until = 3600 * second) {
     while (!events_.empty() && events_.top().when <= until && !all_ended()) run(events_.top().when);
   }

@@ -10,7 +10,7 @@ namespace {
 using test::StateWorld;
 
 constexpr double link_bandwidth = 20e6;
-const std::vector<size_t> hundred(100, 40'000);  // 4 MB: a joiner and a donor alone need 0.8 s
+const std::vector<size_t> hundred(100, 40'000);  // 4 MB; one joiner with one donor needs 0.8 s
 
 void expect_loaded(StateWorld& world, const Bytes& values) {
   for (auto& [id, joiner] : world.joiners()) {
@@ -58,7 +58,7 @@ TEST(StateTransfer, a30_a_donor_that_is_killed_costs_no_joiner_a_finished_chunk)
     EXPECT_EQ(hurt, 2u);
     expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
     for (auto& [id, joiner] : world.joiners()) {
-      // At most what was on its way when the donor died, and what two donors gave at the end, comes twice.
+      // Only parts under way when the donor died, and parts requested from two donors at the end, come twice.
       EXPECT_LE(joiner->outcome->value().bytes, world.vector_bytes() + 16 * 40'000) << id.low;
     }
   }
@@ -82,7 +82,7 @@ TEST(StateTransfer, one_donor_serves_a_storm_of_joiners_two_at_a_time) {
   world.run_all();
   expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
   RecordProperty("all_loaded_ms", static_cast<int>(world.now() / millisecond));
-  // 24 MB at 5 MB/s take 4.8 s. The rest is pauses until somebody asks again.
+  // 24 MB at 5 MB/s take 4.8 s. The rest is the time until joiners ask again.
   EXPECT_LT(world.now(), 20 * second);
 }
 
@@ -105,12 +105,13 @@ TEST(StateTransfer, joiners_are_given_one_state_whole_while_steps_go_on) {
   ASSERT_TRUE(joiner.outcome && joiner.outcome->ok());
   const auto& state = joiner.outcome->value();
   EXPECT_EQ(state.values, test::random_bytes(world.vector_bytes(), 1000 + static_cast<uint64_t>(state.step)));
-  EXPECT_EQ(state.step, 8 + 51);  // that of its question's arrival
+  EXPECT_EQ(state.step, 8 + 51);  // the averaging step at which its question arrived
   EXPECT_LT(joiner.ended_at, 2 * second);
   EXPECT_FALSE(donor.copy->held());
 }
 
-// Each chunk is of one of the values that donors had, and all of them are if nothing was mixed; a blob is always whole.
+// Each chunk has one of the values that donors had. If nothing was mixed, all chunks have the same donor's. A blob is always
+// whole.
 void expect_sound(const StateWorld& world, const LoadedState& state, const std::vector<Bytes>& values,
                   const std::vector<Bytes>& blobs) {
   size_t whole = 0;

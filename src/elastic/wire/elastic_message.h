@@ -1,7 +1,7 @@
-// Words that all parts of an elastic run share: what a message between peers is for, and what a peer is there for.
+// Types that all parts of an elastic run share: the channel of a message and the role of a peer.
 //
-// A message is bytes whose first one is its channel; the rest belongs to the part that the channel names. It goes whole, in one
-// frame, in order per pair of peers, and is lost only with the link.
+// A message is a byte string. Its first byte is its channel; the rest belongs to the part that the channel names. A message
+// travels whole, in one frame, in order per pair of peers, and is lost only with the link.
 #pragma once
 
 #include <compare>
@@ -12,16 +12,16 @@
 namespace unisono {
 
 enum class ElasticChannel : uint8_t {
-  roster = 1,     // elastic/roster/roster_messages: who is there
-  formation = 2,  // elastic/formation/formation_messages: who is in which group
+  roster = 1,     // elastic/roster/roster_messages: which peers there are
+  formation = 2,  // elastic/formation/formation_messages: which peers are in a group
   round = 3,      // elastic/round/round_messages: averaging in a group
-  state = 4,      // elastic/state/state_messages: what a joiner loads
+  state = 4,      // elastic/state/state_messages: the state that a joiner loads
 };
-inline constexpr int elastic_channel_count = 5;  // 0 is none
+inline constexpr int elastic_channel_count = 5;  // includes 0, which names no channel
 
 enum class ElasticRole : uint8_t {
   peer = 0,
-  client = 1,   // cannot be reached: opens all connections itself, owns no chunks, is no coordinator
+  client = 1,   // cannot be reached: opens all connections itself, owns no chunks, is never a coordinator
   reducer = 2,  // has no vector: weight 0, never a contributor, but owns chunks
 };
 const char* name(ElasticRole role);

@@ -1,5 +1,6 @@
-// How long the peers of an elastic run wait for each other, all as durations on the local monotonic clock: nobody compares
-// clocks. There are two profiles, lan and wan; every value can be set by itself, and check() says what does not fit.
+// How long the peers of an elastic run wait for each other. All values are durations on the local monotonic clock: peers never
+// compare clocks. There are two profiles, lan and wan; each value can be set by itself, and check() names a value that does not
+// fit.
 #pragma once
 
 #include <algorithm>
@@ -10,19 +11,19 @@
 namespace unisono {
 
 struct ElasticTimes {
-  Nanos probe_period = 1 * second;          // one random peer is probed so often
-  Nanos probe_timeout = 500 * millisecond;  // then three others are asked to probe it
-  Nanos suspect_time = 3 * second;          // from suspect to dead
+  Nanos probe_period = 1 * second;          // one random peer is probed once per period
+  Nanos probe_timeout = 500 * millisecond;  // afterwards three other peers are asked to probe it
+  Nanos suspect_time = 3 * second;          // time from suspect to dead
   Nanos gossip_period = 500 * millisecond;
-  Nanos heal_period = 10 * second;  // the full roster with a seed or a dead entry, for ever
+  Nanos heal_period = 10 * second;  // period of roster comparisons with a seed or a dead peer's address, for ever
   Nanos forget_dead = 3600 * second;
   Nanos coordinator_timeout = 1 * second;
-  Nanos gather_timeout = 2 * second;      // of a coordinator, for members that do not register
-  Nanos stall_timeout = 2 * second;       // a member of a round that says nothing
-  Nanos contribute_timeout = 5 * second;  // at least; see contribute_timeout_for
-  Nanos result_timeout = 4 * second;      // more than stall_timeout
+  Nanos gather_timeout = 2 * second;      // how long a coordinator waits for members that do not register
+  Nanos stall_timeout = 2 * second;       // how long a round waits for a member that says nothing
+  Nanos contribute_timeout = 5 * second;  // minimum; see contribute_timeout_for
+  Nanos result_timeout = 4 * second;      // must be longer than stall_timeout
   Nanos ballot_timeout = 1 * second;
-  Nanos round_timeout = 30 * second;  // at least; see round_timeout_for
+  Nanos round_timeout = 30 * second;  // minimum; see round_timeout_for
   Nanos relayout_period = 10 * second;
   Nanos leave_grace = 5 * second;
 
@@ -45,8 +46,8 @@ struct ElasticTimes {
             .leave_grace = 15 * second};
   }
 
-  // max(contribute_timeout, 4·V/b), b the group's smallest measured bandwidth above 0; 0: none is known. At most a day,
-  // whatever a peer says of its own.
+  // max(contribute_timeout, 4·V/b): V the vector's bytes, b the group's smallest measured bandwidth above 0. bytes_per_second
+  // <= 0: no bandwidth is known. At most one day, whatever bandwidth a peer claims.
   Nanos contribute_timeout_for(double vector_bytes, double bytes_per_second) const {
     if (bytes_per_second <= 0) return contribute_timeout;
     return std::max(contribute_timeout,
@@ -57,7 +58,7 @@ struct ElasticTimes {
     return std::max(round_timeout, contribute + result_timeout + 10 * ballot_timeout);
   }
 
-  // invalid, naming the value: none may be below a millisecond or above timeout_max, and result_timeout must exceed
+  // Error: invalid, naming the value. Each value must be from 1 ms to timeout_max, and result_timeout must exceed
   // stall_timeout.
   Status check() const {
     const struct {

@@ -8,7 +8,6 @@
 
 #include "cli/common/monotonic.h"
 #include "compressors/arc_top_k.h"
-#include "compressors/mean_feedback.h"
 #include "compressors/power_sgd.h"
 #include "lab/compressors/gathered_top_k.h"
 #include "training/reducer/error_feedback.h"
@@ -80,26 +79,29 @@ class Dense final : public CompressMethod {
   const CallOptions call_;
 };
 
-// ErrorFeedback or MeanFeedback: two averages, the second of which may be encoded.
-template <typename Feedback>
+// A compressor with error feedback: two averages, the second of which may be encoded.
 class TwoAverages final : public CompressMethod {
  public:
   using Text = std::function<std::string(const Decision&)>;
-  TwoAverages(const CompressPlan& plan, std::unique_ptr<Feedback> feedback, const CallOptions& first, const CallOptions& second,
-              Text text)
-      : tensors_(plan.gradients.tensors()),
-        feedback_(std::move(feedback)),
-        first_(first),
-        second_(second),
-        text_(std::move(text)) {}
+  static Result<std::unique_ptr<CompressMethod>> make(const CompressPlan& plan, Result<std::unique_ptr<Compressor>> compressor,
+                                                      const CallOptions& first, const CallOptions& second, Text text) {
+    if (!compressor.ok()) return compressor.status();
+    std::vector<std::string> names;
+    for (size_t i = 0; i < plan.gradients.shapes.size(); ++i) names.push_back(std::to_string(i));
+    auto made = std::unique_ptr<TwoAverages>(new TwoAverages(plan, first, second, std::move(text)));
+    auto feedback = ErrorFeedback::make(
+        {.kind = plan.feedback ? Feedback::ef14 : Feedback::none, .lossy = second.codec && !second.codec->is_plain()},
+        *std::move(compressor), std::move(names), made->store_);
+    if (!feedback.ok()) return feedback.status();
+    made->feedback_ = *std::move(feedback);
+    return std::unique_ptr<CompressMethod>(std::move(made));
+  }
   Status run(Group& group, const MethodStep& step, StepCost& cost) override {
     Stopwatch watch(cost);
     const auto first = feedback_->begin(step.number, pointers_to<float>(tensors_, step.gradients));
     watch.lap(Phase::begin);
     auto compensated = pointers_to<const float>(tensors_, step.gradients);
-    if constexpr (requires { feedback_->compensated(0); }) {
-      for (size_t i = 0; i < compensated.size(); ++i) compensated[i] = feedback_->compensated(i);
-    }
+    for (size_t i = 0; i < compensated.size(); ++i) compensated[i] = feedback_->compensated(i);
     report_compensated(step, compensated, watch);
     if (auto status = average(group, first, first_, cost); !status.ok()) return status;
     watch.lap(Phase::first);
@@ -108,7 +110,7 @@ class TwoAverages final : public CompressMethod {
     const auto second = feedback_->pack();
     watch.lap(Phase::pack);
     auto call = second_;
-    if constexpr (requires { feedback_->lost(); }) call.encode_error = feedback_->lost().data();
+    call.encode_error = feedback_->lost().data();
     if (auto status = average(group, second, call, cost); !status.ok()) return status;
     watch.lap(Phase::second);
     auto status = feedback_->finish();
@@ -121,54 +123,31 @@ class TwoAverages final : public CompressMethod {
   }
 
  private:
+  TwoAverages(const CompressPlan& plan, const CallOptions& first, const CallOptions& second, Text text)
+      : tensors_(plan.gradients.tensors()), first_(first), second_(second), text_(std::move(text)) {}
+
   const std::vector<GroupTensor> tensors_;
-  const std::unique_ptr<Feedback> feedback_;
+  FeedbackStore store_;  // the residuals; outlives feedback_
+  std::unique_ptr<ErrorFeedback> feedback_;
   const CallOptions first_, second_;
   const Text text_;
 };
 
-// ErrorFeedback keeps its residuals in a map that outlives it.
-class ByRows final : public CompressMethod {
- public:
-  static Result<std::unique_ptr<CompressMethod>> make(const CompressPlan& plan, bool random, const CallOptions& sketches,
-                                                      const CallOptions& values) {
-    auto compressor = make_arc_top_k({.rule = plan.rule, .seed = plan.seed, .random = random}, 0, plan.gradients.tensors());
-    if (!compressor.ok()) return compressor.status();
-    std::vector<std::string> names;
-    for (size_t i = 0; i < plan.gradients.shapes.size(); ++i) names.push_back(std::to_string(i));
-    auto made = std::unique_ptr<ByRows>(new ByRows);
-    auto feedback = ErrorFeedback::make(
-        {.kind = plan.feedback ? Feedback::ef14 : Feedback::none, .lossy = values.codec && !values.codec->is_plain()},
-        *std::move(compressor), std::move(names), made->store_);
-    if (!feedback.ok()) return feedback.status();
-    const auto text = [random, rank = plan.rule.rank](const Decision& decision) {
-      return fmt::format("{} of {} rows{}", decision.kept, decision.matrix.rows,
-                         random ? "" : fmt::format(", sketches of {}", rank));
-    };
-    made->averages_ = std::make_unique<TwoAverages<ErrorFeedback>>(plan, *std::move(feedback), sketches, values, text);
-    return std::unique_ptr<CompressMethod>(std::move(made));
-  }
-  Status run(Group& group, const MethodStep& step, StepCost& cost) override { return averages_->run(group, step, cost); }
-  std::string treatment(size_t i) const override { return averages_->treatment(i); }
-
- private:
-  ByRows() = default;
-  FeedbackStore store_;
-  std::unique_ptr<CompressMethod> averages_;
-};
+Result<std::unique_ptr<CompressMethod>> make_by_rows(const CompressPlan& plan, bool random, const CallOptions& sketches,
+                                                     const CallOptions& values) {
+  const auto text = [random, rank = plan.rule.rank](const Decision& decision) {
+    return fmt::format("{} of {} rows{}", decision.kept, decision.matrix.rows,
+                       random ? "" : fmt::format(", sketches of {}", rank));
+  };
+  auto compressor = make_arc_top_k({.rule = plan.rule, .seed = plan.seed, .random = random}, 0, plan.gradients.tensors());
+  return TwoAverages::make(plan, std::move(compressor), sketches, values, text);
+}
 
 Result<std::unique_ptr<CompressMethod>> make_power(const CompressPlan& plan, const CallOptions& call) {
+  const auto text = [](const Decision& decision) { return fmt::format("factors of {} columns", decision.factors); };
   auto compressor =
       make_power_sgd({.rule = plan.rule, .rank = plan.power_rank, .seed = plan.seed}, 0, plan.gradients.tensors());
-  if (!compressor.ok()) return compressor.status();
-  const auto text = [rule = plan.rule, rank = plan.power_rank](const Decision& decision) {
-    const auto [rows, columns] = decision.matrix;
-    return fmt::format("factors of {} columns",
-                       std::min({rank == 0 ? rank_of_equal_bytes(rule, decision.matrix) : rank, rows, columns}));
-  };
-  auto feedback = std::make_unique<MeanFeedback>(*std::move(compressor), plan.feedback);
-  return std::unique_ptr<CompressMethod>(
-      std::make_unique<TwoAverages<MeanFeedback>>(plan, std::move(feedback), call, call, text));
+  return TwoAverages::make(plan, std::move(compressor), call, call, text);
 }
 
 class Gathered final : public CompressMethod {
@@ -223,8 +202,8 @@ Result<std::unique_ptr<CompressMethod>> make_compress_method(const CompressPlan&
   values.codec = codec;
   switch (method) {
     case Method::dense: return std::unique_ptr<CompressMethod>(std::make_unique<Dense>(plan, values));
-    case Method::arc: return ByRows::make(plan, false, plain, values);
-    case Method::random_k: return ByRows::make(plan, true, plain, values);
+    case Method::arc: return make_by_rows(plan, false, plain, values);
+    case Method::random_k: return make_by_rows(plan, true, plain, values);
     case Method::power_sgd: return make_power(plan, plain);
     case Method::top_k: break;
   }

@@ -1,5 +1,5 @@
-// Elastic runs whose groups follow from keys, as published: exact and never together twice with M^d peers, honest about it
-// otherwise, and right whoever dies.
+// Elastic runs whose groups follow from keys, as published. With M^d peers they are exact and no two peers meet twice. With
+// other numbers they report what is missing, and they stay correct when peers die.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,19 +14,19 @@
 namespace unisono::sim {
 namespace {
 
-// The groups, and the slots that each peer went through.
+// Records which peers met, and where each went next.
 struct RendezvousPoints final : RoundWatch {
   struct Stop {
     SlotName slot;
     uint32_t position = 0;  // in the group
     bool failed = false;    // nothing was averaged
   };
-  void began(const RoundSight& sight) override {
+  void began(const RoundView& sight) override {
     groups[sight.group.id] = sight.group;
     paths[sight.self].push_back(
         {.slot = sight.group.slot, .position = sight.group.members[sight.group.rank_of(sight.self)].position});
   }
-  void ended(const RoundSight& sight, const MoshpitRound& round) override {
+  void ended(const RoundView& sight, const MoshpitRound& round) override {
     bool applied = false;
     for (uint32_t chunk = 0; chunk < sight.states.size(); ++chunk) applied |= round.applied(chunk) != nullptr;
     paths[sight.self].back().failed = !applied;
@@ -39,11 +39,11 @@ struct RendezvousPoints final : RoundWatch {
 ElasticClusterOptions keyed(uint32_t peers, uint32_t group, uint64_t seed = 1) {
   auto options = options_for(peers, group, seed);
   options.settings.grid = GridKind::chunk_keys;
-  options.seeds_told = 64;  // all begin at once, and the founder is one that answers
+  options.seeds_told = 64;  // all start at once; the founder answers
   return options;
 }
 
-// What peer `index` gives in an averaging step, and the mean of all.
+// The values of peer `index` in an averaging step.
 std::vector<float> given(uint32_t index, uint32_t step) { return values_of(index + 1000 * step, few_elements); }
 std::vector<double> mean_of(uint32_t peers, uint32_t step) {
   std::vector<double> mean(few_elements);
@@ -70,7 +70,7 @@ void give_new_values(CountedRun& run) {
   };
 }
 
-// All groups are whole, and no two peers meet twice within any `digits` rounds.
+// All groups are complete, and no two peers meet twice within `digits` rounds.
 void expect_whole_and_apart(const RendezvousPoints& rendezvous_points, uint32_t group, uint32_t digits) {
   std::map<uint64_t, std::vector<const GroupDescriptor*>> by_round;
   for (const auto& [id, one] : rendezvous_points.groups) by_round[one.slot.step * digits + one.slot.round].push_back(&one);
@@ -149,8 +149,8 @@ TEST(ElasticKeys, grids_that_are_not_full_never_say_exact_and_say_so_once) {
   }
 }
 
-// Each peer goes on to the slot of the key that it had before, without its oldest digit, and with the slot that it had. Returns
-// how many steps were looked at.
+// Every peer moves to the group given by its former key without the oldest digit, and with its former slot. Returns the number
+// of checked steps.
 size_t expect_keys_to_lead_on(const RendezvousPoints& rendezvous_points, uint32_t group, uint32_t keys) {
   size_t steps = 0;
   for (const auto& [peer, path] : rendezvous_points.paths) {
@@ -166,7 +166,7 @@ size_t expect_keys_to_lead_on(const RendezvousPoints& rendezvous_points, uint32_
 
 TEST(ElasticKeys, keys_move_with_each_group_that_was_assembled_and_stay_where_there_was_none) {
   RendezvousPoints rendezvous_points;
-  auto options = keyed(20, 4);  // 16 keys, so most groups are small, and a death leaves some with one member
+  auto options = keyed(20, 4);  // 16 keys: most groups are small, and a death leaves some with one member
   options.settings.elements = 50'000;
   options.links.bytes_per_second = 200e3;  // so that deaths fall into rounds
   options.settings.watch = &rendezvous_points;
@@ -189,7 +189,7 @@ TEST(ElasticKeys, keys_move_with_each_group_that_was_assembled_and_stay_where_th
   EXPECT_GT(expect_keys_to_lead_on(rendezvous_points, 4, 16), 100u);
   EXPECT_GT(outcomes["averaged"], 100u);
   EXPECT_GT(outcomes["alone"], 10u);
-  // A round that failed, and one after it.
+  // A failed round, and one after it.
   size_t failed = 0;
   for (const auto& [peer, path] : rendezvous_points.paths) {
     for (size_t i = 1; i < path.size(); ++i)

@@ -206,14 +206,14 @@ TEST(ElasticStudy, what_makes_no_sense_is_refused) {
 struct Forger final : RoundWatch {
   enum class Lie : uint8_t { none, bits, weight, gave_other, kept_weight };
   explicit Forger(Lie told) : lie(told) {}
-  void began(const RoundSight& sight) override {
-    show(sight, lie == Lie::gave_other, [&](const RoundSight& shown) { replay.began(shown); });
+  void began(const RoundView& sight) override {
+    show(sight, lie == Lie::gave_other, [&](const RoundView& shown) { replay.began(shown); });
   }
-  void ended(const RoundSight& sight, const MoshpitRound& round) override {
-    show(sight, lie != Lie::gave_other, [&](const RoundSight& shown) { replay.ended(shown, round); });
+  void ended(const RoundView& sight, const MoshpitRound& round) override {
+    show(sight, lie != Lie::gave_other, [&](const RoundView& shown) { replay.ended(shown, round); });
   }
   template <typename Call>
-  void show(const RoundSight& sight, bool here, Call&& call) {
+  void show(const RoundView& sight, bool here, Call&& call) {
     auto values = sight.values;
     std::vector<ChunkState> states(sight.states.begin(), sight.states.end());
     if (here && lie != Lie::none && (liar == PeerId{} || liar == sight.self)) {

@@ -1,5 +1,5 @@
-// Whole averaging steps over fitted grids: what the grid, the weights and the means of lines promise together. Checks A11, A12
-// and A13 of docs/design/methods/moshpit.md.
+// Whole averaging steps over fitted grids: joint guarantees of grid, weights and line means. Checks A11, A12 and A13 of
+// docs/design/methods/moshpit.md.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -44,7 +44,7 @@ std::vector<LineMember> line_of(const MoshpitGrid& grid, const std::vector<uint3
   return members;
 }
 
-// One round; present(rank): whether it takes part.
+// One round; present(rank): whether the peer takes part.
 void average(const MoshpitGrid& grid, uint32_t axis, Peers& peers, const auto& present) {
   for (uint32_t line = 0; line < grid.line_count(axis); ++line) {
     const auto ranks = grid.line_members(axis, line);
@@ -81,7 +81,7 @@ void expect_exact_step(uint32_t count, uint32_t max_group) {
   for (const auto x : peers.x) ASSERT_NEAR(x, mean, 1e-12) << what;
 }
 
-// Rounds from which each peer is absent with chance 0.3, and then an averaging step without absences.
+// Rounds from which each peer is absent with probability 0.3, and then an averaging step without absences.
 void expect_conserved_through_absences(uint32_t count, uint32_t max_group, int rounds) {
   Random random(count);
   const auto what = std::to_string(count) + " peers (the seed), groups of " + std::to_string(max_group);
@@ -148,7 +148,7 @@ TEST(MoshpitAveraging, of_five_peers_with_one_absent_goes_as_by_hand) {
   EXPECT_NEAR(weighted_sum(peers), 20, 1e-12);
 }
 
-// As peers do it, in fp32: whether all end with the same bits, near the weighted mean.
+// As peers compute it, in fp32: all must end with the same bits, close to the weighted mean.
 void expect_identical_bits(uint32_t count, uint32_t max_group, bool weighted) {
   constexpr size_t elements = 70;
   Random random(count);

@@ -63,7 +63,7 @@ struct ElasticMember final : ElasticActor, ElasticPort {
   }
   Nanos next_deadline() const override { return peer.left() ? never : std::min(peer.next_deadline(), train_until); }
 
-  // The loop: train, average, train, …
+  // The training loop: train, average, train, …
   void step(Nanos now) {
     if (const auto loaded = peer.take_state(); loaded && loaded->loaded) {
       values = loaded->values;

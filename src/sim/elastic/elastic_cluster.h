@@ -1,8 +1,7 @@
-// An elastic run in virtual time: MoshpitPeers, as they ship, on virtual links, each with a loop that trains (waits) and
+// An elastic run in virtual time: the shipped MoshpitPeers on virtual links. Each peer has a loop that trains (waits) and
 // averages.
 //
-// What happens is told by watchers, which tests and studies give; faults are those of ElasticNetwork, and processes that join
-// later.
+// Tests and studies observe the run through callbacks. Faults are those of ElasticNetwork, and processes that join later.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +21,11 @@ namespace unisono::sim {
 
 struct ElasticClusterOptions {
   ElasticLinkModel links;
-  MoshpitSettings settings;  // of all peers; self, name, addresses, seeds, found and seed are filled in
+  MoshpitSettings settings;  // of all peers; the cluster fills in self, name, addresses, seeds, found and seed
   uint64_t seed = 0;
   Nanos compute = 10 * millisecond;  // between a peer's averaging steps
   Nanos compute_jitter = 0;
-  uint32_t seeds_told = 4;  // how many earlier peers that live a joiner is told of
+  uint32_t seeds_told = 4;  // number of living earlier peers whose addresses a joiner gets
 };
 
 // One process and its loop.
@@ -37,12 +36,12 @@ class ElasticCluster {
   explicit ElasticCluster(const ElasticClusterOptions& options);
   ~ElasticCluster();
 
-  // The first one founds the run. Returns its index.
+  // The first peer founds the run. Returns the peer's index.
   uint32_t add(Nanos at = 0);
   uint32_t add(const MoshpitSettings& settings, Nanos at);
   void kill(uint32_t index);
   void leave(uint32_t index);
-  // Looks again whether the peer goes on to another averaging step.
+  // Checks again whether the peer continues with another averaging step.
   void nudge(uint32_t index);
   ElasticNetwork& network() { return network_; }
   MoshpitPeer* peer(uint32_t index);
@@ -50,14 +49,14 @@ class ElasticCluster {
   uint32_t index_of(const PeerId& id) const;
   PeerId id_of(uint32_t index) const;
 
-  // The values and the weight that a peer averages in its next averaging step, given what it has; default: what it has,
+  // Sets the values that a peer averages in its next averaging step, and returns their weight. Default: its current values,
   // weight 1.
   std::function<double(uint32_t index, std::vector<float>& values)> prepare;
   std::function<void(uint32_t index, const FinishedStep& step)> on_step;
-  std::function<void(uint32_t index, const ElasticState& state)> on_loaded;  // a joiner has what the run had
-  // What a peer begins with.
+  std::function<void(uint32_t index, const ElasticState& state)> on_loaded;  // a joiner has received the run's state
+  // A peer's initial values.
   std::function<std::vector<float>(uint32_t index)> initial;
-  // Whether a peer goes on to another averaging step; default: for ever.
+  // Whether a peer continues with another averaging step; default: always.
   std::function<bool(uint32_t index)> goes_on;
 
   bool run(Nanos until, const std::function<bool()>& done = {}) { return network_.run(until, done); }

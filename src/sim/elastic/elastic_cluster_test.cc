@@ -1,5 +1,5 @@
-// Whole elastic runs in virtual time: every number of peers averages exactly without faults, and with faults nothing hangs, is
-// lost or counted twice.
+// Whole elastic runs in virtual time. Without faults, any number of peers averages exactly. With faults, nothing hangs, is lost
+// or is counted twice.
 #include "sim/elastic/elastic_cluster.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(ElasticCluster, weights_count) {
 
 TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_ones) {
   auto options = options_for(6, 8);
-  options.settings.min_peers = 5;  // a reducer has no values, and does not count
+  options.settings.min_peers = 5;  // a reducer has no values and is not counted
   CountedRun run(4, options);
   auto client = options.settings, reducer = options.settings;
   client.role = ElasticRole::client;
@@ -58,8 +58,8 @@ TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_one
     for (const auto& id : run.cluster.peer(index)->keeper().holders("any/key"))
       EXPECT_NE(run.cluster.index_of(id), client_index);
   }
-  // Check A34 of docs/design/methods/moshpit.md: the client owned nothing, so it sent its own values and nobody's results; the
-  // reducer had none of its own.
+  // Check A34 of docs/design/methods/moshpit.md: the client owned no chunk, so it sent only its own values, and no results. The
+  // reducer had no values of its own.
   EXPECT_LT(run.cluster.network().bytes_from(client_index), run.cluster.network().bytes_from(0));
   EXPECT_TRUE(run.cluster.values(reducer_index).empty());
 }
@@ -90,7 +90,7 @@ TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_w
 
 TEST(ElasticCluster, without_absences_each_peer_says_once_that_one_flat_group_would_send_less) {
   CountedRun run(9, options_for(9, 4));
-  std::map<uint32_t, std::vector<uint64_t>> said;  // by peer: in which of its averaging steps
+  std::map<uint32_t, std::vector<uint64_t>> said;  // by peer: its averaging steps with a message
   std::map<uint32_t, uint64_t> steps;
   run.cluster.on_step = [&](uint32_t index, const FinishedStep& step) {
     ++steps[index];
@@ -113,7 +113,7 @@ TEST(ElasticCluster, an_island_that_was_cut_off_comes_back) {
   run.resume();
   run.cluster.network().cut({0, 1, 2});
   run.cluster.run(run.cluster.now() + 60 * second);
-  // Both sides went on, each by itself.
+  // Both sides continued separately.
   EXPECT_EQ(run.cluster.peer(0)->keeper().roster().present().size(), 3u);
   EXPECT_EQ(run.cluster.peer(5)->keeper().roster().present().size(), 6u);
   const auto before = run.steps;

@@ -29,7 +29,7 @@ inline std::vector<float> values_of(uint32_t index, size_t elements) {
   return values;
 }
 
-// A run whose first `peers` are counted.
+// A run whose first `peers` processes are counted.
 struct CountedRun {
   CountedRun(uint32_t peers, const ElasticClusterOptions& options,
              std::function<std::vector<float>(uint32_t index)> initial = {})
@@ -44,7 +44,7 @@ struct CountedRun {
     };
     for (uint32_t index = 0; index < peers; ++index) cluster.add();
   }
-  // True if all that live came to so many averaging steps, and began no more.
+  // True if all living peers reached this many averaging steps, and began no more.
   bool run_steps(uint32_t count, Nanos until) {
     cluster.goes_on = [this, count](uint32_t index) { return index >= steps.size() || steps[index] < count; };
     return cluster.run(until, [&] {

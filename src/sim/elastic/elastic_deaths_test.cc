@@ -1,5 +1,5 @@
-// Check A29 of docs/design/methods/moshpit.md, and that no death holds anybody up: peers are killed at random, others join, and
-// every averaging step of those who live ends soon.
+// Check A29 of docs/design/methods/moshpit.md, and that deaths block no peer: peers are killed at random, others join, and
+// every averaging step of the living ends soon.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Deaths {
   }
   static std::vector<float> begin(uint32_t index) {
     auto values = values_of(index, few_elements);
-    values[0] = 1;  // of everybody, so of every mean
+    values[0] = 1;  // of every peer, so of every mean
     return values;
   }
   static ElasticClusterOptions options(uint64_t seed, uint32_t count) {
@@ -32,7 +32,7 @@ struct Deaths {
     options.compute_jitter = 30 * millisecond;
     return options;
   }
-  // Somebody dies, somebody comes.
+  // One peer dies and one joins.
   void one() {
     std::vector<uint32_t> live;
     for (uint32_t index = 0; index < run.cluster.size(); ++index) {
@@ -65,9 +65,9 @@ void check(uint64_t seed, uint32_t deaths) {
   for (uint32_t death = 0; death < deaths; ++death) job.one();
   EXPECT_EQ(job.wrong, 0u) << "seed " << seed;
   EXPECT_LE(job.longest, 4.5) << "seed " << seed;
-  // What is contributed, its results, and those of the round before, and messages that came early.
+  // Contributions, their results, those of the previous round, and early messages.
   EXPECT_LE(job.held, 8 * few_elements * sizeof(float) + (1u << 16)) << "seed " << seed;
-  // It heals: everybody in one layout, and exact again.
+  // The run recovers: all peers are in one layout, and averages are exact again.
   const auto settled = [&] { return job.run.cluster.settled(); };
   EXPECT_TRUE(job.run.cluster.run(job.run.cluster.now() + 60 * second, settled)) << "seed " << seed;
   job.run.cluster.run(job.run.cluster.now() + 5 * second);

@@ -54,7 +54,7 @@ void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
     const auto time = static_cast<Nanos>(static_cast<double>(message.size()) * 1e9 / model_.bytes_per_second);
     sender.line_free = std::max(sender.line_free, now_) + time;
     auto& receiver = processes_[to];
-    // The line there is taken in the order in which messages are sent: a model of a switch with one queue per port.
+    // The downlink serves messages in the order of sending, like a switch with one queue per port.
     receiver.down_free = std::max(receiver.down_free + time, sender.line_free);
     arrives = receiver.down_free;
   }
@@ -93,7 +93,7 @@ void ElasticNetwork::stop(uint32_t index) { processes_[index].stopped = true; }
 void ElasticNetwork::go_on(uint32_t index) {
   auto& process = processes_[index];
   process.stopped = false;
-  // What the kernel had for it comes before any timer, as a poll would have it.
+  // Messages in the kernel come before any timer, as with a poll.
   for (auto held = std::exchange(process.held, {}); auto& event : held) {
     event.at = now_;
     push(std::move(event));
@@ -128,7 +128,7 @@ void ElasticNetwork::attend(uint32_t index) {
 }
 
 void ElasticNetwork::arrive(Event& event) {
-  // Whoever was cut off while it was on its way.
+  // The two were separated while the message was on its way.
   if (separated(event.from, event.to)) {
     severed_[{event.from, event.to}].emplace_back(now_, std::move(event.message));
     return push({.at = now_ + model_.silence, .to = event.to, .from = event.from, .kind = Kind::heal_check});

@@ -10,7 +10,7 @@ namespace unisono::sim {
 namespace {
 
 constexpr size_t examples_max = 5;
-constexpr uint64_t steps_kept = 1000;  // who stood still begins a round when others have long ended it
+constexpr uint64_t steps_kept = 1000;  // a process that was stopped begins a round long after the others have ended it
 constexpr double weight_tolerance = 1e-12, value_tolerance = 1e-6;  // of sums in double; of a mean rounded to fp32
 
 bool same_bits(const SharedBuffer& a, const SharedBuffer& b) {
@@ -32,7 +32,7 @@ ElasticReplay::Group& ElasticReplay::open(const GroupDescriptor& descriptor) {
   return group;
 }
 
-void ElasticReplay::began(const RoundSight& sight) {
+void ElasticReplay::began(const RoundView& sight) {
   auto& group = open(sight.group);
   if (group.descriptor != sight.group)
     wrong(group, sight.group.rank_of(sight.self), "holds another descriptor of the group than others");
@@ -41,7 +41,7 @@ void ElasticReplay::began(const RoundSight& sight) {
   last_[sight.self] = sight.group.id;
 }
 
-void ElasticReplay::ended(const RoundSight& sight, const MoshpitRound& round) {
+void ElasticReplay::ended(const RoundView& sight, const MoshpitRound& round) {
   const auto found = groups_.find(sight.group.id);
   if (found == groups_.end()) return;
   auto& group = found->second;
@@ -62,7 +62,7 @@ void ElasticReplay::gone(const PeerId& peer) {
 
 void ElasticReplay::over(Group& group, uint32_t rank) {
   group.given[rank].over = true;
-  // What was given is not needed any more once it was averaged here.
+  // Contributions can be dropped once they were averaged here.
   const bool replayed = std::ranges::all_of(
       group.outcomes, [](const Outcome& outcome) { return outcome.decided && (!outcome.result || outcome.mean); });
   for (auto& given : group.given) {
@@ -71,7 +71,7 @@ void ElasticReplay::over(Group& group, uint32_t rank) {
   if (std::ranges::all_of(group.given, [](const Given& given) { return given.over; })) groups_.erase(group.descriptor.id);
 }
 
-void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundSight& sight, const MoshpitRound& round) {
+void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundView& sight, const MoshpitRound& round) {
   const auto& before = group.given[rank];
   group.outcomes.resize(std::max<size_t>(group.outcomes.size(), sight.states.size()));
   const bool decided = round.report().undecided == 0;
@@ -104,8 +104,8 @@ void ElasticReplay::check_member(Group& group, uint32_t rank, const RoundSight& 
   }
 }
 
-// What the first who decides has is checked; what others have is compared with it.
-void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundSight& sight, const ChunkResult* result) {
+// Checks the result of the first member that decides; compares later results with it.
+void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundView& sight, const ChunkResult* result) {
   auto& outcome = group.outcomes[chunk];
   const auto rank = sight.group.rank_of(sight.self);
   if (outcome.decided) {
@@ -128,7 +128,7 @@ void ElasticReplay::settle(Group& group, uint32_t chunk, const RoundSight& sight
   ++counts_.chunks;
   outcome.result = *result;
   counts_.absences += group.given.size() - result->contributors.count();
-  // One that it left out has no copy of the mean.
+  // A member that was left out has no copy of the mean.
   if (result->contributors[rank]) replay(group, chunk, *result, sight.values.buffer(chunk));
 }
 

@@ -1,5 +1,5 @@
-// What begins no averaging step, and averaging steps that are cancelled, and peers that leave, in each phase: they end soon,
-// and nobody waits for them.
+// Requests that must not begin an averaging step; averaging steps that are cancelled; and peers that leave, in each phase. All
+// end soon, and no peer waits for them.
 #include <gtest/gtest.h>
 
 #include <cmath>

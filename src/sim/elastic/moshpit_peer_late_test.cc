@@ -1,5 +1,5 @@
-// Who comes late, leaves averaging steps out, is alone or has just come: which averaging step it takes part in, who waits for
-// it, and what its values count.
+// Peers that are late, skip averaging steps, are alone or have just joined: the averaging step they take part in, the peers
+// that wait for them, and the weight of their values.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -28,7 +28,7 @@ bool all_replaced(const FinishedStep& step) {
 TEST(MoshpitPeerLate, it_announces_itself_for_the_next_step_and_does_not_open_it) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
-  // Each time at other coordinators.
+  // Other coordinators each time.
   for (uint64_t missed = 1; missed < 16; missed += 2) {
     peers.average({0, 1});
     ASSERT_TRUE(peers.begin(2).ok());
@@ -66,7 +66,7 @@ TEST(MoshpitPeerLate, nobody_waits_for_it_in_a_step_that_it_leaves_out) {
   ASSERT_TRUE(peers.begin(0).ok() && peers.begin(1).ok());
   peers.run(soon);
   ASSERT_TRUE(peers.peer(0).averaging());
-  // It hears that others, which neither of these two has met, are two averaging steps further.
+  // It learns that peers which neither of these two has met are two averaging steps ahead.
   RosterMessage news{
       .run = fnv1a64(peers.settings.run_id), .steps_opened = 4, .body = RosterGossip{.answer = true}, .claims = {}};
   peers.network.send(0, 2, SharedBuffer::copy(encode(news)));
@@ -141,7 +141,7 @@ TEST(MoshpitPeerNewcomer, where_all_are_newcomers_their_values_count_once_they_h
   peers.network.kill(0);
   peers.network.kill(1);
   peers.run(second);
-  peers.average({third, fourth});  // in the layout of the dead: each by itself
+  peers.average({third, fourth});  // in the layout with the dead peers: each averages alone
   for (const auto& done : peers.average({third, fourth})) {
     EXPECT_EQ(done.report.rounds.at(0).outcome, "void");
     EXPECT_FALSE(done.report.exact);

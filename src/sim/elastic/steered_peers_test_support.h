@@ -1,5 +1,4 @@
-// Peers of an elastic run on virtual links, whose averaging steps a test begins, cancels and takes by itself, one peer at a
-// time.
+// Peers of an elastic run on virtual links. A test begins, cancels and finishes their averaging steps itself, peer by peer.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,13 +16,13 @@
 
 namespace unisono::sim {
 
-inline constexpr Nanos soon = 100 * millisecond;  // a few delays; no time-out is as short
+inline constexpr Nanos soon = 100 * millisecond;  // a few delays; shorter than every timeout
 
 class SteeredPeers final : private RoundWatch {
  public:
   explicit SteeredPeers(const ElasticClusterOptions& options)
       : settings(options.settings), network(options.links, options.seed), random_(options.seed) {}
-  // So many, which have a layout.
+  // Starts `count` peers, which form a layout.
   explicit SteeredPeers(uint32_t count, uint32_t max_group = 4, std::vector<uint32_t> dims = {})
       : SteeredPeers(options_for(count, max_group)) {
     settings.dims = std::move(dims);
@@ -32,7 +31,7 @@ class SteeredPeers final : private RoundWatch {
         run(10 * second, [&] { return std::ranges::all_of(processes_, [](const auto& one) { return one->peer.ready(); }); }));
   }
 
-  // The first one founds the run; the others join by it, unless a seed is named.
+  // The first peer founds the run; the others join through it, unless other seeds are given.
   uint32_t add(std::vector<std::string> seeds = {"sim://0"}) {
     const auto index = static_cast<uint32_t>(processes_.size());
     auto own = settings;
@@ -49,7 +48,7 @@ class SteeredPeers final : private RoundWatch {
   }
   MoshpitPeer& peer(uint32_t index) { return processes_[index]->peer; }
   PeerId id(uint32_t index) const { return processes_[index]->id; }
-  // A call on a peer, from outside.
+  // Calls a peer from outside.
   template <typename Act>
   auto with(uint32_t index, Act act) {
     struct Attend {
@@ -72,7 +71,7 @@ class SteeredPeers final : private RoundWatch {
     with(index, [](MoshpitPeer& one, Nanos now) { one.leave(now); });
   }
   bool run(Nanos time, const std::function<bool()>& done = {}) { return network.run(network.now() + time, done); }
-  // How long it took until none of these was in an averaging step any more; `never`: longer.
+  // Time until none of these peers was in an averaging step; `never`: longer than `time`.
   Nanos run_to_end(const std::vector<uint32_t>& who, Nanos time = 60 * second) {
     const auto began = network.now();
     const auto over = [&] { return std::ranges::none_of(who, [&](uint32_t index) { return peer(index).averaging(); }); };
@@ -83,7 +82,7 @@ class SteeredPeers final : private RoundWatch {
     EXPECT_TRUE(done.has_value()) << "peer " << index << " has ended no averaging step";
     return done ? std::move(*done) : FinishedStep{};
   }
-  // One averaging step of these, each with its own values.
+  // One averaging step of these peers, each with its own values.
   std::vector<FinishedStep> average(const std::vector<uint32_t>& who) {
     for (const auto index : who) EXPECT_TRUE(begin(index).ok());
     EXPECT_NE(run_to_end(who), never);
@@ -128,11 +127,11 @@ class SteeredPeers final : private RoundWatch {
     MoshpitPeer peer;
   };
 
-  void began(const RoundSight& sight) override { processes_[indices_.at(sight.self)]->in_round = true; }
-  void ended(const RoundSight& sight, const MoshpitRound&) override { processes_[indices_.at(sight.self)]->in_round = false; }
+  void began(const RoundView& sight) override { processes_[indices_.at(sight.self)]->in_round = true; }
+  void ended(const RoundView& sight, const MoshpitRound&) override { processes_[indices_.at(sight.self)]->in_round = false; }
 
  public:
-  MoshpitSettings settings;  // of those that are added from now on
+  MoshpitSettings settings;  // of peers added from now on
   ElasticNetwork network;
 
  private:

@@ -53,7 +53,7 @@ class DatagramNetwork::Service final : public DatagramService {
   Nanos answer_time(uint32_t, Rank) const override { return network_.settings_.answer_time; }
   DatagramCounters datagram_counters(uint32_t, Rank) const override { return {}; }
 
-  // What goes next, if anything does; else when it may.
+  // The next packet to send, or null; `later` is then the time at which one may be due.
   std::shared_ptr<Packet> next(Nanos now, Nanos& later) {
     later = never;
     if (!requests_.empty()) {
@@ -61,7 +61,7 @@ class DatagramNetwork::Service final : public DatagramService {
       requests_.pop_front();
       return packet;
     }
-    // In turn over the streams, so that all receivers get their share.
+    // Round-robin over the streams, so that all receivers get their share.
     for (size_t i = 0; i < streams_.size(); ++i) {
       auto& stream = streams_[(turn_ + i) % streams_.size()];
       if (auto packet = next_of(stream, now, later)) {
@@ -122,7 +122,7 @@ class DatagramNetwork::Service final : public DatagramService {
       later = std::min(later, stream.end_at);
       return nullptr;
     }
-    // As the UDP transport: an end that nobody has confirmed is said again, ever more seldom.
+    // As in the UDP transport: an unconfirmed end is repeated, with growing intervals.
     if (++stream.ends < ends_sent) {
       stream.end_at = now + end_interval;
     } else {
@@ -183,8 +183,8 @@ class DatagramNetwork::Service final : public DatagramService {
   size_t turn_ = 0;
 
  public:
-  Nanos departs_at = never;  // the event that counts, of those scheduled for the port out
-  Nanos free_at = 0;         // of it
+  Nanos departs_at = never;  // the valid one of the events scheduled for the outgoing port
+  Nanos free_at = 0;         // when the outgoing port is free
 };
 
 DatagramNetwork::DatagramNetwork(const DatagramNetworkSettings& settings)
@@ -212,7 +212,7 @@ void DatagramNetwork::depart_at(Rank rank, Nanos at) {
 
 void DatagramNetwork::depart(Rank rank, Nanos now) {
   auto& service = *services_[rank];
-  if (service.departs_at != now) return;  // something was to go earlier
+  if (service.departs_at != now) return;  // a packet was scheduled earlier
   service.departs_at = never;
   Nanos later = never;
   const auto packet = service.next(now, later);

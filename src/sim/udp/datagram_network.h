@@ -1,7 +1,8 @@
-// Virtual links that lose, queue and delay datagrams, under virtual time: the datagram service of the simulator.
+// The simulator's datagram service: virtual links that lose, queue and delay datagrams, in virtual time.
 //
-// Every rank has one port out and one in, each of a rate; the port in has a queue, and what does not fit is dropped: many
-// senders into one are an incast. What a link loses at random is the caller's law. Same settings and law: same run.
+// Every rank has one outgoing and one incoming port with a given rate. The incoming port has a queue, and drops datagrams that
+// do not fit: many senders to one rank are an incast. The caller provides the law of random loss. Equal settings and laws give
+// equal runs.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ struct DatagramNetworkSettings {
   uint32_t ranks = 2;
   double bytes_per_second = 125e6;    // of each port
   Nanos delay = 20 * microsecond;     // of the network
-  uint64_t queue_bytes = 256u << 10;  // before a port in
-  Nanos answer_time = millisecond;    // told as DatagramService::answer_time
+  uint64_t queue_bytes = 256u << 10;  // before an incoming port
+  Nanos answer_time = millisecond;    // returned by DatagramService::answer_time
   uint32_t datagram_bytes = 1472;
   // Whether the datagram with this number on its link is lost; may be null.
   std::function<bool(Rank from, Rank to, uint32_t number)> loses{};
@@ -36,14 +37,14 @@ class DatagramNetwork {
   DatagramService& at(Rank rank);
   // A rank that is cut off sends and receives nothing.
   void cut_off(Rank rank, bool is_cut) { cut_[rank] = is_cut; }
-  // When something happens next; `never` if nothing is under way.
+  // Time of the next event; `never` if nothing is in flight.
   Nanos next_event() const { return events_.empty() ? never : events_.top().at; }
-  // All that happens up to and at this time.
+  // Processes all events up to and including this time.
   void run_until(Nanos now);
 
   struct Counts {
     uint64_t sent = 0, lost = 0, overflowed = 0, delivered = 0;  // datagrams of all kinds
-    uint64_t data = 0, repairs = 0;                              // sent, of data: all, and those that were asked for
+    uint64_t data = 0, repairs = 0;                              // data datagrams sent: all, and repairs
   };
   const Counts& counts() const { return counts_; }
 

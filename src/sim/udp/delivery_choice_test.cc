@@ -1,5 +1,5 @@
-// Groups over virtual links whose operations switch between lossy and reliable delivery: loss that rises, that comes and goes,
-// ranks that hear late of it; and what reliable means where datagrams get lost.
+// Groups over virtual links that switch between lossy and reliable delivery: rising and varying loss, ranks that are notified
+// late, and reliable delivery over lossy links.
 #include <gtest/gtest.h>
 
 #include "base/random.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t count = 20'000;  // 15 ranges for each of 4 owners
 
-// Links that lose as much as the test says now.
+// Links whose loss the test sets.
 struct Weather {
   double loss = 0;
   DatagramNetworkSettings settings(uint32_t ranks) {
@@ -24,11 +24,11 @@ struct Weather {
 
 struct Round {
   std::vector<std::shared_ptr<const DeliveryReport>> reports;  // by rank
-  bool exact = true;                                           // the bits of a reliable two_step
+  bool exact = true;                                           // equal to a reliable two_step to the bit
   uint32_t reliable = 0;                                       // ranks
 };
 
-// One all-reduce, which has to go well and to leave the same bits everywhere.
+// One all-reduce, which must succeed and give equal bits on all ranks.
 Round round(LossyCluster& cluster, uint32_t ranks, const CallOptions& options, uint64_t seed) {
   auto values = random_values(ranks, count, seed);
   const auto expected = mean_of(values);
@@ -67,10 +67,10 @@ TEST(DeliverySwitch, lossy_calls_are_reliable_from_twenty_operations_above_loss_
   weather.loss = 0.55;
   int until_change = 0;
   while (until_change < 40 && round(cluster, 4, options, ++seed).reliable == 0) ++until_change;
-  // The mean over twenty rises by 1.75 points with each, and what is decided holds from the one after the next.
+  // The mean over twenty rises by 1.75 points with each operation, and a decision applies from the one after the next.
   EXPECT_NEAR(until_change, 13, 2);
   for (int i = 0; i < 30; ++i) {
-    if (i == 10) weather.loss = 0.01;  // for good
+    if (i == 10) weather.loss = 0.01;  // has no further effect
     const auto done = round(cluster, 4, options, ++seed);
     EXPECT_EQ(done.reliable, 4u);
     EXPECT_TRUE(done.exact);
@@ -97,14 +97,14 @@ TEST(DeliverySwitch, automatic_calls_are_lossy_while_links_lose_and_are_late) {
   LossyCluster cluster(weather.settings(4));
   const auto options = calls(Delivery::automatic, 0.3);
   uint64_t seed = 0;
-  // Clean links: reliable, whatever comes.
+  // Clean links: delivery stays reliable.
   for (int i = 0; i < 100; ++i) {
     const auto done = round(cluster, 4, options, ++seed);
     ASSERT_EQ(done.reliable, 4u);
     ASSERT_TRUE(done.exact);
     ASSERT_EQ(done.reports[1]->note, "");
   }
-  // One of eight operations loses, and takes longer.
+  // One of eight operations has loss and takes longer.
   const auto bad_weather = [&](int i) { return i % 8 == 0 ? 0.2 : 0; };
   int until_lossy = 0;
   for (;; ++until_lossy) {
@@ -126,7 +126,7 @@ TEST(DeliverySwitch, automatic_calls_are_lossy_while_links_lose_and_are_late) {
   }
   EXPECT_GE(inexact, 7);
   EXPECT_NE(note.find("times as long as usual: lossy delivery (rank 0, from operation "), std::string::npos) << note;
-  // Fair again: reliable once the 256 last ones were clean.
+  // Clean links again: reliable once the last 256 operations were clean.
   weather.loss = 0;
   int until_reliable = 0;
   while (until_reliable < 400 && round(cluster, 4, options, ++seed).reliable == 0) ++until_reliable;
@@ -143,7 +143,7 @@ TEST(DeliverySwitch, ranks_that_hear_of_a_change_late_do_no_harm) {
   cluster.news_take(second);
   uint64_t seed = 0, mixed = 0, after = 0;
   for (int i = 0; i < 100; ++i) {
-    const auto done = round(cluster, 4, options, ++seed);  // the same bits everywhere
+    const auto done = round(cluster, 4, options, ++seed);  // equal bits on all ranks
     mixed += done.reliable > 0 && done.reliable < 4;
     if (done.reliable < 4) continue;
     EXPECT_TRUE(done.exact);
@@ -164,7 +164,7 @@ TEST(DeliverySwitch, reliable_operations_wait_for_a_rank_that_lossy_ones_leave_o
     const auto expected = mean_of(values);
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank rank = 0; rank < 2; ++rank) done.push_back(cluster.submit(rank, values[rank], options));
-    cluster.pass(7 * millisecond);  // t_hard is 5 ms; results are waited for as long again
+    cluster.pass(7 * millisecond);  // t_hard is 5 ms; results may take as long again
     done.push_back(cluster.submit(2, values[2], options));
     cluster.finish(done);
     for (Rank rank = 0; rank < 3; ++rank) {
@@ -200,7 +200,7 @@ TEST(DeliverySwitch, a_lost_rank_ends_a_reliable_operation_also_where_it_owns_no
   for (const auto delivery : {Delivery::lossy, Delivery::automatic}) {
     Weather weather;
     LossyCluster cluster(weather.settings(3));
-    std::vector<float> values[] = {{1}, {2}};  // one element: rank 0 owns it
+    std::vector<float> values[] = {{1}, {2}};  // one element, owned by rank 0
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank rank = 0; rank < 2; ++rank) done.push_back(cluster.submit(rank, values[rank], calls(delivery, 1)));
     cluster.pass(millisecond);

@@ -1,4 +1,4 @@
-// Several lossy groups in one process over virtual links, driven in turn under virtual time.
+// Several lossy groups in one process over virtual links, driven in turn in virtual time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class LossyCluster {
   DatagramNetwork& network() { return network_; }
   LossyGroup& group(Rank rank) { return *groups_[rank]; }
   Nanos now() const { return now_; }
-  // How long what ranks say is on its way.
+  // Delay of notifications between ranks.
   void news_take(Nanos time) { news_take_ = time; }
 
   std::shared_ptr<Completion> submit(Rank rank, std::vector<float>& values, const CallOptions& options) {
@@ -56,7 +56,7 @@ class LossyCluster {
     groups_[rank]->submit(std::move(*request), completion, now_);
     return completion;
   }
-  // Lets time pass until all are done.
+  // Advances the time until all are done.
   void finish(const std::vector<std::shared_ptr<Completion>>& completions) {
     const auto all_done = [&] {
       return std::all_of(completions.begin(), completions.end(), [](const auto& c) { return c->done; });

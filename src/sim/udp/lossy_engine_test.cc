@@ -1,4 +1,4 @@
-// Lossy calls beside others in whole engines: the order of both, and what automatic calls are.
+// Lossy calls among other calls in whole engines: their order, and the choice made for automatic calls.
 #include "sim/udp/lossy_engine_test_support.h"
 
 #include "base/random.h"
@@ -27,7 +27,7 @@ TEST(CallOrder, a_lossy_and_a_reliable_call_of_one_place_are_told_apart_on_all_r
   for (const size_t count : {size_t{1}, size_t{1000}, size_t{100'000}}) {
     for (const Rank odd : {0u, 2u}) {
       for (const bool odd_is_lossy : {false, true}) {
-        for (const int late : {-1, 0, 1}) {  // the odd one calls before the others, with them, or after them
+        for (const int late : {-1, 0, 1}) {  // the odd rank calls before, with or after the others
           SCOPED_TRACE(std::to_string(count) + " elements, rank " + std::to_string(odd) +
                        (odd_is_lossy ? " lossy" : " reliable") +
                        (late < 0   ? " early"
@@ -65,7 +65,7 @@ TEST(CallOrder, who_calls_when_the_others_have_found_out_already_is_told_at_once
       for (const Rank last : {0u, 1u, 2u}) {
         SCOPED_TRACE("rank " + std::to_string(odd) + (odd_is_lossy ? " lossy, rank " : " reliable, rank ") +
                      std::to_string(last) + " last");
-        if (odd == last) continue;  // nothing differs until it calls
+        if (odd == last) continue;  // nothing differs until the odd rank calls
         LossyEngines engines({.ranks = 3});
         Values values(3, std::vector<float>(1000, 1));
         Completions warm, others, done(3);
@@ -110,7 +110,7 @@ TEST(CallOrder, names_the_calls_of_both_and_how_many_came_before) {
 }
 
 TEST(CallOrder, a_rank_that_only_waits_finds_out_too) {
-  // A leaf of a broadcast sends nothing: it hears the others' datagrams, before or after it calls.
+  // A leaf of a broadcast sends nothing; it receives the others' datagrams before or after its call.
   for (const bool late : {false, true}) {
     LossyEngines engines({.ranks = 3});
     Values values(3, std::vector<float>(1000, 1));
@@ -131,7 +131,7 @@ TEST(CallOrder, a_lossy_call_that_waits_behind_another_may_be_the_one_that_diffe
   LossyEngines engines({.ranks = 2});
   Values values(2, std::vector<float>(500'000, 1)), more = values;
   const Completions first{engines.sum(0, values[0], lossy), engines.sum(1, values[1], lossy)};
-  // The options of the one that waits are gone when it is described.
+  // The options of the waiting call are gone when the call is described.
   auto encoded = std::make_unique<CallOptions>(lossy);
   encoded->codec = *Codec::parse("int8");
   Completions second{engines.sum(0, more[0], *encoded)};
@@ -143,8 +143,7 @@ TEST(CallOrder, a_lossy_call_that_waits_behind_another_may_be_the_one_that_diffe
   for (const auto& completion : first) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
 }
 
-// Calls of all kinds, in one order on all ranks, in flight at once as chance has it: none is taken for another, whatever is
-// lost or late.
+// Calls of all kinds, in one order on all ranks, randomly overlapping: none is mistaken for another, whatever is lost or late.
 TEST(CallOrder, calls_that_overlap_in_one_order_are_never_taken_for_different_ones) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -262,7 +261,7 @@ TEST(AutomaticDelivery, calls_that_need_more_staging_memory_than_they_may_go_wit
 }
 
 TEST(AutomaticDelivery, what_rank_0_decides_reaches_all_and_only_rank_0_may_decide) {
-  uint32_t loss = 60;  // of 100
+  uint32_t loss = 60;  // percent
   LossyEngines engines({.ranks = 3, .loses = [&loss](Rank from, Rank to, uint32_t number) {
                           return mix64(from * 31u + to * 17u + number * 77'777ull) % 100 < loss;
                         }});
@@ -282,7 +281,7 @@ TEST(AutomaticDelivery, what_rank_0_decides_reaches_all_and_only_rank_0_may_deci
   };
   for (int i = 0; i < 21; ++i) EXPECT_EQ(round(), 0u);
   EXPECT_EQ(round(), 3u);
-  // From rank 2 it is no news.
+  // Only rank 0 may send this notification, so rank 2's is ignored.
   FrameHeader header{.kind = FrameKind::lossy, .epoch = 7, .group = 1, .sender = 2};
   const auto news = DeliveryDecision{.asked = Delivery::lossy, .used = Delivery::lossy, .from = 0, .note = "so say I"}.encode();
   header.payload_bytes = static_cast<uint32_t>(news.size());

@@ -1,5 +1,5 @@
-// Engines whose links carry frames at once and datagrams over virtual links that may lose them, driven in turn under virtual
-// time.
+// Engines whose links deliver frames immediately, and datagrams over virtual links that may lose them, driven in turn in
+// virtual time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace unisono::sim {
 
-// The one and the other in one transport.
+// Combines both in one transport.
 class TransportWithDatagrams final : public Transport {
  public:
   TransportWithDatagrams(Transport& frames, DatagramService& datagrams) : frames_(frames), datagrams_(datagrams) {}
@@ -91,7 +91,7 @@ class LossyEngines {
     const Tensor tensor{std::span<float>(values)};
     return submit(rank, all_reduce_call(caller(rank), ConstTensor(tensor), tensor, options), options.id);
   }
-  // Until all are done, or 100 s have passed.
+  // Runs until all are done, or 100 s have passed.
   void finish(const std::vector<std::shared_ptr<Completion>>& operations) {
     const auto until = now_ + 100 * second;
     for (settle(); now_ < until && !std::all_of(operations.begin(), operations.end(), [](const auto& c) { return c->done; });
@@ -104,7 +104,7 @@ class LossyEngines {
   }
 
  private:
-  // Time stands still.
+  // Runs without advancing the time.
   void settle() {
     for (bool progress = true; progress;) {
       progress = false;

@@ -1,5 +1,5 @@
-// Check D4 of docs/design/methods/packet_loss.md, for the reasons that only a lossy operation can give: whatever comes is
-// refused with one reason, and leaves the sum as it is.
+// Check D4 of docs/design/methods/packet_loss.md, for faults that only a lossy operation can detect: each datagram is refused
+// for one reason, and does not change the sum.
 #include <gtest/gtest.h>
 
 #include "sim/udp/lossy_cluster_test_support.h"
@@ -7,8 +7,8 @@
 namespace unisono::sim {
 namespace {
 
-// Four ranks have had operation 0, and rank 0 is in operation 1: one range in each shard, of 256 elements, and of 232 in the
-// last.
+// Four ranks have finished operation 0, and rank 0 is in operation 1: one range in each shard, of 256 elements, and of 232 in
+// the last.
 class LossyGroupFaults : public testing::Test {
  protected:
   static constexpr size_t count = 1000, own_elements = 256;
@@ -25,7 +25,7 @@ class LossyGroupFaults : public testing::Test {
     const std::vector<std::byte> payload(bytes, std::byte{0x42});
     return cluster_.group(0).datagram(1, from, header, payload, cluster_.now());
   }
-  // The others come too: nothing of what was refused is in any sum.
+  // The other ranks join; no refused datagram is in any sum.
   void expect_exact_sum() {
     for (Rank rank = 1; rank < 4; ++rank) completions_.push_back(cluster_.submit(rank, outputs_[rank], options_));
     cluster_.finish(completions_);

@@ -1,5 +1,5 @@
-// Lossy operations of whole groups over virtual links: the order of calls, what deadlines learn, and what losses, silence and
-// lateness lead to.
+// Lossy operations of whole groups over virtual links: call order, learnt deadlines, and the effects of loss, silence and
+// lateness.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -49,7 +49,7 @@ TEST(LossyGroup, all_ranks_have_the_same_bits_whatever_is_lost) {
       shortened += outcomes[rank]->delivery->short_ranges;
     }
   }
-  // 28 ranges in each shard; after 20 rounds of learning 10 % of three contributions to each are missing.
+  // 28 ranges in each shard; after 20 learning rounds, 10 % of three contributions to each are missing.
   EXPECT_NEAR(static_cast<double>(shortened), 40 * 4 * 29 * (1 - std::pow(0.9, 3)), 250);
 }
 
@@ -68,7 +68,7 @@ TEST(LossyGroup, repairs_to_completion_while_it_learns_and_without_a_budget) {
       EXPECT_EQ(values[rank], expected) << "rank " << rank << " in round " << round;
     }
   }
-  // Nothing is asked for much more often than it is lost: 20 % of what is sent, and of the repairs again.
+  // Repairs hardly exceed the losses: 20 % of the data, and again of the repairs.
   EXPECT_LT(static_cast<double>(cluster.network().counts().repairs),
             2.0 * 0.25 * static_cast<double>(cluster.network().counts().data));
 }
@@ -101,7 +101,7 @@ TEST(LossyGroup, ends_by_the_hard_deadline_without_a_silent_rank_and_names_it) {
   const auto start = cluster.now();
   const auto outcomes = cluster.all_reduce(values, options);
   for (Rank rank = 0; rank < 3; ++rank) {
-    // Its result cannot be had, and results are never made up.
+    // Its result is unavailable, and results are never estimated.
     ASSERT_FALSE(outcomes[rank].ok());
     EXPECT_EQ(outcomes[rank].status().code(), Code::late);
     EXPECT_NE(outcomes[rank].status().message().find("rank 3 (process 3)"), std::string::npos)
@@ -131,7 +131,7 @@ TEST(LossyGroup, calls_that_differ_end_with_invalid_on_all_ranks_and_are_named) 
     for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) ASSERT_TRUE(outcome.ok());
   }
   auto values = random_values(3, 1000, 2);
-  // Two of three change what they call: the third, which says nothing new, is heard by both.
+  // Two of three ranks change their calls; the third, with the old call, gets both notifications.
   values[1].resize(900), values[2].resize(900);
   auto outcomes = cluster.all_reduce(values, lossy_mean);
   for (const auto& outcome : outcomes) {
@@ -140,7 +140,7 @@ TEST(LossyGroup, calls_that_differ_end_with_invalid_on_all_ranks_and_are_named) 
     EXPECT_NE(outcome.status().message().find("900"), std::string::npos) << outcome.status().message();
     EXPECT_NE(outcome.status().message().find("1000"), std::string::npos) << outcome.status().message();
   }
-  // The group goes on.
+  // The group continues.
   values = random_values(3, 1000, 3);
   const auto expected = mean_of(values);
   outcomes = cluster.all_reduce(values, lossy_mean);
@@ -158,7 +158,7 @@ TEST(LossyGroup, a_rank_that_was_away_is_told_how_far_and_joins_the_newest_opera
     auto values = random_values(4, 10'000, static_cast<uint64_t>(round) + 1);
     for (const auto& outcome : cluster.all_reduce(values, options)) ASSERT_TRUE(outcome.ok());
   }
-  // Rank 3 is stopped; the others' two operations fail for want of its results, which are never made up.
+  // Rank 3 is stopped. The others' two operations fail without its results, which are never estimated.
   auto values = random_values(4, 10'000, 77);
   const auto others_call = [&] {
     std::vector<std::shared_ptr<Completion>> completions;
@@ -171,11 +171,11 @@ TEST(LossyGroup, a_rank_that_was_away_is_told_how_far_and_joins_the_newest_opera
     for (const auto& completion : completions)
       EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
   }
-  // It missed the numbers 25 and 26, and comes back while the others are at 27.
+  // It missed operations 25 and 26, and returns while the others are at 27.
   values = random_values(4, 10'000, 78);
   const auto expected = mean_of(values);
   auto completions = others_call();
-  cluster.pass(millisecond);  // less than the deadline that was learnt
+  cluster.pass(millisecond);  // less than the learnt deadline
   const auto first = cluster.submit(3, values[3], options);
   cluster.finish({first});
   EXPECT_EQ(first->status.code(), Code::late) << first->status.to_string();
@@ -260,7 +260,7 @@ TEST(LossyGroup, a_call_that_waits_ends_at_its_own_deadline) {
   EXPECT_FALSE(first->done);
   ASSERT_TRUE(second->done);
   EXPECT_EQ(second->status.code(), Code::late) << second->status.to_string();
-  // Its number is used up, so the other rank's calls find theirs.
+  // Its number is used, so the other rank's calls find theirs.
   auto third = cluster.submit(0, values[0], lossy_mean);
   std::vector<std::shared_ptr<Completion>> completions{first, third, cluster.submit(1, values[1], lossy_mean),
                                                        cluster.submit(1, values[1], short_one),
@@ -316,7 +316,7 @@ TEST(LossyGroup, refuses_what_would_take_more_memory_than_it_may) {
   LossyCluster cluster({.ranks = 3});
   auto options = lossy_mean;
   options.lossy.staging_bytes_max = 1u << 20;
-  auto values = random_values(3, 400'000, 1);  // 134,000 elements in a shard, from two others
+  auto values = random_values(3, 400'000, 1);  // 134,000 elements per shard, from two other ranks
   for (const auto& outcome : cluster.all_reduce(values, options)) {
     ASSERT_FALSE(outcome.ok());
     EXPECT_EQ(outcome.status().code(), Code::invalid);
@@ -345,7 +345,7 @@ TEST(LossyGroup, averages_16_bit_and_encoded_tensors_alike_on_all_ranks) {
       double error = 0;
       for (size_t i = 0; i < expected.size(); ++i)
         error += std::abs(values[0][i] - expected[i]) / static_cast<double>(expected.size());
-      // Of means of values that spread by 0.58: what is lost, and what the codec takes.
+      // Means of values with a deviation of 0.58: loss plus the codec's error.
       EXPECT_LT(error, 0.15) << codec;
     }
   }
@@ -388,7 +388,7 @@ TEST(LossyGroup, three_silent_operations_in_a_row_end_with_peer_lost) {
   }
 }
 
-// A rank that fell behind hears nothing of its own operation from who is ahead; that one is not gone.
+// A rank that is behind gets nothing for its own operation from a rank that is ahead, which is not gone.
 TEST(LossyGroup, a_rank_that_is_ahead_is_not_silent) {
   LossyCluster cluster({.ranks = 4});
   cluster.network().cut_off(1, true);

@@ -1,5 +1,5 @@
-// The halves of a lossy all-reduce, for those who keep a shard each: what arrives is where it belongs, what does not is named,
-// and what must come comes.
+// The halves of a lossy all-reduce, for ranks that each keep a shard: ranges arrive at their position, missing ranges are
+// reported, and needed ranges arrive.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ TEST(LossyShards, without_loss_are_an_all_reduce_in_two_halves) {
   }
 }
 
-// The owner's new value everywhere, or the old one exactly where the report says so.
+// The owner's new value everywhere, except the old one exactly where the report says so.
 void expect_stale_where_said(const Shards& shards, Rank rank, const DeliveryReport& report) {
   for (Rank owner = 0; owner < shards.shards.size(); ++owner) {
     const auto& missing = report.result.streams[owner].missing_ranges;
@@ -159,7 +159,7 @@ TEST(LossyShards, ranges_that_must_come_are_asked_for_and_no_others) {
     }
     EXPECT_GT(missing, 30u);
   }
-  // Twenty of them, half of which are lost, and half of those again, and so on.
+  // Twenty repairs, half of which are lost, and half of those again, and so on.
   EXPECT_LE(cluster.network().counts().repairs - repairs, 60u);
 }
 
@@ -182,7 +182,7 @@ TEST(LossyShards, an_owner_that_is_silent_is_named_and_keeps_nobody_longer_than_
   EXPECT_LE(cluster.now() - start, 6 * millisecond);
 }
 
-// Its own values in its replica are the others', although encoding loses something.
+// A rank's own values in its replica equal the others' decoded values, although encoding loses precision.
 TEST(LossyShards, the_own_shard_is_what_others_decode) {
   for (const auto* codec : {"bf16", "int4"}) {
     LossyCluster cluster({.ranks = 3});
@@ -194,7 +194,7 @@ TEST(LossyShards, the_own_shard_is_what_others_decode) {
   }
 }
 
-// The same two calls in turn are not told again; a rank that is one of them ahead of the others is found all the same.
+// The same two calls in turn are announced only once; a rank that is one call ahead is still detected.
 TEST(LossyShards, calls_that_are_out_of_step_are_told_from_the_datagrams_phase) {
   LossyCluster cluster({.ranks = 2});
   Shards shards(cluster, 2, 5'000);

@@ -1,4 +1,4 @@
-// The bytes that every datagram adds on the wire, so that both virtual networks charge the same for one.
+// Bytes on the wire per datagram besides its payload; both virtual networks charge them.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Lossy groups over whole UDP transports on shaped links, driven in turn under virtual time; processes get their processor some
-// time after they want it.
+// Lossy groups over whole UDP transports on shaped links, driven in turn in virtual time. A process gets its processor some
+// time after it asks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ class ShapedCluster : Sink {
   void pass(Nanos time) {
     for (const Nanos until = now_ + time; now_ < until;) step(until);
   }
-  // From when all ranks begin until the last one is done; `never` if a call failed.
+  // Time until the last rank is done, if all start together; `never` if a call failed.
   Nanos all_reduce(std::vector<std::vector<float>>& values, double loss_budget) {
     CallOptions call{.schedule = ScheduleKind::two_step, .delivery = Delivery::lossy};
     call.lossy.loss_budget = loss_budget;

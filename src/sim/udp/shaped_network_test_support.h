@@ -1,5 +1,5 @@
-// Virtual sockets behind shaped links: every host has one link to a switch, with a bucket of tokens and a queue in each
-// direction, as the kernel's tbf.
+// Virtual sockets behind shaped links: every host has one link to a switch, with a token bucket and a queue in each direction,
+// like the kernel's tbf.
 #pragma once
 
 #include <netinet/in.h>
@@ -24,9 +24,9 @@ struct ShapedSettings {
   uint32_t ranks = 8;
   double bytes_per_second = 12.5e6;
   double bucket_bytes = 128u << 10, queue_bytes = 640u << 10;
-  Nanos delay = 15 * microsecond;  // of each half of the way
-  double loss = 0;                 // of datagrams that have come as far as their receiver
-  Nanos wake = 0;                  // mean time until a process gets its processor, exponential
+  Nanos delay = 15 * microsecond;  // on each half of the path
+  double loss = 0;                 // of datagrams that reach their receiver
+  Nanos wake = 0;                  // mean delay until a process gets its processor, exponential
   uint64_t seed = 1;
 };
 
@@ -43,11 +43,11 @@ class ShapedNetwork {
 
   static std::string endpoint(size_t rank) { return "10.0.0." + std::to_string(rank + 1) + ":4500"; }
   std::unique_ptr<DatagramSocket> socket(size_t rank) { return std::make_unique<Socket>(*this, rank); }
-  // When the next datagram moves.
+  // Time of the next event.
   Nanos next_event() const { return events_.empty() ? never : events_.top().at; }
   void lose(double share) { settings_.loss = share; }
   uint64_t overflowed() const { return overflowed_; }
-  // Of datagrams of data: all, and those that were sent again.
+  // Data datagrams: all, and retransmissions.
   uint64_t data() const { return data_; }
   uint64_t repairs() const { return repairs_; }
 
@@ -141,7 +141,7 @@ class ShapedNetwork {
     const auto at = pass(out_[from], packet->bytes.size() + wire_bytes, now_);
     if (at != never) push({.at = at + settings_.delay, .packet = std::move(packet)});
   }
-  // When it is through; never: the queue is full.
+  // Time at which it has passed; never: the queue is full.
   Nanos pass(Link& link, size_t wire, Nanos now) {
     const auto bytes = static_cast<double>(wire);
     for (; !link.queue.empty() && link.queue.front().first <= now; link.queue.pop_front())

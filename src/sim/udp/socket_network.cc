@@ -11,10 +11,10 @@
 namespace unisono::sim {
 namespace {
 
-constexpr uint64_t send_buffer_bytes = 1u << 20;  // of what waits for a port out; then a socket takes no more
+constexpr uint64_t send_buffer_bytes = 1u << 20;  // limit of data that waits for an outgoing port; beyond it, a socket refuses
 constexpr uint16_t first_port = 10'000;
 
-// Who is away, and when, is told by cut_off() and slow_down().
+// Without the model's dead and slow peers: cut_off() and slow_down() replace them.
 LossModel law_of_ranges(const LossModel& model) {
   auto law = model;
   law.dead.clear();
@@ -22,7 +22,7 @@ LossModel law_of_ranges(const LossModel& model) {
   return law;
 }
 
-// What belongs to no range, or is sent again, knows nothing of the past, or of other receivers.
+// Datagrams without a range, and repeated ones, are lost independently of the past and of other receivers.
 LossModel law_of_numbers(const LossModel& model) {
   auto law = law_of_ranges(model);
   law.granularity = LossModel::Granularity::datagram;
@@ -144,7 +144,7 @@ void SocketNetwork::carry(PeerIndex from, PeerIndex to, const OutDatagram& out) 
   port.out_free_at = std::max(port.out_free_at, event_queue_.now()) + time_of(bytes, port.slowness);
   hash_ = mix64(hash_ ^ mix64(static_cast<uint64_t>(port.out_free_at) ^ header.tag) ^ (uint64_t{from} << 32 | to));
   count(phase, &DatagramFates::sent);
-  // Refusals, too, know only of what has arrived.
+  // Refusals, too, are possible only for datagrams that arrived.
   if (is_lost(from, to, header)) return count(phase, &DatagramFates::lost);
   if (port.cut || port.dead) return count(phase, &DatagramFates::cut);
   const auto index = take();

@@ -1,4 +1,4 @@
-// Virtual sockets: times, queues, who is told of what, and that losses follow their law.
+// Virtual sockets: timing, queues, notifications, and losses that follow their law.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -45,7 +45,7 @@ struct Ports {
       if (event.kind == EventKind::arrive) (void)network.arrive(event.index);
     }
   }
-  // Everything that is on its way, at the time when the last of it can be read.
+  // Reads everything in flight, at the time when its last part is readable.
   Inbox read(PeerIndex process) {
     pass();
     Inbox inbox;
@@ -82,7 +82,7 @@ TEST(SocketNetwork, many_senders_overflow_the_queue_of_one_port) {
   EXPECT_EQ(fates.sent, 32u);
   EXPECT_EQ(fates.delivered, inbox.all.size());
   EXPECT_EQ(fates.delivered + fates.overflowed, 32u);
-  // Eight fit, and one leaves while all senders put the next one out: once in each of three further rounds.
+  // Eight fit, and one leaves while all senders send the next one: once in each of three further rounds.
   EXPECT_GE(fates.overflowed, 32u - 8 - 6);
   EXPECT_LE(fates.overflowed, 32u - 8);
   EXPECT_EQ(ports.network.fates_of_data(0).overflowed, fates.overflowed) << "headers say data, of phase 0";
@@ -143,7 +143,7 @@ TEST(SocketNetwork, jitter_reorders) {
   EXPECT_GT(overtaken, 5);
 }
 
-// Sends streams of data of rank 0 to two others; which ranges each of them has.
+// Sends data streams from rank 0 to two other ranks; returns the ranges that each received.
 std::array<std::vector<bool>, 2> streams(const LossModel& loss, uint32_t operations, uint32_t ranges, uint64_t seed = 1) {
   Ports ports({.processes = 3,
                .seed = seed,

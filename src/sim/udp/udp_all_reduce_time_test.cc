@@ -1,5 +1,5 @@
-// How long lossy all-reduces take over the UDP transport on links of 100 Mbit/s, in virtual time: against what the links can
-// carry.
+// Duration of lossy all-reduces over the UDP transport on links of 100 Mbit/s, in virtual time, compared with the capacity of
+// the links.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t elements = 131'072;
 
-// What all datagrams of an all-reduce take at the rate of a link.
+// Time that all datagrams of an all-reduce take at a link's rate.
 double wire_ms(const ShapedSettings& settings) {
   const double ranges = 2.0 * (settings.ranks - 1) / settings.ranks * elements / 352;
   return ranges * 1514 / settings.bytes_per_second * 1e3;

@@ -8,7 +8,7 @@
 namespace unisono::sim {
 namespace {
 
-constexpr Nanos probing = 400 * millisecond;  // after the last link is up: sizes and rates of the paths are known then
+constexpr Nanos probing = 400 * millisecond;  // after the last link is up; sizes and rates of the paths are known then
 
 JobKey job_of(uint64_t seed) {
   JobKey key;
@@ -40,7 +40,7 @@ UdpCluster::UdpCluster(const UdpClusterSettings& settings)
   }
 }
 
-// Their last words are still sent through sockets.
+// Destroys processes before the network: their transports send their last messages through its sockets.
 UdpCluster::~UdpCluster() = default;
 
 Status UdpCluster::first_missing_link() const {

@@ -1,6 +1,5 @@
-// Virtual processes with the real engine over the real UDP transport in each, over a SocketNetwork, in virtual time: from the
-// call to the datagram nothing is simulated but processes, sockets and links. One thread; equal settings and calls give equal
-// runs to the last bit.
+// Virtual processes, each with the real engine over the real UDP transport, over a SocketNetwork in virtual time. Only
+// processes, sockets and links are simulated. Single-threaded; equal settings and calls give equal runs to the bit.
 #pragma once
 
 #include <functional>
@@ -18,7 +17,7 @@ namespace unisono::sim {
 
 struct UdpClusterSettings {
   SocketNetworkSettings network;
-  Nanos turn = 10 * microsecond;  // a process looks for news at most so often
+  Nanos turn = 10 * microsecond;  // a process polls at most this often
   EngineLimits limits{};
 };
 
@@ -38,26 +37,26 @@ class UdpCluster {
   const UdpTransport& transport(PeerIndex process) const { return *processes_[process]->transport; }
   uint64_t events() const { return events_; }
 
-  // Makes the links between all of them, and lets them measure their paths. unavailable: not all were up in that time, and
-  // which.
+  // Makes the links between all processes, and lets them measure their paths. unavailable: names the links that were not up in
+  // time.
   Status link_all(Nanos within);
-  // These are a group from now on, by rank; what they were before has ended. Agreement takes no time here.
+  // Makes these processes a group, by rank; their former group has ended. Agreement takes no time here.
   Status make_group(const std::vector<PeerIndex>& members, uint32_t epoch);
-  // Of the group's datagrams.
+  // Bytes of the group's datagrams.
   uint32_t datagram_bytes() const { return datagram_bytes_; }
   GroupCore& group(PeerIndex process) { return *processes_[process]->group; }
   std::shared_ptr<Completion> submit(PeerIndex process, OperationRequest&& request);
 
   void at(Nanos time, std::function<void()> action);
-  // Called after every turn of a process: operations may have ended.
+  // Calls `call` after every turn of a process: operations may have ended.
   void on_turn(std::function<void(PeerIndex)> call) { on_turn_ = std::move(call); }
-  // False: nothing is left to do.
+  // False: no event is left.
   bool step();
   void run_until(Nanos time);
 
-  // Faults. Stopped: does nothing until then; its socket's buffer fills up.
+  // Faults. A stopped process does nothing until then; its socket buffer fills up.
   void stop(PeerIndex process, Nanos until);
-  // Dead for good; its host says so to who sends to it.
+  // Kills the process; its host refuses datagrams and notifies their senders.
   void kill(PeerIndex process);
   bool alive(PeerIndex process) const { return !processes_[process]->dead; }
 

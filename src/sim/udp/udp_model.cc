@@ -10,7 +10,7 @@ namespace unisono::sim {
 namespace {
 
 constexpr double seconds_max = 1e5;
-constexpr uint32_t datagram_bytes_min = 1200, datagram_bytes_max = 8972;  // 1200: what the transport takes for granted
+constexpr uint32_t datagram_bytes_min = 1200, datagram_bytes_max = 8972;  // 1200: the minimum that the transport assumes
 
 struct Unit {
   const char* name;
@@ -22,7 +22,7 @@ constexpr Unit time_units[] = {{"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
 
 Status wrong(const std::string& what) { return {Code::invalid, "bad_network: " + what}; }
 
-// A number and one of the units, rounded to a whole one.
+// A number with one of the units, rounded to an integer.
 bool read(int64_t& value, std::string_view text, std::span<const Unit> units, double low, double high) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -44,7 +44,7 @@ std::string shortest(double number) {
   return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
 }
 
-// In the largest unit in which it is one or more, and if it is a number of bytes, a whole number.
+// In the largest unit that gives at least one; for bytes, an integer.
 std::string text_of(int64_t value, std::span<const Unit> units) {
   const auto fits = [&](const Unit& unit) {
     return static_cast<double>(value) >= unit.value &&

@@ -1,4 +1,4 @@
-// Networks as words.
+// Network models as text.
 #include <gtest/gtest.h>
 
 #include "sim/udp/udp_model.h"

@@ -62,14 +62,14 @@ void BackgroundCompute::serve() {
   }
 }
 
-// The user's code runs without the lock.
+// Runs the user's code without the lock.
 void BackgroundCompute::compute(std::unique_lock<std::mutex>& lock) {
   while (controller_ != nullptr && !controller_->stopped()) {
     const uint64_t position = step_.position + controller_->computed();
     lock.unlock();
     auto status = step_.compute(position, second_);
     lock.lock();
-    // What ends when the timer goes off is in time; the timer's own thread may be late, though.
+    // A micro-batch that ended by the timer's time counts, even if the timer's thread is late.
     const auto now = now_();
     if (controller_ != nullptr && controller_->timer_ns().value_or(now) < now) controller_->timer(now);
     if (controller_ != nullptr && !controller_->stopped()) {
@@ -89,7 +89,7 @@ Status BackgroundCompute::close() {
   std::unique_lock lock(mutex_);
   const auto stopped = [this] { return controller_->stopped(); };
   if (const auto timer = controller_->timer_ns()) {
-    // The thread wakes this one at the end only, so a step without drops costs one wake-up.
+    // The thread wakes this one only at the end, so a step without drops costs one wake-up.
     changed_.wait_until(lock, time_of(*timer), [this] { return !busy_; });
     if (!stopped()) controller_->timer(std::max(now_(), *timer));
   } else {

@@ -1,5 +1,5 @@
-// Micro-batches computed in a thread of their own, into a second memory: what is complete when a step is closed counts, what
-// runs then is lost, and the thread is free again when it is over. For the rule `at`.
+// Computes micro-batches in a second thread, into a second buffer, for the rule `at`. Micro-batches that are complete when the
+// step closes count. The running one is lost, and the thread is free again when it ends.
 #pragma once
 
 #include <condition_variable>
@@ -18,24 +18,24 @@ namespace unisono::internal {
 
 class BackgroundCompute {
  public:
-  using Now = std::function<int64_t()>;  // of the steady clock, ns
+  using Now = std::function<int64_t()>;  // steady clock, ns
   // unavailable: no memory, or no thread.
   static Result<std::unique_ptr<BackgroundCompute>> make(size_t elements, const Now& now);
-  ~BackgroundCompute();  // waits for the micro-batch that runs
+  ~BackgroundCompute();  // waits for the running micro-batch
 
-  // Computes micro-batches until the controller stops, adding each to `gradients`. Only while idle; all of it stays the
-  // thread's until close() and, of `compute`, until it is idle again.
+  // Computes micro-batches until the controller stops, and adds each to `gradients`. Call only while idle. The thread uses
+  // controller and gradients until close(), and `compute` until it is idle again.
   struct Step {
     std::span<float> gradients;
     std::function<Status(uint64_t position, std::span<float> gradients)> compute;
     uint64_t position = 0;
   };
   void start(DropController& controller, Step step);
-  // Waits until all that the step has is computed, or its timer goes off. The controller and the gradients are the caller's
-  // again.
+  // Waits until the step's micro-batches are computed, or its timer expires. Afterwards the caller owns controller and
+  // gradients again.
   Status close();
   size_t elements() const { return second_.size(); }
-  // Waits until nothing runs, or that time; whether nothing runs.
+  // Waits until nothing runs, or until the given time. Returns whether nothing runs.
   bool wait_idle_until(std::optional<int64_t> time_ns);
 
  private:

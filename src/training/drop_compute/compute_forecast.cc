@@ -7,13 +7,13 @@
 namespace unisono {
 namespace {
 
-// Beyond so many deviations the normal law is certain, as far as a double goes.
+// Beyond this many deviations, the normal distribution is 0 or 1 in double precision.
 constexpr double certain_deviations = 9;
 
-// When the last of m is through: its deviation.
+// Standard deviation of the end of the m-th micro-batch.
 double deviation_of(const ComputeModel& model, uint32_t m) { return model.deviation * std::sqrt(static_cast<double>(m)); }
 
-// How many of the first `last` micro-batches hold, of which none holds behind one that does not.
+// Number of leading micro-batches that satisfy the predicate, which holds for a prefix.
 template <typename Predicate>
 uint32_t count_while(uint32_t last, const Predicate& holds) {
   uint32_t low = 0;
@@ -40,7 +40,7 @@ double ratio_at(const ComputeModel& model, double threshold) {
   return expected_ended(model, threshold, model.micro_batches) / (threshold + model.other);
 }
 
-// Where the ratio is highest between two places with one maximum between them, by the golden section.
+// Golden-section search for the maximum of the ratio between two points with a single maximum between them.
 double highest_between(const ComputeModel& model, double low, double high) {
   constexpr double golden = 0.6180339887498949;
   double left = high - golden * (high - low), right = low + golden * (high - low);
@@ -57,8 +57,8 @@ double highest_between(const ComputeModel& model, double low, double high) {
   return (low + high) / 2;
 }
 
-// The next place to look at. Where no micro-batch is likely to end E[B] stands still and the ratio falls: there is nothing to
-// see until the next may end.
+// The next point to evaluate. Where no micro-batch is likely to end, E[B] is constant and the ratio falls, so the search skips
+// to where the next may end.
 double next_place(const ComputeModel& model, double place) {
   const double next = place + model.deviation / 4;
   const auto ended =
@@ -86,8 +86,8 @@ double expected_computed_after(const ComputeModel& model, double threshold, uint
   return 1.0 + lag + expected_ended(model, threshold, model.micro_batches - 1 - lag);
 }
 
-// tau less the integral up to tau of P(T <= x), by Simpson's rule over deviations from the mean; above `high` that is 1, below
-// `low` 0.
+// tau minus the integral up to tau of P(T <= x), by Simpson's rule over deviations from the mean. The integrand is 1 above
+// `high` and 0 below `low`.
 double expected_step_at(const ComputeModel& model, uint64_t workers, double threshold) {
   constexpr double low = -10, high = 14;
   constexpr int intervals = 8192;
@@ -120,12 +120,12 @@ BestThreshold best_threshold(const ComputeModel& model) {
                          .local_maxima = maxima};
   };
   if (model.micro_batches == 0 || !(model.mean > 0)) return {};
-  // A staircase, whose steps' edges do not fall.
+  // A step function whose steps' edges never fall.
   if (model.deviation <= 0) return found(model.micro_batches * model.mean, model.micro_batches);
   const double end = model.micro_batches * model.mean + 8 * deviation_of(model, model.micro_batches);
   BestThreshold best;
   double before = model.mean, place = before, ratio = ratio_at(model, place);
-  bool rising = true;  // a ratio that falls from the start is highest there
+  bool rising = true;  // a ratio that falls from the start has its maximum there
   uint32_t maxima = 0;
   while (place < end) {
     const double next = std::min(end, next_place(model, place)), next_ratio = ratio_at(model, next);
@@ -133,7 +133,7 @@ BestThreshold best_threshold(const ComputeModel& model) {
     if (rise < -1e-13 * ratio && rising) {
       rising = false;
       ++maxima;
-      const double top = highest_between(model, before, next);  // or an end of the range itself
+      const double top = highest_between(model, before, next);  // or an end of the range
       if (const auto here = found(ratio_at(model, top) >= ratio ? top : place, 0); here.ratio >= best.ratio) best = here;
     }
     rising = rising || rise > 1e-13 * ratio;

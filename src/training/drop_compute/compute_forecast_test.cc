@@ -1,4 +1,4 @@
-// Numbers are those of docs/design/methods/drop_compute.md, "Checked values"; the comments give their rows there.
+// The numbers are those of docs/design/methods/drop_compute.md, "Checked values"; comments name the checks there.
 #include "training/drop_compute/compute_forecast.h"
 
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ TEST(ComputeForecast, best_threshold_does_not_depend_on_the_number_of_workers) {
   auto more = twelve;
   more.other = 2;
   EXPECT_NEAR(best_threshold(more).threshold, 11.724607, 1e-4);
-  // Whatever the number of workers, no other threshold is better.
+  // For any number of workers, no other threshold is better.
   for (double threshold = 1; threshold < 14; threshold += 0.01)
     EXPECT_LE(gain(threshold, expected_maximum(200)), gain(best.threshold, expected_maximum(200)) + 1e-12) << threshold;
 }
@@ -107,7 +107,7 @@ TEST(ComputeForecast, best_threshold_is_the_best_of_a_staircases_local_maxima) {
 TEST(ComputeForecast, expected_time_of_a_step_with_a_threshold) {
   EXPECT_NEAR(expected_step_at(twelve, 2, 12), 11.898807, 1e-6);
   EXPECT_NEAR(expected_step_at(twelve, 8, 13), 12.891926, 1e-6);
-  // Far above it is E[T], far below the threshold.
+  // Far above it is E[T], far below it is the threshold.
   for (const uint64_t workers : {1, 2, 8, 200, 1'000'000})
     EXPECT_NEAR(expected_step_at(twelve, workers, 1000), expected_compute(twelve, expected_maximum(workers)), 1e-8) << workers;
   EXPECT_NEAR(expected_step_at(twelve, 8, 2), 2, 1e-9);
@@ -144,7 +144,7 @@ TEST(ComputeForecast, without_spread_keeps_everything) {
   }
 }
 
-// The sums skip terms and places where nothing happens; the plain sums over a fine grid say the same.
+// The sums skip negligible terms and points; plain sums over a fine grid agree.
 TEST(ComputeForecast, best_threshold_is_that_of_a_plain_search_over_everything) {
   for (const ComputeModel& model :
        {ComputeModel{1, 1, 0.2, 0}, ComputeModel{1, 1, 0.2, 1}, ComputeModel{5, 0.01, 0.00001, 0.001},
@@ -168,7 +168,7 @@ TEST(ComputeForecast, best_threshold_is_that_of_a_plain_search_over_everything) 
 }
 
 TEST(ComputeForecast, of_a_trace_follows_the_law_of_recorded_times) {
-  // T_n of 1, 2 and 5 seconds with shares 0.7, 0.25, 0.05, as in check 7: one micro-batch and two of 0.
+  // T_n of 1, 2 and 5 seconds with shares 0.7, 0.25 and 0.05, as in check 7: one micro-batch of that time, and two of 0.
   std::vector<std::vector<std::vector<int64_t>>> latencies;
   for (int step = 0; step < 10; ++step) {
     auto& workers = latencies.emplace_back();
@@ -179,7 +179,7 @@ TEST(ComputeForecast, of_a_trace_follows_the_law_of_recorded_times) {
     const auto forecast = forecast_from(trace, static_cast<uint64_t>(workers), 0.10);
     EXPECT_NEAR(forecast.compute, expected, 1e-9);
     EXPECT_EQ(forecast.too_few_records, workers > 10);
-    // Leaving out the slowest twentieth: min(tau, E[T]) = 2 s.
+    // Without the slowest twentieth: min(tau, E[T]) = 2 s.
     EXPECT_NEAR(forecast.threshold, 2, 1e-12);
     EXPECT_NEAR(forecast.drop, 0.05, 1e-12);
     EXPECT_NEAR(forecast.speedup, 0.95 * (expected + 0.5) / 2.5, 1e-9);

@@ -11,7 +11,7 @@
 namespace unisono {
 namespace {
 
-// 36 years. What is computed of a few times, such as a threshold and a mean, then fits 64 bits, and sums over a trace 128.
+// 36 years. A sum of a few times then fits 64 bits, and a sum over a trace 128 bits.
 constexpr int64_t time_most_ns = (int64_t{1} << 60) - 1;
 constexpr uint64_t times_most = uint64_t{1} << 32;
 
@@ -21,7 +21,7 @@ struct Row {
   uint64_t step = 0, rank = 0;
   size_t line = 0;
   int64_t wall = 0;
-  size_t first_end = 0;  // in Rows::ends
+  size_t first_end = 0;  // first index in Rows::ends
 };
 
 // The lines of a file, in its order.
@@ -68,7 +68,7 @@ Status Rows::number(std::string_view field, size_t which, Number& value) const {
   return {};
 }
 
-// Files of several ranks may follow each other, each with its head.
+// Files of several ranks may be concatenated, each with its head.
 Status Rows::read(size_t line, std::string_view text) {
   if (head_.empty()) return read_head(text);
   if (text == head_) return {};
@@ -143,7 +143,7 @@ int64_t ComputeTrace::compute_ns(size_t step) const {
   return last;
 }
 
-// Sums of whole numbers, and one division: the same in whatever order the steps and workers are.
+// Integer sums and one division, so the order of steps and workers does not matter.
 double ComputeTrace::other_ns() const {
   Wide wall = 0, compute = 0;
   for (const int64_t each : walls) wall += static_cast<Wide>(each);

@@ -1,4 +1,4 @@
-// Recorded times of steps of which nothing was dropped: what a threshold is searched in.
+// Recorded times of steps without drops; the threshold search uses them.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,32 @@ namespace unisono {
 
 struct ComputeTrace {
   uint32_t workers = 0, micro_batches = 0;  // N, M
-  std::vector<int64_t> ends{};   // [step][worker][micro-batch]: from the step's begin to that one's end, ns; they do not fall
-  std::vector<int64_t> walls{};  // [step][worker]: of the whole step, ns
+  std::vector<int64_t>
+      ends{};  // [step][worker][micro-batch]: ns from the step's start to the micro-batch's end; never decreasing
+  std::vector<int64_t> walls{};  // [step][worker]: ns of the whole step
 
   size_t steps() const { return workers == 0 ? 0 : walls.size() / workers; }
   std::span<const int64_t> ends_of(size_t step, size_t worker) const {
     return std::span(ends).subspan((step * workers + worker) * micro_batches, micro_batches);
   }
-  // T_i: when the step's last worker was through, ns.
+  // T_i: when the step's last worker had computed everything, ns.
   int64_t compute_ns(size_t step) const;
-  // Tc: what a step takes beside that, on average: max(0, mean of walls - mean of T_i), ns.
+  // Tc: mean time of a step outside computing: max(0, mean of walls - mean of T_i), ns.
   double other_ns() const;
-  // lhat: what a micro-batch takes, on average, to the nearest ns.
+  // lhat: mean time of a micro-batch, to the nearest ns.
   int64_t micro_batch_ns() const;
-  // Of all of it, in this order: ranks compare it.
+  // Hash of everything, in order; ranks compare it.
   uint64_t hash() const;
-  // invalid (truncated_trace, too_few_steps): sizes that do not fit each other, no step, times that are negative, fall or are
-  // longer than 36 years; names the place. All that searches in a trace needs one that is right.
+  // invalid (truncated_trace, too_few_steps), with the position: sizes do not match, no step, or times that are negative,
+  // decrease or exceed 36 years. Searches require a valid trace.
   Status check() const;
 
-  // The first line of a file, without its end: step,rank,wall_ns,end_1_ns,…,end_M_ns.
+  // First line of a file, without its line end: step,rank,wall_ns,end_1_ns,…,end_M_ns.
   static std::string head(uint32_t micro_batches);
-  // The lines of a file: step,rank,wall_ns,end_1_ns,…,end_M_ns below a head line of these words; in any order, steps and ranks
-  // of any numbers. Steps of which a rank's line is missing are left out. Empty lines and the head again are passed over, so
-  // that ranks' files may follow each other. invalid: the line that is wrong (truncated_trace: with fewer ends), or that is
-  // there twice; too_few_steps: no step is there whole.
+  // Reads a file: a head line, then lines step,rank,wall_ns,end_1_ns,…,end_M_ns in any order, with any step and rank numbers.
+  // Steps that lack a rank's line are skipped. Empty lines and repeated heads are skipped, so files of several ranks may be
+  // concatenated. invalid: names the line that is wrong (truncated_trace: too few ends) or duplicate. too_few_steps: no
+  // complete step.
   static Result<ComputeTrace> parse(std::string_view text);
 };
 

@@ -10,7 +10,7 @@
 
 namespace unisono {
 
-// Latencies [step][worker][micro-batch] in units of `unit` ns; a step lasts other_ns longer than its computing.
+// Latencies [step][worker][micro-batch] in units of `unit` ns; a step takes other_ns longer than its computation.
 inline ComputeTrace trace_of(const std::vector<std::vector<std::vector<int64_t>>>& latencies, int64_t unit, int64_t other_ns) {
   ComputeTrace trace{.workers = static_cast<uint32_t>(latencies[0].size()),
                      .micro_batches = static_cast<uint32_t>(latencies[0][0].size())};

@@ -7,7 +7,7 @@
 namespace unisono {
 namespace {
 
-// What a call comes to, also where tables of all ranks' times find no memory.
+// Turns std::bad_alloc into `unavailable`, also for the tables of all ranks' times.
 template <typename Call>
 auto guarded(const Call& call) -> decltype(call()) {
   try {

@@ -1,5 +1,5 @@
 // Check 19 of docs/design/methods/drop_compute.md: every rank starts the same list of collectives, in the program's group and
-// in DropCompute's own, whatever is left out.
+// in DropCompute's own, whatever is dropped.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,8 +17,8 @@ using test::in_group;
 using test::ms;
 using test::Worker;
 
-// All calls so far: of each collective how many there were, and of how many bytes in all. An operation's rank by rank order is
-// the engine's affair: it matches the n-th with the n-th, and refuses what differs.
+// All calls so far: the number and total bytes of each collective. Their order is the engine's concern: it matches the n-th
+// call with the n-th, and refuses different calls.
 std::string calls_of(const Counters& counters) {
   std::string text = std::to_string(counters.begun);
   for (const auto& each : counters.collectives)
@@ -26,7 +26,7 @@ std::string calls_of(const Counters& counters) {
   return text;
 }
 
-// The same text on all ranks.
+// Checks that the text is equal on all ranks.
 void expect_same(Group& group, const std::string& mine) {
   uint64_t largest = hash_of(std::as_bytes(std::span(mine))), least = largest;
   const uint64_t own = largest;
@@ -35,7 +35,7 @@ void expect_same(Group& group, const std::string& mine) {
   EXPECT_TRUE(largest == own && least == own) << mine;
 }
 
-// Stalls and thresholds by chance; windows and recorded steps that end every few steps.
+// Random stalls and thresholds; windows and recordings that end every few steps.
 TEST(DropComputeCalls, are_the_same_on_all_ranks_whatever_they_drop) {
   const std::string shared = ",warmup=2,calibration=5,min_calibration=4,window=7",
                     chosen = "auto:max_drop=0.6,min_gain=0,recalibrate=11" + shared;
@@ -47,7 +47,7 @@ TEST(DropComputeCalls, are_the_same_on_all_ranks_whatever_they_drop) {
       SCOPED_TRACE(options + ", shard " + std::to_string(shard));
       std::atomic<uint64_t> dropped{0};
       Options hurried;
-      hurried.timeout = Milliseconds(30'000);  // who waits for a call that does not come is told soon
+      hurried.timeout = Milliseconds(30'000);  // a rank that waits for a missing call fails soon
       in_group(
           8,
           [&](Group& group) {
@@ -71,7 +71,7 @@ TEST(DropComputeCalls, are_the_same_on_all_ranks_whatever_they_drop) {
   }
 }
 
-// In real time, where ranks are late as the machine has it.
+// In real time, so the machine decides which ranks are late.
 TEST(DropComputeCalls, are_the_same_on_all_ranks_over_tcp_by_all_rules) {
   Options tcp;
   tcp.transport = "tcp";
@@ -101,7 +101,7 @@ TEST(DropComputeCalls, are_the_same_on_all_ranks_over_tcp_by_all_rules) {
             ASSERT_TRUE(step.ok()) << step.status().to_string();
             ASSERT_NO_FATAL_FAILURE(expect_same(group, calls_of(group.counters()) + ", own: " + calls_of(drop.counters())));
           }
-          // The program's: an all-reduce in each step, and the two that compare.
+          // The program's calls: one all-reduce per step, and the two that compare.
           EXPECT_EQ(group.counters().begun, 34u * 3) << calls_of(group.counters());
           ASSERT_TRUE(drop.drain(work).ok());
         },

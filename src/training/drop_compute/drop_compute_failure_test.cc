@@ -1,5 +1,5 @@
-// DropCompute when something goes wrong in the midst: errors while computing and reducing, ranks a step apart, checkpoints of
-// any step.
+// DropCompute with failures in the middle of a step: errors while computing and reducing, ranks that are one step apart,
+// checkpoints of any step.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -97,7 +97,7 @@ TEST(DropComputeFailure, a_group_that_breaks_while_times_are_told_records_on_and
     Worker worker(group, 12, [was](uint32_t, uint64_t step, uint32_t m) { return with_stalls(was, step, m); });
     ASSERT_TRUE(worker.make("auto:warmup=1,calibration=20,max_drop=0.5").ok());
     worker.run(21);
-    if (was == 1) return;  // it goes
+    if (was == 1) return;  // this rank leaves
     ASSERT_FALSE(worker.drop->begin_step().ok());
     ASSERT_TRUE(group.reform().ok());
     const auto resumed = worker.drop->resume(group);
@@ -109,7 +109,7 @@ TEST(DropComputeFailure, a_group_that_breaks_while_times_are_told_records_on_and
   EXPECT_EQ(survivors, 2u);
 }
 
-// Rank 1 does not learn that a step has ended; what it gave is in the averages all the same.
+// Rank 1 does not learn that a step ended, although its contribution is in the averages.
 TEST(DropComputeFailure, a_rank_that_was_a_step_behind_goes_on_at_the_right_place_of_its_shard) {
   for (const uint64_t shard : {10u, 4u}) {  // 4: the step that it misses ends the epoch
     SCOPED_TRACE(shard);
@@ -163,7 +163,7 @@ TEST(DropComputeFailure, what_was_computed_before_an_error_is_not_in_the_step_th
   }
 }
 
-// The others have the averages of a step that has failed here: only together can they go on.
+// The other ranks have the averages of a step that failed here; only together can they continue.
 TEST(DropComputeFailure, a_step_that_others_may_have_done_is_not_tried_again_before_all_resume) {
   for (const std::string options : {"off", "off:normalize=computed", "off:rule=at"}) {
     SCOPED_TRACE(options);
@@ -215,7 +215,7 @@ TEST(DropComputeFailure, at_refuses_gradients_of_another_size) {
   });
 }
 
-// The numbers that are added up while the gradients are stay where they are until they have been.
+// The counts that are reduced together with the gradients must stay valid until that is done.
 TEST(DropComputeFailure, does_not_end_before_its_counts_are_through) {
   std::atomic<bool> failed{false}, joined{false};
   in_group(2, [&](Group& group) {
@@ -258,7 +258,7 @@ TEST(DropComputeFailure, a_replica_goes_on_with_a_new_group) {
   });
 }
 
-// With a lag the first process knows a step's last micro-batch before it runs; the others' own clocks say nothing.
+// With a lag, the first process knows the step's last micro-batch before it runs; the other processes' clocks do not matter.
 TEST(DropComputeFailure, only_the_first_of_a_replica_foresees_the_last_micro_batch_by_the_time) {
   in_group(2, [](Group& group) {
     const std::vector<uint32_t> both{0, 1}, mine{group.rank()};
@@ -272,7 +272,7 @@ TEST(DropComputeFailure, only_the_first_of_a_replica_foresees_the_last_micro_bat
   });
 }
 
-// The step's time begins at the all-reduce before it, so what is between them is counted once.
+// The step's time begins at the previous all-reduce, so the time between is counted once.
 TEST(DropComputeFailure, steps_of_the_rule_at_take_as_long_as_they_take) {
   in_group(1, [](Group& group) {
     std::atomic<int64_t> now{1000 * ms};

@@ -1,5 +1,5 @@
-// DropCompute when ranks meet: options that differ, checkpoints, groups that are re-formed, replicas of several processes; and
-// collectives in the wrong place.
+// DropCompute when ranks meet: different options, checkpoints, re-formed groups, replicas of several processes, and collectives
+// at the wrong time.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -87,7 +87,7 @@ TEST(DropComputeHandshake, refuses_checkpoints_that_are_damaged_or_of_something_
   });
 }
 
-// The table travels as it is, whatever the group's codec does to gradients, and whether they are delivered lossily (check 23 of
+// The table of times is sent exactly, whatever codec and delivery the gradients use (check 23 of
 // docs/design/methods/drop_compute.md).
 TEST(DropComputeHandshake, tells_times_that_no_codec_could_carry) {
   for (const auto* transport : {"shm", "udp"}) {
@@ -119,14 +119,14 @@ TEST(DropComputeHandshake, tells_times_that_no_codec_could_carry) {
 
 TEST(DropComputeHandshake, in_a_replica_of_several_processes_the_first_decides) {
   in_group(4, [](Group& group) {
-    // Ranks 0, 1 compute one replica, 2 and 3 another; gradients are averaged between 0 and 2, and between 1 and 3.
+    // Ranks 0 and 1 compute one replica, 2 and 3 another; gradients are averaged between 0 and 2, and between 1 and 3.
     const uint32_t rank = group.rank(), mate = rank ^ 1u, first = rank & 2u;
     const std::vector<uint32_t> replica_ranks{first, first + 1};
     auto replica = group.split(replica_ranks);
     const std::vector<uint32_t> even{0, 2}, odd{1, 3};
     auto data = group.split(rank % 2 == 0 ? even : odd);
     ASSERT_TRUE(replica.ok() && data.ok()) << mate;
-    // The second ones' own clocks would decide otherwise.
+    // The clocks of the second processes would decide differently.
     Worker worker(*data, 4, [&](uint32_t, uint64_t, uint32_t) { return rank == 0 ? 3 * ms : rank == 3 ? 50 * ms : ms; });
     ASSERT_TRUE(worker.make("0.005:warmup=1", 0, {}, *replica).ok());
     EXPECT_EQ(worker.step()->computed, 4u);
@@ -136,31 +136,29 @@ TEST(DropComputeHandshake, in_a_replica_of_several_processes_the_first_decides) 
 
 TEST(DropComputeHandshake, keeps_the_threshold_when_a_rank_is_lost_and_foresees_anew) {
   std::atomic<uint32_t> survivors{0};
-  in_group(4,
-           [&](Group& group) {
-             const uint32_t was = group.rank();
-             Worker worker(group, 12, [was](uint32_t, uint64_t step, uint32_t m) { return with_stalls(was, step, m); });
-             ASSERT_TRUE(worker.make("auto:max_drop=0.5").ok());
-             worker.run(151);
-             const auto before = worker.drop->report();
-             ASSERT_EQ(before.state, "dropping");
-             if (was == 1) return;  // it goes
-             const auto failed = worker.step();
-             ASSERT_FALSE(failed.ok());
-             ASSERT_TRUE(group.reform().ok());
-             const auto resumed = worker.drop->resume(group);
-             ASSERT_TRUE(resumed.ok()) << resumed.to_string();
-             worker.run(101);
-             const auto& after = worker.drop->report();
-             EXPECT_EQ(after.threshold, before.threshold);
-             EXPECT_NE(after.predicted_total, before.predicted_total);
-             EXPECT_GT(after.predicted_total, 1);
-             EXPECT_EQ(after.steps, 100u);
-             worker.run(100);
-             EXPECT_EQ(after.state, "dropping")
-                 << after.to_string();  // three ranks are not as quick as four, and that is no reason to stop
-             ++survivors;
-           });
+  in_group(4, [&](Group& group) {
+    const uint32_t was = group.rank();
+    Worker worker(group, 12, [was](uint32_t, uint64_t step, uint32_t m) { return with_stalls(was, step, m); });
+    ASSERT_TRUE(worker.make("auto:max_drop=0.5").ok());
+    worker.run(151);
+    const auto before = worker.drop->report();
+    ASSERT_EQ(before.state, "dropping");
+    if (was == 1) return;  // this rank leaves
+    const auto failed = worker.step();
+    ASSERT_FALSE(failed.ok());
+    ASSERT_TRUE(group.reform().ok());
+    const auto resumed = worker.drop->resume(group);
+    ASSERT_TRUE(resumed.ok()) << resumed.to_string();
+    worker.run(101);
+    const auto& after = worker.drop->report();
+    EXPECT_EQ(after.threshold, before.threshold);
+    EXPECT_NE(after.predicted_total, before.predicted_total);
+    EXPECT_GT(after.predicted_total, 1);
+    EXPECT_EQ(after.steps, 100u);
+    worker.run(100);
+    EXPECT_EQ(after.state, "dropping") << after.to_string();  // three ranks are slower than four, which is no reason to stop
+    ++survivors;
+  });
   EXPECT_EQ(survivors, 3u);
 }
 
@@ -213,7 +211,7 @@ TEST(DropComputeHandshake, records_on_until_all_ranks_have_enough_if_one_comes_i
         worker.run(8);
         while (group.world_size() < 3) ASSERT_TRUE(group.reform().ok());
         ASSERT_TRUE(worker.drop->resume(group).ok());
-        // Steps 9 to 14, of which the new one records 11 to 14; then six more.
+        // The new rank records steps 11 to 14 of steps 9 to 14; then six more follow.
         ASSERT_NO_FATAL_FAILURE(go_on(worker, 12));
       },
       {},

@@ -1,4 +1,4 @@
-// DropCompute with options and times at random, with clocks that are numbers: what must hold whatever the ranks leave out.
+// DropCompute with random options and times and simulated clocks: invariants that hold whatever ranks drop.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,11 +17,11 @@ using test::Worker;
 
 uint64_t some_seed() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) & 0xFFFFFF; }
 
-// The same on all ranks.
+// Equal on all ranks.
 struct Drawn {
   uint32_t micro_batches = 1, lag = 0;
   bool before = false, automatic = false;
-  int64_t threshold = ms, quiet = 0;  // steps in which nothing is dropped
+  int64_t threshold = ms, quiet = 0;  // quiet: steps without drops
   std::string options;
 };
 Drawn drawn(Random& shared, bool with_counts) {
@@ -47,14 +47,14 @@ int64_t latency(uint64_t seed, uint32_t rank, uint64_t step, uint32_t micro_batc
   return dice % 10 == 0 ? static_cast<int64_t>(1 + dice / 10 % 9) * ms : ms;
 }
 
-// Sanitizers make a step some thirty times as slow.
+// Sanitizers make a step about thirty times slower.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int rounds = 3;
 #else
 constexpr int rounds = 25;
 #endif
 
-// Checks 19 and 20 of docs/design/methods/drop_compute.md: 10 000 steps in four quarters, of rounds with 100 each.
+// Checks 19 and 20 of docs/design/methods/drop_compute.md: 10 000 steps in four quarters, in rounds of 100 steps.
 class DropComputeQuarter : public ::testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(DropComputeRandom, DropComputeQuarter, ::testing::Range<uint64_t>(0, 4));
 
@@ -96,7 +96,7 @@ TEST_P(DropComputeQuarter, keeps_ranks_together_and_within_the_rules_bounds) {
   });
 }
 
-// Now and then a rank does not learn that a step has ended, and all meet again.
+// Occasionally a rank does not learn that a step ended, and all ranks meet again.
 TEST(DropComputeRandom, each_micro_batch_of_an_epoch_is_used_once_whatever_fails) {
   const uint64_t seed = some_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -112,7 +112,7 @@ TEST(DropComputeRandom, each_micro_batch_of_an_epoch_is_used_once_whatever_fails
       ASSERT_TRUE(worker.make(options.options, shards[rank]).ok());
       uint64_t next = 0, epoch_end = shards[rank];
       for (uint64_t step = 1; step <= 150; ++step) {
-        const auto behind = shared.below(15) == 0 ? shared.below(3) : 3;  // this rank
+        const auto behind = shared.below(15) == 0 ? shared.below(3) : 3;  // rank that misses the end; 3: none
         ASSERT_TRUE(worker.drop->begin_step().ok());
         while (worker.drop->next()) {
           ASSERT_EQ(worker.drop->position(), next++) << "step " << step;

@@ -1,5 +1,5 @@
-// DropCompute after a failed step or a checkpoint at an awkward moment: between what was recorded and the search, between a
-// step's end on one rank and on another.
+// DropCompute after a failed step, or a checkpoint at an awkward time: between recording and search, or between a step's end on
+// one rank and on another.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -86,7 +86,7 @@ TEST(DropComputeResume, reports_the_same_on_all_ranks_at_once_when_one_has_come)
   EXPECT_EQ(said[0], said[2]);
 }
 
-// Rank 1 fails between the all-reduce, which the others have the result of, and the step's end: in the midst of a shard, and at
+// Rank 1 fails between the all-reduce, whose result the other ranks have, and the step's end: in the middle of a shard, and at
 // its end.
 TEST(DropComputeResume, counts_what_others_used_of_a_step_that_failed_here_as_taken_from_the_shard) {
   for (const uint64_t steps_before : {1, 2}) {

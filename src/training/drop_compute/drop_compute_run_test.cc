@@ -1,5 +1,4 @@
-// DropCompute::run() with real clocks, and with micro-batches that go on while others have done with the step: the rule at. And
-// everything at random over TCP.
+// DropCompute::run() with real clocks and the rule at, whose micro-batches may outlast the step. Also random runs over TCP.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -46,7 +45,7 @@ TEST(DropComputeRun, computes_averages_and_applies_by_any_rule) {
   }
 }
 
-// Rank 0's first micro-batch does not end before rank 1 has done four steps: they are joined with zeros, and wait for it.
+// Rank 0's first micro-batch ends only after rank 1 has done four steps. Rank 0 joins them with zeros, and they wait for it.
 TEST(DropComputeRun, at_joins_with_zeros_while_a_micro_batch_goes_on_and_applies_each_step_once) {
   std::atomic<uint32_t> others_done{0};
   in_group(2, [&](Group& group) {
@@ -85,7 +84,7 @@ TEST(DropComputeRun, at_joins_with_zeros_while_a_micro_batch_goes_on_and_applies
       }
       mine.push_back(applied[i].second);
     }
-    // Both have applied the same, also if rank 1 was too slow itself and nothing was.
+    // Both ranks have applied the same steps, even if rank 1 was too slow and nothing was applied.
     uint64_t counts[] = {mine.size(), mine.size()};
     ASSERT_TRUE(group.all_reduce(std::span<uint64_t>(counts, 1), {.op = ReduceOp::max}).ok());
     ASSERT_EQ(counts[0], counts[1]);
@@ -114,8 +113,8 @@ TEST(DropComputeRun, an_error_while_computing_is_the_steps_error) {
   }
 }
 
-// Check 19 of docs/design/methods/drop_compute.md. Micro-batches that work for a random while, thresholds at random, all rules,
-// over TCP: nobody hangs, and all have the same parameters after every step.
+// Check 19 of docs/design/methods/drop_compute.md: random compute times and thresholds, all rules, over TCP. No rank hangs, and
+// all have equal parameters after every step.
 TEST(DropComputeRun, at_random_over_tcp_all_ranks_keep_the_same_parameters) {
   constexpr uint32_t world = 8, micro_batches = 5, steps_each = 34;
   Options tcp;

@@ -1,5 +1,5 @@
-// DropCompute in groups of threads, with clocks that tests set: what is computed, what is averaged, and what is told. Checks
-// have their numbers in docs/design/methods/drop_compute.md, "Checked values".
+// DropCompute in groups of threads with simulated clocks: computed micro-batches, averages and reports. Comments give the
+// numbers of checks in docs/design/methods/drop_compute.md, "Checked values".
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_se
       ASSERT_TRUE(step.ok()) << step.status().to_string();
       EXPECT_EQ(step->computed, 12u);
     }
-    auto trace = worker.drop->trace_of(6, 50, false);  // its last step is open still
+    auto trace = worker.drop->trace_of(6, 50, false);  // its last step is still open
     ASSERT_TRUE(trace.ok());
     EXPECT_EQ((*trace)->steps(), 43u);
     uint64_t computed = 0, planned = 0;
@@ -37,7 +37,7 @@ TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_se
       ASSERT_TRUE(step.ok()) << step.status().to_string();
       computed += step->computed, planned += step->planned;
     }
-    ASSERT_TRUE(worker.step().ok());  // tells of the window
+    ASSERT_TRUE(worker.step().ok());  // reports the window
     trace = worker.drop->trace_of(6, 50, false);
     ASSERT_TRUE(trace.ok());
     ASSERT_EQ((*trace)->steps(), 44u);
@@ -162,7 +162,7 @@ TEST(DropCompute, without_drops_gives_the_bits_of_plain_averaging) {
 TEST(DropCompute, is_not_applied_where_no_rank_has_computed_anything) {
   in_group(2, [](Group& group) {
     Worker worker(group, 3, [](uint32_t, uint64_t step, uint32_t) { return step > 5 ? 100 * ms : ms; });
-    // What a micro-batch takes is recorded while nothing is dropped; it is more than the threshold.
+    // The time of a micro-batch is recorded without drops; it exceeds the threshold.
     ASSERT_TRUE(worker.make("0.05:rule=before,min_computed=0,warmup=5,calibration=10").ok());
     worker.run(15);
     const auto parameters = worker.parameters;
@@ -174,7 +174,7 @@ TEST(DropCompute, is_not_applied_where_no_rank_has_computed_anything) {
   });
 }
 
-// Check 22. Ranks with shards of their own length; each micro-batch once in each epoch, whatever is left out.
+// Check 22. Ranks with shards of different length: each micro-batch occurs once per epoch, whatever is dropped.
 TEST(DropCompute, uses_each_micro_batch_once_in_an_epoch_and_ends_it_on_all_ranks_at_once) {
   in_group(3, [](Group& group) {
     const uint64_t shard = 20 + 7 * group.rank();

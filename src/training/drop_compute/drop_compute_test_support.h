@@ -1,4 +1,4 @@
-// Ranks whose clocks are numbers: micro-batches take what a test says, and all-reduces bring the clocks together.
+// Ranks with simulated clocks: each test sets the times of micro-batches, and all-reduces synchronise the clocks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class Worker {
     return made.status();
   }
 
-  // One step of plain SGD. The gradient of a micro-batch is a number of this rank and its place in the data.
+  // One step of plain SGD. A micro-batch's gradient is a number that depends on the rank and the data position.
   Result<DropStep> step() {
     if (auto begun = drop->begin_step(); !begun.ok()) return begun;
     const uint64_t number = ++steps;
@@ -50,7 +50,7 @@ class Worker {
         break;
       }
     }
-    // All wait for the last one; then comes what a step takes beside computing.
+    // Waits for the last rank; then adds the step's time outside computing.
     if (auto last = group_->all_reduce(std::span(&now, 1), {.op = ReduceOp::max}); !last.ok()) return last.status();
     now += other;
     if (auto averaged = group_->all_reduce(std::span(gradient), averaging); !averaged.ok()) return averaged.status();
@@ -61,7 +61,7 @@ class Worker {
     for (size_t i = 0; i < gradient.size() && ended->applied; ++i) parameters[i] -= 0.1f * ended->scale * gradient[i];
     return ended;
   }
-  // The last of so many steps.
+  // Runs `count` steps and returns the last one.
   DropStep run(uint64_t count) {
     DropStep last;
     for (uint64_t i = 0; i < count; ++i) {
@@ -81,7 +81,7 @@ class Worker {
   uint64_t steps = 0;
   bool abandons = false;
   CallOptions averaging{.op = ReduceOp::avg};
-  std::function<void()> inside;     // called in each micro-batch but a step's last
+  std::function<void()> inside;     // called in each micro-batch except a step's last
   std::vector<uint64_t> positions;  // of the last step
   std::vector<float> parameters = std::vector<float>(50, 1.0f), averages;
   std::vector<std::string> warnings;
@@ -93,7 +93,7 @@ class Worker {
 };
 
 inline int64_t constant_latency(uint32_t, uint64_t, uint32_t) { return ms; }
-// Now and then a micro-batch of one rank takes ten times as long.
+// Occasionally a micro-batch of one rank takes ten times as long.
 inline int64_t with_stalls(uint32_t rank, uint64_t step, uint32_t micro_batch) {
   return mix64(1000 * step + 20 * rank + micro_batch) % 40 == 0 ? 10 * ms : ms;
 }

@@ -19,12 +19,12 @@ DropController::Verdict DropController::begin(const StopRule& rule, const StepOp
 
 DropController::Verdict DropController::micro_batch_done(int64_t now) {
   if (stopped_) return Verdict::stop;
-  UNISONO_CHECK(ends_.size() < ends_.capacity());  // begin() was told no more than the constructor
+  UNISONO_CHECK(ends_.size() < ends_.capacity());  // the caller of begin() must not exceed the constructor's number
   ends_.push_back(now - start_);
   return decide();
 }
 
-// After the last completion. The threshold itself is in time: only what is later stops.
+// Decides after a completion. An end exactly at the threshold is in time.
 DropController::Verdict DropController::decide() {
   const uint32_t done = computed();
   if (done >= options_.planned) stopped_ = true;
@@ -52,8 +52,7 @@ bool DropController::should_stop(int64_t now) const {
   return options_.threshold_ns && !options_.forced && computed() >= rule_.min_computed && now - start_ > *options_.threshold_ns;
 }
 
-// With `at` a timer may end the step while even the last one runs. With a lag what decides after the running one has ended
-// already.
+// With `at`, a timer may end the step during its last micro-batch, too. With a lag, the deciding micro-batch has already ended.
 bool DropController::last_runs() const {
   if (stopped_ || timer_ns()) return false;
   const uint32_t done = computed() + 1;

@@ -22,7 +22,7 @@ StopRule before_with(int64_t micro_batch_ns, uint32_t min_computed = 1) {
   return {.rule = Rule::before, .min_computed = min_computed, .micro_batch_ns = micro_batch_ns};
 }
 
-constexpr int64_t start = 1'000'000;  // of every step: times are since then
+constexpr int64_t start = 1'000'000;  // of every step; times are relative to it
 
 struct Step {
   explicit Step(const StopRule& rule, const DropController::StepOptions& options)
@@ -35,7 +35,7 @@ struct Step {
   Verdict first;
 };
 
-// How many are computed of micro-batches that end at these times.
+// Number of micro-batches computed, given their end times.
 uint32_t computed(const StopRule& rule, int64_t threshold, const std::vector<int64_t>& ends) {
   Step step(rule, {.threshold_ns = threshold, .planned = static_cast<uint32_t>(ends.size())});
   auto verdict = step.first;
@@ -70,7 +70,7 @@ TEST(DropController, after_stops_at_the_first_end_after_the_threshold) {
 TEST(DropController, the_threshold_itself_does_not_stop) {
   EXPECT_EQ(computed(after, 20, {10, 20, 30, 40}), 3u);
   EXPECT_EQ(computed(after, 19, {10, 20, 30, 40}), 2u);
-  EXPECT_EQ(computed(before_with(10), 30, {10, 20, 30, 40}), 3u);  // after the second the next one would end at 30
+  EXPECT_EQ(computed(before_with(10), 30, {10, 20, 30, 40}), 3u);  // after the second, the next would end at 30
   EXPECT_EQ(computed(before_with(11), 30, {10, 20, 30, 40}), 2u);
   Step step(after, {.threshold_ns = 20, .planned = 3});
   step.done(5);
@@ -82,7 +82,7 @@ TEST(DropController, a_lag_looks_at_earlier_ends) {
   const std::vector<int64_t> ends{10, 20, 30, 40, 50, 60};
   EXPECT_EQ(computed(after_with(1), 15, ends), 3u);
   EXPECT_EQ(computed(after_with(2), 15, ends), 4u);
-  EXPECT_EQ(computed(after_with(2), 5, ends), 3u);  // there is no earlier end to look at
+  EXPECT_EQ(computed(after_with(2), 5, ends), 3u);  // there is no earlier end to check
   EXPECT_EQ(computed(after_with(5), 5, ends), 6u);  // so nothing can be dropped
   EXPECT_EQ(computed(after_with(50), 5, ends), 6u);
 }
@@ -93,7 +93,7 @@ TEST(DropController, so_many_are_computed_at_least) {
   EXPECT_EQ(computed(after_with(1, 2), 25, ends), 4u);
   EXPECT_EQ(computed(after_with(0, 7), 5, ends), 6u);
   EXPECT_EQ(computed(before_with(10, 3), 5, ends), 3u);
-  EXPECT_EQ(computed(after_with(0, 0), 5, ends), 1u);  // `after` begins one, whatever is asked for
+  EXPECT_EQ(computed(after_with(0, 0), 5, ends), 1u);  // `after` always begins one
   EXPECT_EQ(computed(before_with(10, 0), 10, ends), 1u);
   EXPECT_EQ(computed(before_with(10, 0), 9, ends), 0u);
   EXPECT_EQ(computed(before_with(10, 1), 9, ends), 1u);
@@ -116,7 +116,7 @@ TEST(DropController, nothing_planned_is_a_stop_at_once) {
     EXPECT_FALSE(step.controller.timer_ns());
     EXPECT_FALSE(step.controller.last_runs());
   }
-  Step step(after, {.threshold_ns = 1000, .planned = 2});  // fewer than the controller was made for
+  Step step(after, {.threshold_ns = 1000, .planned = 2});  // fewer than the constructor's number
   EXPECT_EQ(step.done(1), run_next);
   EXPECT_EQ(step.done(2), stop);
 }
@@ -130,7 +130,7 @@ TEST(DropController, at_stops_at_its_timer_with_what_is_complete) {
   EXPECT_EQ(step.timer(25), stop);
   EXPECT_EQ(step.controller.computed(), 2u);
   EXPECT_FALSE(step.controller.timer_ns());
-  EXPECT_EQ(step.done(30), stop);  // in the background: it is lost
+  EXPECT_EQ(step.done(30), stop);  // ends in the background and is lost
   EXPECT_EQ(step.controller.computed(), 2u);
 }
 
@@ -146,7 +146,7 @@ TEST(DropController, at_may_compute_nothing_and_does_not_look_at_the_time_by_its
   Step none({.rule = Rule::at, .min_computed = 3}, {.threshold_ns = 20, .planned = 4});
   EXPECT_EQ(none.timer(20), stop);
   EXPECT_EQ(none.controller.computed(), 0u);
-  // An event that comes late finds what has ended meanwhile.
+  // A late event still sees the micro-batches that ended in time.
   Step late(at, {.threshold_ns = 20, .planned = 4});
   EXPECT_EQ(late.done(30), run_next);
   EXPECT_EQ(late.timer(35), stop);
@@ -182,7 +182,7 @@ TEST(DropController, a_count_that_is_forced_is_computed_whatever_the_time) {
 
 TEST(DropController, a_running_micro_batch_may_be_abandoned) {
   Step step(after, {.threshold_ns = 20, .planned = 4});
-  EXPECT_FALSE(step.should_stop(30));  // one is computed at least
+  EXPECT_FALSE(step.should_stop(30));  // at least one is computed
   step.done(10);
   EXPECT_FALSE(step.should_stop(15));
   EXPECT_TRUE(step.should_stop(30));
@@ -222,7 +222,7 @@ TEST(DropController, a_lag_tells_the_last_one_beforehand) {
   EXPECT_EQ(step.done(10), run_next);
   EXPECT_FALSE(step.controller.last_runs());
   EXPECT_EQ(step.done(20), run_next);
-  EXPECT_TRUE(step.controller.last_runs());  // whenever it ends, the one before it ended after the threshold
+  EXPECT_TRUE(step.controller.last_runs());  // the previous one ended past the threshold, so this is the last
   EXPECT_EQ(step.done(30), stop);
   Step least(after_with(1, 3), {.threshold_ns = 5, .planned = 4});
   least.done(10);
@@ -250,7 +250,7 @@ TEST(DropController, begins_again_from_nothing) {
   controller.begin(after, {.threshold_ns = 25, .planned = 4}, 0);
   for (const int64_t now : {10, 20, 30}) controller.micro_batch_done(now);
   EXPECT_TRUE(controller.stopped());
-  // In the midst of a step, too; times are since the later begin, and the rule may be another.
+  // begin() in the middle of a step: times are relative to the later one, and the rule may change.
   controller.begin(after, {.threshold_ns = 25, .planned = 4}, 100);
   controller.micro_batch_done(110);
   controller.begin(at, {.threshold_ns = 5, .planned = 3}, 200);

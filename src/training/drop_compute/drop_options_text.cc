@@ -1,4 +1,4 @@
-// DropOptions as people write them, and whether they make sense.
+// Parses, prints and checks DropOptions.
 #include <array>
 #include <cmath>
 #include <span>
@@ -19,7 +19,7 @@ constexpr std::array normalize_names{"max", "computed"};
 constexpr std::array tail_names{"defer", "discard"};
 constexpr std::array objective_names{"step_mean", "total"};
 constexpr std::array search_names{"exact", "grid"};
-constexpr double seconds_max = 1e6;  // of a threshold: eleven days
+constexpr double seconds_max = 1e6;  // limit of the threshold: eleven days
 
 Status wrong_threshold(const std::string& what) { return {Code::invalid, "invalid_threshold: " + what}; }
 
@@ -59,7 +59,7 @@ Status set_threshold(DropOptions& options, std::string_view text) {
   if (text == "auto") return options.threshold = Threshold::automatic, Status();
   if (!set_number(options.seconds, "threshold", text).ok())
     return wrong_threshold("\"" + std::string(text) + "\" is none of off, auto, or a number of seconds");
-  // As in the method's published code, what is not above zero is no threshold.
+  // As in the method's published code, a value that is not positive means no threshold.
   options.threshold = options.seconds <= 0 ? Threshold::off : Threshold::fixed;
   if (options.threshold == Threshold::off) options.seconds = 0;
   return {};

@@ -1,4 +1,4 @@
-// DropOptions as text, there and back, and each way in which they make no sense.
+// DropOptions to text and back, and every invalid value.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -11,8 +11,8 @@ namespace {
 using Threshold = DropOptions::Threshold;
 using Rule = DropOptions::Rule;
 
-constexpr double drift = 0.05;          // of the dropped share, from what was predicted, over a window
-constexpr uint64_t retry_steps = 2000;  // after dropping was found not to pay
+constexpr double drift = 0.05;          // difference between measured and predicted dropped share over a window
+constexpr uint64_t retry_steps = 2000;  // after dropping did not pay
 constexpr size_t reason_bytes_max = 4096;
 
 const char* name(Rule rule) { return rule == Rule::after ? "after" : rule == Rule::before ? "before" : "at"; }
@@ -72,7 +72,7 @@ void DropPolicy::switch_off(std::string why) {
   enter(Phase::off);
 }
 
-// What is not to be dropped whatever is recorded; null: nothing of the kind.
+// Reason why nothing can be dropped, whatever is recorded; null: none.
 const char* DropPolicy::hopeless() const {
   if (options_.threshold == Threshold::off) return "";
   if (options_.threshold == Threshold::fixed) return nullptr;
@@ -82,7 +82,7 @@ const char* DropPolicy::hopeless() const {
   return nullptr;
 }
 
-// Warming up again, as after a checkpoint, does not forget what was found before.
+// A repeated warm-up, as after a checkpoint, keeps the earlier decision.
 void DropPolicy::warmed_up() {
   if (const auto* why = hopeless()) return switch_off(why);
   if (decision_) return decision_->off != 0 ? switch_off(why_off_) : enter(Phase::dropping);
@@ -155,14 +155,14 @@ std::vector<std::string> DropPolicy::window_gathered(std::span<const std::vector
                        " steps, the others " + percent(straggler->others) +
                        " on average: give it fewer micro-batches, or its data are hardly learned from");
   }
-  // Ranks without data compute nothing in a step, and that is no fault of the threshold.
+  // Ranks without data compute nothing, which is not due to the threshold.
   const double share =
       static_cast<double>(sums.planned) / (static_cast<double>(ranks_) * micro_batches_ * static_cast<double>(sums.steps));
   if (options_.threshold == Threshold::automatic && share > 0) judge(report_.per_second / share, warnings);
   return warnings;
 }
 
-// Whether what is in force does what it promised.
+// Checks whether the threshold delivers what was predicted.
 void DropPolicy::judge(double per_second, std::vector<std::string>& warnings) {
   if (options_.recalibrate == DropOptions::on_drift && std::abs(report_.drop - decision_->predicted_drop) > drift) {
     warnings.push_back("drift: " + percent(report_.drop) + " were dropped and " + percent(decision_->predicted_drop) +
@@ -183,7 +183,7 @@ void DropPolicy::judge(double per_second, std::vector<std::string>& warnings) {
 
 DropReport DropPolicy::total() const {
   DropReport report;
-  report.first_step = total_.steps == 0 ? next_ : total_from_;  // of nothing: where it would begin
+  report.first_step = total_.steps == 0 ? next_ : total_from_;  // without steps: where the report would begin
   report.last_step = total_.steps == 0 ? next_ - 1 : total_to_;
   describe(report);
   report.per_second_before = 0;
@@ -194,7 +194,7 @@ DropReport DropPolicy::total() const {
 bool DropPolicy::extend(size_t recorded) {
   if (recorded >= std::max<uint32_t>(1, options_.min_calibration_steps)) return false;
   left_ = std::max<uint32_t>(1, options_.min_calibration_steps) - recorded;
-  if (recorded == 0) recorded_from_ = next_;  // some rank has none of these steps, and will have none: the table need not grow
+  if (recorded == 0) recorded_from_ = next_;  // some rank has none of these steps and never will, so the table need not grow
   return true;
 }
 
@@ -244,15 +244,15 @@ void DropPolicy::regrouped(uint32_t ranks) {
   if (const auto* why = hopeless()) {
     switch_off(why);
   } else if (phase_ == Phase::off && more) {
-    if (decision_ && decision_->off != 0) decision_.reset();  // more ranks wait longer for the slowest: it may pay now
+    if (decision_ && decision_->off != 0) decision_.reset();  // more ranks wait longer for the slowest, so dropping may pay now
     begin_again();
   }
-  // All steps were recorded, but not yet told when the group broke: one more.
+  // All steps were recorded, but not exchanged when the group broke: record one more.
   if (phase_ == Phase::calibrating && left_ == 0) left_ = 1;
   begin_report();
 }
 
-// Those of former windows are not the same on all ranks: some may have been told more than others, and some are new.
+// Earlier windows differ between ranks: some may have received more of them than others, and some ranks are new.
 void DropPolicy::begin_report() {
   report_ = {};
   report_.first_step = next_;

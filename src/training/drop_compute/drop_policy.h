@@ -1,6 +1,5 @@
-// When to record, when to search, when to drop and when not to: a state machine that is told what all ranks did, and so is the
-// same on all of them. Between two gatherings it depends on the step's number alone, so that ranks ask for them at the same
-// time.
+// Decides when to record, search and drop. A state machine fed with the data of all ranks, so it is equal on all of them.
+// Between two exchanges it depends only on the step number, so all ranks exchange data after the same steps.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +19,17 @@ namespace unisono {
 class DropPolicy {
  public:
   enum class Phase : uint8_t { warming_up, calibrating, dropping, off };
-  // What ranks tell each other before the next step: nothing, what they did in the window, or what they recorded too.
+  // Data that ranks exchange before the next step: nothing, the window's records, or also the recorded trace.
   enum class Gather : uint8_t { nothing, window, trace };
-  // What was found in a trace. The same on all ranks: one of them tells it to the others.
+  // Result of a search in a trace. Equal on all ranks: one of them sends it to the others.
   struct Decision {
     int64_t threshold_ns = 0;
     int64_t micro_batch_ns = 0;  // lhat
     double other_ns = 0;         // Tc
     double predicted_step = 1, predicted_total = 1, predicted_drop = 0;
-    double per_second = 0;  // micro-batches of all ranks in the recorded steps
+    double per_second = 0;  // micro-batches of all ranks per second, in the recorded steps
     uint64_t trace_hash = 0;
-    uint64_t off = 0;  // 1: nothing is to be dropped
+    uint64_t off = 0;  // 1: drop nothing
     friend bool operator==(const Decision&, const Decision&) = default;
   };
 
@@ -38,36 +37,36 @@ class DropPolicy {
 
   uint64_t next_step() const { return next_; }  // from 1
   Phase phase() const { return phase_; }
-  std::optional<int64_t> threshold_ns() const;  // of the next step; none: nothing is dropped
+  std::optional<int64_t> threshold_ns() const;  // of the next step; none: no drops
   const StopRule& rule() const { return rule_; }
-  // The next step's times are kept for the trace, which is of the steps from this one on.
+  // Whether the next step's times are recorded. The trace begins with the step recorded_from().
   bool records() const { return phase_ == Phase::calibrating; }
   uint64_t recorded_from() const { return recorded_from_; }
-  // And up to this one, without it, when the last decision was taken.
+  // First step after the trace of the last decision.
   uint64_t recorded_until() const { return decided_at_; }
-  // What a window is gathered of: the steps from this one on.
+  // A window begins with this step.
   uint64_t window_from() const { return window_from_; }
 
-  // A step is over.
+  // Call after each step. Returns the data to exchange now.
   Gather step_ended();
-  // All steps since window_from(), [rank][step]. Returns what is to be warned of. last: of a run; nothing follows from it.
+  // All steps since window_from(), [rank][step]. Returns warnings. last: the final window of a run, without consequences.
   std::vector<std::string> window_gathered(std::span<const std::vector<StepRecord>> ranks, bool last = false);
-  // Fewer steps than are needed were recorded by all ranks: so many more will be. True if so.
+  // If all ranks together recorded too few steps, extends the recording by the missing number. True if so.
   bool extend(size_t recorded);
   Decision decision_of(const ComputeTrace& trace, std::string& why_off) const;
   void adopt(const Decision& decision, const std::string& why_off);
 
-  // The group has other ranks now than when this was written. The threshold stays, as it does not depend on the number of
-  // ranks; what it promises does: foresee().
+  // The group's ranks have changed. The threshold stays, as it does not depend on the number of ranks; foresee() updates the
+  // prediction.
   void regrouped(uint32_t ranks);
   void foresee(const ComputeTrace& trace);
-  // Nothing is dropped while it warms up again: the state is another run's.
+  // Nothing is dropped during a new warm-up, because the state came from another run.
   void begin_again();
 
   const DropReport& report() const { return report_; }
   DropReport total() const;
 
-  // For others to go on from, and for checkpoints; without reports and times.
+  // For new ranks and for checkpoints; without reports and times.
   void write(ByteWriter& writer) const;
   bool read(ByteReader& reader);
 
@@ -87,11 +86,11 @@ class DropPolicy {
   StopRule rule_;
   Phase phase_ = Phase::warming_up;
   uint64_t next_ = 1;
-  uint64_t left_ = 0;  // steps of this phase; 0: it has no end
+  uint64_t left_ = 0;  // steps left in this phase; 0: it has no end
   uint64_t window_from_ = 1, window_left_ = 0;
   uint64_t recorded_from_ = 1;
-  uint64_t decided_at_ = 0;  // the step before which the last trace was searched
-  uint64_t retry_at_ = 0;    // 0: never
+  uint64_t decided_at_ = 0;  // the last trace was searched before this step
+  uint64_t retry_at_ = 0;    // step of the next attempt; 0: none
   std::optional<Decision> decision_;
   std::string why_off_;
   DropReport report_;

@@ -1,4 +1,4 @@
-// When DropPolicy records, drops and stops dropping, told by hand what ranks did.
+// When DropPolicy records, drops and stops dropping, given hand-written data of all ranks.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -13,13 +13,13 @@ namespace {
 using Phase = DropPolicy::Phase;
 using Gather = DropPolicy::Gather;
 
-// A policy and its ranks: what each computes in a step, and what steps take.
+// A policy and its ranks: the micro-batches computed per step, and the step times.
 class Told {
  public:
   Told(const std::string& options, uint32_t ranks, uint32_t micro_batches = 10)
       : policy(*DropOptions::parse(options), ranks, micro_batches), ranks_(ranks), micro_batches_(micro_batches) {}
 
-  // So many steps in which rank r computes computed[r] micro-batches. Gathers as ranks would.
+  // `count` steps in which rank r computes computed[r] micro-batches. Exchanges data as ranks would.
   void steps(uint64_t count, const std::vector<uint64_t>& computed, int64_t wall_ns = 10 * millisecond) {
     for (uint64_t i = 0; i < count; ++i) {
       const auto from = policy.window_from();
@@ -89,7 +89,7 @@ TEST(DropPolicy, tells_of_every_window_of_100_steps_also_when_nothing_is_dropped
 
 TEST(DropPolicy, drift_means_recording_with_dropping_off_and_not_switching_off) {
   Told run("auto", 2);
-  run.steps(149, {10, 6});  // 20 % of all, and 10 were predicted
+  run.steps(149, {10, 6});  // 20 % of all; 10 % were predicted
   ASSERT_EQ(run.warnings.size(), 2u);
   EXPECT_EQ(run.warnings[0].rfind("persistent_straggler: rank 1", 0), 0u);
   EXPECT_EQ(run.warnings[1].rfind("drift: 20.0 %", 0), 0u) << run.warnings[1];
@@ -123,7 +123,7 @@ TEST(DropPolicy, switches_off_when_more_is_dropped_than_allowed_and_it_may_not_r
 
 TEST(DropPolicy, switches_off_when_it_is_not_quicker_and_tries_again_after_2000_steps) {
   Told run("auto", 2);
-  run.steps(149, {9, 9}, 19 * millisecond);  // 947 micro-batches a second; 1000 before
+  run.steps(149, {9, 9}, 19 * millisecond);  // 947 micro-batches per second; 1000 before
   EXPECT_EQ(run.policy.phase(), Phase::off);
   run.steps(1999, {10, 10});
   EXPECT_NE(run.policy.report().off.find("not quicker: 947.4"), std::string::npos) << run.policy.report().off;
@@ -188,7 +188,7 @@ TEST(DropPolicy, another_one_goes_on_from_what_it_has_written) {
   EXPECT_EQ(other.next_step(), 78u);
 }
 
-// A rank whose shard is through counts for nothing: neither for what was dropped, nor for who waited.
+// A rank whose shard is finished does not count, neither in the dropped share nor in waiting.
 TEST(DropPolicy, leaves_ranks_without_data_out_of_its_numbers) {
   const std::vector<std::vector<StepRecord>> ranks{
       {{10, 8, 5 * millisecond, 10 * millisecond}, {10, 10, 6 * millisecond, 10 * millisecond}},
@@ -209,7 +209,7 @@ TEST(DropPolicy, ranks_without_data_are_no_reason_to_switch_off) {
   run.steps(49, {10, 10});
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
   const StepRecord computes{10, 9, 14 * millisecond, 15 * millisecond},
-      through{0, 0, 0, 15 * millisecond};  // 600 micro-batches a second; 1200 with all ranks, 1000 before
+      through{0, 0, 0, 15 * millisecond};  // 600 micro-batches per second; 1200 with all ranks, 1000 before
   (void)run.policy.window_gathered(
       std::vector<std::vector<StepRecord>>{std::vector<StepRecord>(100, computes), std::vector<StepRecord>(100, through)});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
@@ -222,7 +222,7 @@ TEST(DropPolicy, is_as_quick_with_fewer_ranks_if_each_is) {
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
   run.policy.regrouped(3);
   const std::vector<StepRecord> slow(1, {10, 9, 14 * millisecond, 15 * millisecond}),
-      slower(1, {10, 9, 18 * millisecond, 19 * millisecond});  // 600 a second and rank; 500 before
+      slower(1, {10, 9, 18 * millisecond, 19 * millisecond});  // 600 per second and rank; 500 before
   (void)run.policy.window_gathered(std::vector{slow, slow, slow});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
   EXPECT_NEAR(run.policy.report().per_second_before, 1500, 1e-6);
@@ -286,7 +286,7 @@ TEST(DropPolicy, says_in_one_line_what_a_window_came_to) {
             0u)
       << text;
   EXPECT_NE(text.find("11.11 % more steps make up for it"), std::string::npos) << text;
-  Told fixed("0.008", 2);  // nothing was recorded to predict from
+  Told fixed("0.008", 2);  // there are no recorded times to predict from
   fixed.steps(105, {9, 9});
   EXPECT_EQ(fixed.policy.report().to_string().find("predicted"), std::string::npos) << fixed.policy.report().to_string();
 }

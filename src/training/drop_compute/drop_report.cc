@@ -23,7 +23,7 @@ double share_dropped(uint64_t planned, uint64_t computed) {
   return planned == 0 ? 0 : static_cast<double>(planned - computed) / static_cast<double>(planned);
 }
 
-// Four digits.
+// With four digits.
 std::string brief(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", value);

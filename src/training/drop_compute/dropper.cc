@@ -12,7 +12,7 @@ using Phase = DropPolicy::Phase;
 using Rule = DropOptions::Rule;
 using Normalize = DropOptions::Normalize;
 
-constexpr size_t pending_max = 4;  // averages that wait for a micro-batch that was left; then the step waits
+constexpr size_t pending_max = 4;  // averages that may wait for an abandoned micro-batch; with more, the step waits
 
 int64_t steady_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -41,7 +41,7 @@ Status Dropper::begin_step() {
   }
   const auto now = now_();
   const bool gathers = due_ != DropPolicy::Gather::nothing;
-  // `at` counts from the last all-reduce, unless ranks have waited for each other since.
+  // `at` counts from the last all-reduce, unless ranks waited for each other since.
   close_last_step(reduced_ && !gathers ? *reduced_ : now);
   if (auto status = gather(); !status.ok()) return status;
   if (window_from_ != policy_.window_from()) window_.clear(), window_from_ = policy_.window_from();
@@ -52,7 +52,7 @@ Status Dropper::begin_step() {
   return {};
 }
 
-// What is due.
+// Exchanges the data that is due.
 Status Dropper::gather() {
   if (due_ == DropPolicy::Gather::nothing) return {};
   if (auto status = gather_window(); !status.ok()) return status;
@@ -63,13 +63,13 @@ Status Dropper::gather() {
   return {};
 }
 
-// What counts on all ranks is written to by the group until that is over.
+// Waits for the all-reduce of counts, because the group writes to them until it ends.
 void Dropper::settle() {
   if (counting_) (void)counting_.wait();
   counting_ = {};
 }
 
-// Its wall time is known now. Of steps that have failed nothing is kept.
+// Sets the last step's wall time, which is known only now. Failed steps leave no record.
 void Dropper::close_last_step(int64_t now) {
   if (start_ == 0) return;
   if (!window_.empty() && window_.back().wall_ns == 0) window_.back().wall_ns = now - start_;
@@ -120,7 +120,7 @@ bool Dropper::next() {
   return decide(controller_.micro_batch_done(now_()));
 }
 
-// The first process of a replica decides for all.
+// In a replica, the first process decides for all.
 bool Dropper::decide(DropController::Verdict verdict) {
   bool goes_on = verdict == DropController::Verdict::run_next && failure_.ok();
   if (replica_) {
@@ -136,11 +136,11 @@ bool Dropper::decide(DropController::Verdict verdict) {
 
 void Dropper::micro_batch_begins() {
   runs_ = true;
-  // Only looked at while warming up: asking costs a microsecond or two.
+  // Checked only during warm-up: it costs a microsecond or two.
   if (policy_.phase() == Phase::warming_up && !replica_) calls_before_ = outer_->counters().begun;
 }
 
-// From here on nothing of this step depends on the time.
+// From here on, nothing of this step depends on the time.
 void Dropper::stop() {
   if (stopped_ != 0) return;
   stopped_ = std::max<int64_t>(1, now_());
@@ -154,7 +154,7 @@ void Dropper::stop() {
   counting_ = group_->all_reduce_async(std::span<uint64_t>(sums_));
 }
 
-// By how much the place in the data moves on.
+// Advance of the data position.
 uint64_t Dropper::taken() const {
   return options_.tail == DropOptions::Tail::discard ? step_options().planned : controller_.computed();
 }
@@ -171,7 +171,7 @@ Result<DropStep> Dropper::end_step() {
   const auto options = step_options();
   const uint32_t computed = controller_.computed();
   DropStep step{.step = policy_.next_step(), .planned = options.planned, .computed = computed, .compute_ns = stopped_ - start_};
-  // Without counts some rank has computed some: min_computed is at least 1, and no shard ends.
+  // Without counts, some rank has computed something: min_computed is at least 1, and no shard ends.
   if (counting_) {
     if (auto counted = counting_.wait(); !counted.ok()) return begun_ = false, counted.status();
     counting_ = {};
@@ -234,7 +234,7 @@ void Dropper::use_pending(const DropWork& work) {
 Result<DropStep> Dropper::run(std::span<float> gradients, const DropWork& work) {
   if (!work.compute) return Status(Code::invalid, "run() without a function that computes");
   auto step = options_.rule == Rule::at ? run_at(gradients, work) : run_inline(gradients, work);
-  std::fill(gradients.begin(), gradients.end(), 0.0f);  // after an error too: the step may be tried again
+  std::fill(gradients.begin(), gradients.end(), 0.0f);  // also after an error, as the step may be tried again
   return step;
 }
 
@@ -249,8 +249,8 @@ Result<DropStep> Dropper::run_inline(std::span<float> gradients, const DropWork&
   return step;
 }
 
-// What is left running may take longer than the whole next step. Then that one is joined with zeros, and the averages of both
-// wait.
+// An abandoned micro-batch may take longer than the whole next step. Then this rank joins that step with zeros, and both steps'
+// averages wait.
 Result<DropStep> Dropper::run_at(std::span<float> gradients, const DropWork& work) {
   if (!background_) {
     auto made = BackgroundCompute::make(gradients.size(), now_);
@@ -283,7 +283,7 @@ Result<DropStep> Dropper::run_at(std::span<float> gradients, const DropWork& wor
   return step;
 }
 
-// False: there is no memory for them. They must be used nevertheless, as all other ranks do.
+// False: no memory for a copy. The averages must be used nevertheless, as all other ranks use them.
 bool Dropper::set_aside(std::span<const float> averages, const DropStep& step) {
   try {
     pending_.push_back({.averages = {averages.begin(), averages.end()}, .step = step});

@@ -1,7 +1,7 @@
-// What is behind DropCompute (unisono/drop_compute.h): the clock, the group, and what a rank remembers of its steps. Whether to
-// go on is decided by drop_controller.h, when to drop at all by drop_policy.h.
+// Implements DropCompute (unisono/drop_compute.h): the clock, the group, and this rank's history of steps. drop_controller.h
+// decides whether to continue a step, drop_policy.h when to drop at all.
 //
-// One thread calls it; with the rule `at`, run() has another one for computing (background_compute.h).
+// One thread calls it. With the rule `at`, run() has a second thread for computing (background_compute.h).
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ namespace unisono::internal {
 class Dropper {
  public:
   using Now = std::function<int64_t()>;
-  // now: for tests; else a steady clock.
+  // now: for tests; by default a steady clock.
   static Result<std::unique_ptr<Dropper>> make(const Group& group, uint32_t micro_batches, const DropOptions& options,
                                                const std::optional<Group>& replica, const Now& now = {});
 
@@ -32,7 +32,7 @@ class Dropper {
   Status begin_step();
   bool next();
   uint64_t position() const { return position_ + (begun_ ? controller_.computed() : 0); }
-  // By the time only the first of a replica knows it.
+  // In a replica, only its first process can tell by the time.
   bool last() const {
     return replica_ && replica_->rank() != 0 ? runs_ && controller_.computed() + 1 >= micro_batches_ : controller_.last_runs();
   }
@@ -44,20 +44,20 @@ class Dropper {
   Status drain(const DropWork& work);
   const DropReport& report() const { return policy_.report(); }
   DropReport total() const { return policy_.total(); }
-  // Of its own sub-group.
+  // Counters of its own sub-group.
   Counters counters() const { return group_->counters(); }
   Result<DropReport> finish();
   std::string recorded() const;
   Bytes save() const;
   Status load(ByteView bytes);
   Status resume(const Group& group, const std::optional<Group>& replica = {});
-  // The steps in [from, until) that all ranks have recorded; only_some: that all those have which have recorded any. None if
-  // there is none. All ranks call it alike.
+  // The steps in [from, until) that all ranks have recorded; only_some: that all ranks have which recorded any. None if there
+  // is no such step. All ranks call it together.
   Result<std::optional<ComputeTrace>> trace_of(uint64_t from, uint64_t until, bool only_some);
 
  private:
   struct Told;
-  using Counts = std::array<uint64_t, 3>;  // computed, planned, and 1 if the shard goes on
+  using Counts = std::array<uint64_t, 3>;  // computed, planned, and 1 if the shard continues
   // This rank's times in a recorded step.
   struct RecordedStep {
     uint64_t step = 0;
@@ -100,36 +100,36 @@ class Dropper {
   const DropOptions options_;
   const uint32_t micro_batches_;
   const Now now_;
-  std::optional<Group> outer_, group_, replica_;  // the program's, this one's own, and the one of a replica's processes
+  std::optional<Group> outer_, group_, replica_;  // the program's group, this object's own, and the replica's processes
   DropPolicy policy_;
   DropController controller_;
 
   bool begun_ = false;              // between begin_step() and end_step()
-  bool runs_ = false;               // a micro-batch
-  int64_t start_ = 0;               // of the step
-  std::optional<int64_t> reduced_;  // `at`: when the last all-reduce was over
+  bool runs_ = false;               // a micro-batch is running
+  int64_t start_ = 0;               // start of the step
+  std::optional<int64_t> reduced_;  // `at`: end of the last all-reduce
   int64_t stopped_ = 0;
-  bool unsure_ = false;    // the last step has stopped here and not ended: others may have done it
+  bool unsure_ = false;    // the last step stopped here without end_step(), so other ranks may have completed it
   uint64_t position_ = 0;  // of this rank's next micro-batch, before the step
   uint64_t shard_left_ = 0;
-  bool epoch_ended_ = false;    // with the last step
-  uint64_t uncertain_ = 0;      // micro-batches of a step that has not ended well here: others may have used them
-  uint64_t untimed_until_ = 0;  // this rank has just come: its steps before are neither cut nor recorded
-  bool loaded_ = false;         // and not agreed on with the others
-  bool counts_ = false;         // travel in each step: some rank may have computed nothing, or they are needed
+  bool epoch_ended_ = false;    // by the last step
+  uint64_t uncertain_ = 0;      // micro-batches of a step that failed here; other ranks may have used them
+  uint64_t untimed_until_ = 0;  // this rank is new: steps up to here are neither cut nor recorded
+  bool loaded_ = false;         // a checkpoint was loaded, and not yet compared with the other ranks'
+  bool counts_ = false;         // each step exchanges counts: some rank may have computed nothing, or they are needed
   Counts sums_{};
-  Work counting_;              // in sums_
-  uint64_t calls_before_ = 0;  // that the program's group had begun when the micro-batch did
+  Work counting_;              // the all-reduce of sums_
+  uint64_t calls_before_ = 0;  // operations that the program's group had begun when the micro-batch began
   Status failure_;             // of this step, found in next()
   DropPolicy::Gather due_ = DropPolicy::Gather::nothing;
   uint64_t window_from_ = 0;
-  std::vector<StepRecord> window_;      // of this rank; the last one's wall time is not known until the next begins
+  std::vector<StepRecord> window_;      // this rank's; the last wall time is unknown until the next step begins
   std::vector<RecordedStep> recorded_;  // since recorded_from_
   uint64_t recorded_from_ = 0;
   bool open_record_ = false;                       // recorded_.back() lacks its wall time
-  std::vector<std::string> warnings_;              // not told yet
+  std::vector<std::string> warnings_;              // not reported yet
   std::unique_ptr<BackgroundCompute> background_;  // `at`
-  std::vector<Pending> pending_;                   // averages whose optimizer's step waits for a micro-batch that was left
+  std::vector<Pending> pending_;                   // averages that wait for an abandoned micro-batch before apply()
 };
 
 }  // namespace unisono::internal

@@ -1,4 +1,4 @@
-// How the ranks of DropCompute meet, and what they tell each other between steps.
+// How the ranks of DropCompute meet, and what they exchange between steps.
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -17,12 +17,12 @@ uint64_t text_hash(std::string_view text) { return hash_of(std::as_bytes(std::sp
 
 }  // namespace
 
-// What each rank tells the others.
+// The data that each rank sends when ranks meet.
 struct Dropper::Told {
-  uint64_t was_there = 0;  // 1: in the former group
+  uint64_t was_there = 0;  // 1: it was in the former group
   uint64_t next_step = 0;
   uint64_t counts = 0;       // 1: this rank may compute nothing in a step, or its shard ends
-  uint64_t epoch_ended = 0;  // 1: with the step before
+  uint64_t epoch_ended = 0;  // 1: by the previous step
 };
 
 Result<std::unique_ptr<Dropper>> Dropper::make(const Group& group, uint32_t micro_batches, const DropOptions& options,
@@ -42,14 +42,14 @@ Status Dropper::resume(const Group& group, const std::optional<Group>& replica) 
   return meet(group, true);
 }
 
-// That all ranks mean the same.
+// Hash of the options that must be equal on all ranks.
 uint64_t Dropper::digest() const {
   auto shared = options_;
   shared.shard = 0, shared.replay.clear();
   return std::max<uint64_t>(1, mix64(text_hash(shared.to_string()) ^ micro_batches_));
 }
 
-// Nothing of this rank's changes until all have met.
+// This rank's state changes only after all ranks have met.
 Status Dropper::meet(const Group& group, bool was_there) {
   std::vector<uint32_t> all(group.world_size());
   std::iota(all.begin(), all.end(), 0u);
@@ -82,7 +82,7 @@ Status Dropper::meet(const Group& group, bool was_there) {
   if (!leader) {
     policy_ = DropPolicy(options_, group_->world_size(), micro_batches_);
   } else {
-    // A step that others have finished had what this rank computed in it.
+    // If other ranks completed a step, it includes what this rank computed in it.
     if (was_there && (*told)[*leader].next_step > policy_.next_step()) catch_up((*told)[*leader].epoch_ended != 0);
     if (auto status = take_over(*group_, *leader); !status.ok()) return status;
     policy_.regrouped(group_->world_size());
@@ -103,7 +103,7 @@ void Dropper::catch_up(bool epoch_ended) {
   epoch_ended_ = epoch_ended;
 }
 
-// Ranks that go on from different steps would tell each other of their times in different steps.
+// Ranks at different steps would exchange the times of different steps.
 Status Dropper::agree_on_checkpoints() {
   if (const auto met = group_->barrier({.agreement = policy_.next_step()}); !met.ok()) {
     return met.status().code() == Code::invalid
@@ -130,7 +130,7 @@ Result<std::vector<Dropper::Told>> Dropper::ask(Group& group, bool was_there) co
   return told;
 }
 
-// Ranks may be a step apart, and some are new: one of those with the most steps says where all go on.
+// Ranks may be one step apart, and some are new: a rank with the most steps sends its state to all.
 Status Dropper::take_over(Group& group, uint32_t leader) {
   ByteWriter writer;
   if (group.rank() == leader) policy_.write(writer);
@@ -156,7 +156,7 @@ Result<std::optional<ComputeTrace>> Dropper::trace_of(uint64_t from, uint64_t un
     at[0] = record.wall_ns;
     std::copy(record.ends.begin(), record.ends.end(), at.begin() + 1);
   }
-  // Never by a codec: these are times, and whole numbers.
+  // Without a codec: the values are times, and integers.
   if (auto gathered = group_->all_gather(std::span(table), {}, {.codec = Codec()}); !gathered.ok()) return gathered.status();
   const auto cell = [&](size_t rank, size_t step) { return std::span(table).subspan((rank * steps + step) * row, row); };
   std::vector<size_t> ranks;
@@ -177,7 +177,7 @@ Result<std::optional<ComputeTrace>> Dropper::trace_of(uint64_t from, uint64_t un
   return std::optional(std::move(trace));
 }
 
-// What the threshold promises depends on who is there; those that have just come have recorded nothing, and are left out.
+// The prediction depends on the ranks in the group. New ranks have recorded nothing and are left out.
 Status Dropper::foresee() {
   const auto threshold = policy_.threshold_ns();
   if (!threshold || policy_.recorded_until() <= policy_.recorded_from()) return {};
@@ -187,12 +187,12 @@ Status Dropper::foresee() {
   return {};
 }
 
-// last: of a run, and shorter than others.
+// last: the final window of a run, shorter than others.
 Status Dropper::gather_window(bool last) {
   constexpr size_t row = sizeof(StepRecord) / sizeof(uint64_t);
   static_assert(sizeof(StepRecord) == 4 * sizeof(uint64_t));
   const size_t steps = policy_.next_step() - policy_.window_from();
-  if (steps == 0) return {};  // told already, before an error
+  if (steps == 0) return {};  // exchanged before an error
   const size_t world = group_->world_size();
   window_.resize(steps);
   std::vector<StepRecord> all(steps * world);
@@ -223,7 +223,7 @@ Result<DropReport> Dropper::finish() {
   return policy_.total();
 }
 
-// All search, and the first one's result is taken.
+// All ranks search; the first rank's result counts.
 Status Dropper::gather_trace() {
   const auto trace = trace_of(policy_.recorded_from(), policy_.next_step(), false);
   if (!trace.ok()) return trace.status();
@@ -274,7 +274,7 @@ Status Dropper::load(ByteView bytes) {
   policy_ = std::move(policy);
   position_ = position, shard_left_ = shard_left;
   uncertain_ = 0;
-  pending_.clear();  // of other parameters
+  pending_.clear();  // they belong to other parameters
   open_record_ = epoch_ended_ = unsure_ = false;
   loaded_ = true;
   window_.clear(), recorded_.clear();

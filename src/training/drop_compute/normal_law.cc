@@ -1,4 +1,4 @@
-// The normal law and the largest of many values, for compute_forecast.h.
+// The normal distribution and the expected maximum of many values, for compute_forecast.h.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -10,8 +10,8 @@
 namespace unisono {
 namespace {
 
-// Of values with shares, in ascending order: with F(x) the share up to x, the sum over x of x (F(x)^N - F(x-)^N), summed by
-// parts: the largest, less what the maximum is likely to stay below it.
+// For values with shares, ascending. With F(x) the share up to x: the sum over x of x (F(x)^N - F(x-)^N), summed by parts, as
+// the largest value minus the expected distance below it.
 double expected_maximum_of_ascending(const std::vector<std::pair<double, double>>& law, uint64_t workers) {
   if (law.empty()) return 0;
   double all = 0, below = 0, sum = law.back().first;
@@ -27,7 +27,8 @@ double expected_maximum_of_ascending(const std::vector<std::pair<double, double>
 
 double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
 
-// A rational start (Abramowitz and Stegun 26.2.23, good to 4.5e-4), then Halley's steps, each of which triples the digits.
+// A rational approximation (Abramowitz and Stegun 26.2.23, good to 4.5e-4), then Halley steps, each of which triples the
+// digits.
 double normal_quantile(double p) {
   if (p > 0.5) return -normal_quantile(1 - p);
   const double t = std::sqrt(-2 * std::log(p));
@@ -46,8 +47,8 @@ double expected_maximum_closed(uint64_t workers) {
          std::numbers::egamma * normal_quantile(one_in / std::numbers::e);
 }
 
-// The integral of x N phi(x) Phi(x)^(N-1) by the trapezoidal rule, which for a smooth function that is nothing at both ends
-// converges faster than any power.
+// The integral of x N phi(x) Phi(x)^(N-1) by the trapezoidal rule, which converges faster than any power for a smooth function
+// that vanishes at both ends.
 double expected_maximum(uint64_t workers) {
   if (workers < 2) return 0;
   constexpr double step = 1.0 / 64, low = -10, high = 14;

@@ -15,11 +15,11 @@ using Rule = DropOptions::Rule;
 using Objective = DropOptions::Objective;
 
 constexpr uint32_t grid_thresholds = 200, grid_first_micro_batch = 6;
-// Replays: from 0.8 to 1.3 times the threshold that the sweep prefers.
+// Replays: 0.8 to 1.3 times the threshold that the search prefers.
 constexpr uint64_t replay_count = 101, replay_first_permille = 800, replay_step_permille = 5;
-constexpr double slack_least = 1e-9;  // rounding must not choose
+constexpr double slack_least = 1e-9;  // rounding errors must not decide
 
-// Micro-batches that a worker computes whatever the time is.
+// Micro-batches that a worker computes whatever the time.
 uint32_t least_computed(const StopRule& rule, uint32_t micro_batches) {
   if (rule.rule == Rule::at) return 0;
   const uint64_t looked_at = rule.rule == Rule::after ? uint64_t{rule.lag} + 1 : 1;
@@ -30,7 +30,7 @@ size_t ended_by(std::span<const int64_t> ends, int64_t time) {
   return static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), time) - ends.begin());
 }
 
-// a × b ÷ c to the nearest.
+// a × b ÷ c, rounded to nearest.
 int64_t scaled(int64_t a, uint64_t b, uint64_t c) {
   return static_cast<int64_t>((2 * static_cast<Wide>(a) * b + c) / (2 * static_cast<Wide>(c)));
 }
@@ -83,12 +83,12 @@ std::vector<ThresholdValue> replays_around(const ComputeTrace& trace, int64_t th
   return values;
 }
 
-// What a worker carries from step to step.
+// State that a worker carries from step to step.
 struct Replay {
   int64_t threshold_ns = 0, other_ns = 0;
-  int64_t left_ns = 0;  // of the micro-batch that was running when the step before ended
+  int64_t left_ns = 0;  // rest of the micro-batch that was running when the previous step ended
 
-  // Returns how many it computes. end: when it would be through with all.
+  // Returns the number of micro-batches computed. end: when the worker would have computed all.
   uint32_t step(std::span<const int64_t> ends, int64_t& end) {
     end = left_ns + ends.back();
     const uint64_t computed = left_ns > threshold_ns ? 0 : ended_by(ends, threshold_ns - left_ns);
@@ -238,7 +238,7 @@ std::optional<PersistentStraggler> persistent_straggler(std::span<const double> 
 
 double extra_steps(double drop) { return drop / (1 - drop); }
 
-// A share that is a little off in its last digits must not add a step.
+// A rounding error in the share must not add a step.
 uint64_t steps_needed(uint64_t steps, double drop) {
   const double needed = std::ceil(static_cast<double>(steps) / (1 - drop) * (1 - 1e-12));
   if (!(needed < 0x1p64)) return std::numeric_limits<uint64_t>::max();

@@ -1,4 +1,4 @@
-// Numbers are those of docs/design/methods/drop_compute.md, "Checked values"; the comments give their rows there.
+// The numbers are those of docs/design/methods/drop_compute.md, "Checked values"; comments name the checks there.
 #include "training/drop_compute/threshold_search.h"
 
 #include <gtest/gtest.h>
@@ -100,13 +100,13 @@ TEST(ThresholdSearch, of_constant_times_keeps_everything) {
       EXPECT_EQ(outcome.best.total, 1);
       EXPECT_EQ(outcome.off.find("gain below min_gain"), 0u) << outcome.off;
       if (other > 0) continue;
-      // Without lag they are the same, whatever is left out.
+      // Without lag they are equal, whatever is dropped.
       for (const auto& each : outcome.candidates) EXPECT_NEAR(each.step, rule.lag == 0 ? 1 : each.step, exact);
     }
   }
 }
 
-// Check 9: quotients that no double has are not worth a drop.
+// Check 9: quotients that are not exact in double do not cause a drop.
 TEST(ThresholdSearch, rounding_chooses_nothing) {
   for (size_t micro_batches = 2; micro_batches < 60; ++micro_batches) {
     const auto trace = trace_of({std::vector(3, std::vector<int64_t>(micro_batches, 7))}, 1, 0);
@@ -157,7 +157,7 @@ TEST(ThresholdSearch, persistent_is_more_than_a_quarter_and_more_than_three_time
   EXPECT_EQ(found({0.9, 0, 0, 0, 0, 0, 0.9})->worker, 0u);
 }
 
-// Check 14: which micro-batches a rule takes.
+// Check 14: the micro-batches that each rule computes.
 TEST(ThresholdSearch, a_rule_that_looks_only_at_what_is_over_takes_no_more_of_the_quick_ones) {
   double after = 0, after_sum = 0, after_mean = 0, at = 0, at_sum = 0;
   for (const auto& [a, b] : {std::pair{1, 1}, std::pair{1, 3}, std::pair{3, 1}, std::pair{3, 3}}) {
@@ -182,18 +182,18 @@ TEST(ThresholdSearch, steps_that_make_up_for_drops) {
   EXPECT_EQ(steps_needed(1000, 0.10), 1112u);
   EXPECT_EQ(steps_needed(1000, 0), 1000u);
   EXPECT_EQ(steps_needed(1000, 0.2), 1250u);
-  EXPECT_EQ(steps_needed(1000, 0.9), 10000u);  // 1 - 0.9 is a little less than 0.1
+  EXPECT_EQ(steps_needed(1000, 0.9), 10000u);  // 1 - 0.9 is slightly less than 0.1
   EXPECT_EQ(steps_needed(1000, 1), UINT64_MAX);
 }
 
-// Check 20, the last example: what is left of a micro-batch is charged to the next step.
+// Check 20, last example: the rest of a micro-batch is charged to the next step.
 TEST(ThresholdSearch, at_is_replayed_with_what_is_left_of_the_running_one) {
   const auto trace = trace_of({{{1, 6, 1}}, {{1, 1, 1}}, {{1, 1, 1}}}, second, second);
   const auto value = replayed(trace, 3 * second, second);
   EXPECT_NEAR(value.drop, 5. / 9, exact);  // k = 1, 0, 3
   EXPECT_NEAR(value.total, 4. / 9 * 17 / 12, exact);
   EXPECT_NEAR(value.step, (1 * 9. / 4 + 0 + 3 * 4. / 4) / 9, exact);
-  // A step later it is still running: 20 - (3 + 1) = 16 > 3, then 12, 8, 4, 0 are left.
+  // One step later it still runs: 20 - (3 + 1) = 16 > 3; then 12, 8, 4 and 0 are left.
   const auto longer = trace_of({{{1, 19}}, {{1, 1}}, {{1, 1}}, {{1, 1}}, {{1, 1}}, {{1, 1}}}, second, second);
   EXPECT_NEAR(replayed(longer, 3 * second, second).drop, 1 - 3. / 12, exact);
 }
@@ -221,13 +221,14 @@ TEST(ThresholdSearch, takes_the_largest_threshold_that_slack_allows) {
   };
   EXPECT_EQ(chosen(0, 1), 2 * second);
   EXPECT_EQ(chosen(0.19, 1), 2 * second);
-  EXPECT_EQ(chosen(0.2, 1), 6 * second);     // 1 >= 5/4 · 0.8, and the largest of all is as good as 3 s
-  EXPECT_EQ(chosen(0, 1. / 6), 2 * second);  // at most: the limit itself is allowed
+  EXPECT_EQ(chosen(0.2, 1), 6 * second);     // 1 >= 5/4 · 0.8, and the largest threshold is as good as 3 s
+  EXPECT_EQ(chosen(0, 1. / 6), 2 * second);  // the limit itself is allowed
   EXPECT_EQ(chosen(0, 0.1666), 6 * second);
 }
 
 TEST(ThresholdSearch, makes_the_most_of_the_objective_that_is_asked_for) {
-  // Of the short step nothing is gained by waiting, of the long one by not waiting; a mean over steps weighs them alike.
+  // Waiting gains nothing in the short step, and not waiting gains nothing in the long one. A mean over steps weighs both
+  // equally.
   const auto trace = trace_of({{{1, 1, 1}, {1, 1, 9}}, {{40, 10, 10}, {30, 30, 30}}}, second, second);
   const auto by = [&](DropOptions::Objective objective) {
     return search(trace, {.objective = objective, .slack = 0, .max_drop = 1, .min_gain = -1}).best;
@@ -264,7 +265,7 @@ TEST(ThresholdSearch, is_off_when_too_little_is_gained_and_gives_the_numbers) {
 }
 
 TEST(ThresholdSearch, is_off_when_every_threshold_drops_too_much) {
-  // The grid's largest threshold leaves out the micro-batch that ends right there.
+  // The grid's largest threshold drops the micro-batch that ends exactly there.
   const auto outcome = search(example(), {.search = DropOptions::Search::grid, .slack = 0, .max_drop = 0.01});
   EXPECT_EQ(outcome.off.find("no threshold within max_drop"), 0u) << outcome.off;
   EXPECT_NE(outcome.off.find("8.333 %"), outcome.off.npos) << outcome.off;
@@ -281,7 +282,7 @@ TEST(ThresholdSearch, of_a_trace_that_is_not_right_says_so) {
 TEST(ThresholdSearch, grid_is_of_200_evenly_spaced_thresholds) {
   const auto values = grid(example(), second);
   ASSERT_EQ(values.size(), 200u);
-  EXPECT_EQ(values.front().threshold_ns, 3 * second);  // the least end of the third: there is no sixth
+  EXPECT_EQ(values.front().threshold_ns, 3 * second);  // the smallest end of the third, as there is no sixth
   EXPECT_EQ(values.back().threshold_ns, 6 * second);
   EXPECT_EQ(values[1].threshold_ns, 3 * second + 15'075'377);
   for (const auto& each : values) EXPECT_EQ(each, oracle_value(example(), each.threshold_ns, second));
@@ -292,7 +293,7 @@ TEST(ThresholdSearch, grid_is_of_200_evenly_spaced_thresholds) {
 }
 
 TEST(ThresholdSearch, an_oracles_steps_end_before_the_threshold) {
-  // Strictly: what ends at the threshold itself is left out. Nothing at all in time takes no time.
+  // Strict: an end at the threshold itself is dropped. If nothing is in time, the step takes no time.
   EXPECT_NEAR(oracle_value(example(), 3 * second, second).drop, 6. / 12, exact);
   EXPECT_NEAR(oracle_value(example(), 3 * second + 1, second).drop, 2. / 12, exact);
   EXPECT_EQ(oracle_value(example(), second, second).drop, 1);
@@ -323,7 +324,7 @@ TEST(ThresholdSearch, times_that_no_float_can_carry_are_thresholds) {
   std::vector<int64_t> thresholds;
   for (const auto& value : sweep(trace, {}, trace.other_ns())) thresholds.push_back(value.threshold_ns);
   EXPECT_EQ(thresholds, (std::vector<int64_t>{1, large / 2, large - 2, large - 1, large}));
-  // The longest that is allowed: nothing overflows.
+  // The longest allowed times do not overflow.
   const int64_t most = (int64_t{1} << 60) - 1;
   trace.ends = {most - 1, most, most, most};
   trace.walls = {most, most};

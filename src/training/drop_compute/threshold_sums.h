@@ -1,5 +1,5 @@
-// What steps with a threshold come to together. Every sum is one of whole numbers, so that it is the same to the bit in
-// whatever order steps and workers are added, and a term that was added can be taken away again without a trace.
+// Sums over steps with a threshold. All sums are integers, so the order of steps and workers does not change a bit, and a term
+// can be removed exactly.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 
 namespace unisono {
 
-// How many times as quick a step is, in units of 2^-52: of these every double from 1 on is a whole number. At most 2^40, so
-// that the sum over a trace, which has less than 2^32 micro-batches, fits.
+// Speed-up of a step in units of 2^-52: every double from 1 on is a multiple of it. At most 2^40, so that the sum over a trace
+// of less than 2^32 micro-batches fits.
 constexpr double quicker_unit = 0x1p52, quicker_most = 0x1p40;
 
-// Steps that take no time at all are as quick as each other.
+// Steps that take no time have a speed-up of 1.
 inline double times_as_quick(double whole, double cut) {
   if (cut <= 0) return whole <= 0 ? 1 : quicker_most;
   return std::min(whole / cut, quicker_most);
@@ -24,8 +24,8 @@ inline Wide in_quicker_units(double whole, double cut) { return static_cast<Wide
 struct StepSums {
   uint64_t steps = 0, micro_batches = 0;  // of all workers in all steps
   uint64_t computed = 0;
-  Wide quicker = 0;               // sum of computed × how many times as quick its step is
-  Wide whole_ns = 0, cut_ns = 0;  // of steps' computing, without a threshold and with it
+  Wide quicker = 0;               // sum of computed micro-batches × speed-up of the step
+  Wide whole_ns = 0, cut_ns = 0;  // compute time of steps, without and with the threshold
 
   void add(uint64_t count, int64_t whole, int64_t cut, double other_ns) {
     computed += count;

@@ -1,5 +1,5 @@
-// All thresholds that make a difference, in one pass over the sorted times: between two of them no worker computes more and no
-// step ends earlier, so that the best of all thresholds is among these.
+// Evaluates all thresholds that make a difference in one pass over the sorted times. Between two of them no worker computes
+// more and no step ends earlier, so the best threshold is one of them.
 #include <algorithm>
 #include <vector>
 
@@ -11,14 +11,14 @@ namespace {
 
 using Rule = DropOptions::Rule;
 
-// A micro-batch ends. ComputeTrace::check() bounds what a trace has, so that 32 bits do.
+// The end of a micro-batch. ComputeTrace::check() bounds the size of a trace, so 32 bits suffice.
 struct Event {
   int64_t time = 0;
   uint32_t index = 0;  // in ComputeTrace::ends
   uint32_t step = 0;
 };
 
-// In order of time; those of equal time in any. A threshold is at least 1 ns, where what took no time is ready.
+// In order of time; ties in any order. A threshold is at least 1 ns, when micro-batches without duration are ready.
 std::vector<Event> events_of(const ComputeTrace& trace) {
   std::vector<Event> events;
   events.reserve(trace.ends.size());
@@ -31,8 +31,8 @@ std::vector<Event> events_of(const ComputeTrace& trace) {
   return events;
 }
 
-// Rule `at`. A step that is through before the threshold lasts as long as without one and is worth 1; all others last as long
-// as the threshold.
+// Rule `at`. A step that ends before the threshold keeps its length and is worth 1; all other steps last as long as the
+// threshold.
 class AtSweep {
  public:
   AtSweep(const ComputeTrace& trace, double other_ns)
@@ -69,16 +69,15 @@ class AtSweep {
   double other_ns_;
   uint64_t per_step_;
   std::vector<int64_t> compute_ns_;  // T_i
-  std::vector<int64_t> last_ends_;   // the same, ascending; the first `through_` of them are not after the threshold
+  std::vector<int64_t> last_ends_;   // the same, ascending; the first `through_` are not past the threshold
   size_t through_ = 0;
   Wide through_ns_ = 0;
-  uint64_t open_computed_ = 0;  // of the other steps: micro-batches that are computed,
+  uint64_t open_computed_ = 0;  // in the other steps: micro-batches computed so far,
   Wide open_computed_ns_ = 0;   // and the sum of their steps' T_i
   StepSums sums_;
 };
 
-// Rule `after`. What a worker computes grows by one when the micro-batch that is looked at is in time, and its step may last
-// longer then.
+// Rule `after`. A worker computes one more micro-batch when the checked one is in time, and its step may last longer then.
 class AfterSweep {
  public:
   AfterSweep(const ComputeTrace& trace, const StopRule& rule, double other_ns)
@@ -126,7 +125,7 @@ class AfterSweep {
 
   const ComputeTrace& trace_;
   double other_ns_;
-  uint64_t ahead_;  // from the micro-batch that is looked at to the one that is computed then
+  uint64_t ahead_;  // from the checked micro-batch to the one that is computed then
   uint64_t least_ = 0;
   std::vector<Step> steps_;
   StepSums sums_;
@@ -154,7 +153,7 @@ std::vector<ThresholdValue> sweep(const ComputeTrace& trace, const StopRule& rul
   auto as_after = rule;
   if (rule.rule == Rule::before) as_after.lag = 0;
   auto values = values_of(AfterSweep(trace, as_after, other_ns), events, true);
-  // What is predicted to end at the threshold is the end before it and lhat.
+  // The predicted end at the threshold is the previous end plus lhat.
   if (rule.rule == Rule::before) {
     for (auto& value : values) value.threshold_ns += rule.micro_batch_ns;
   }

@@ -1,5 +1,4 @@
-// The sweep against what the definitions say, written down again here without anything of the sweep's: check 10 of
-// docs/design/methods/drop_compute.md.
+// The one-pass evaluation against independent code for the definitions: check 10 of docs/design/methods/drop_compute.md.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,13 +13,14 @@ namespace {
 using Rule = DropOptions::Rule;
 using Latencies = std::vector<std::vector<std::vector<int64_t>>>;
 
-constexpr int64_t unit = 1000;  // ns: thresholds between times
+constexpr int64_t unit = 1000;  // ns; thresholds may lie between times
 
 struct Plain {
   double step = 0, total = 0, drop = 0;
 };
 
-// A worker runs its micro-batches one after the other, as "The controller" there has it, and looks at the clock after each.
+// A worker runs its micro-batches one after the other, as "The controller" in that document describes, and reads the clock
+// after each.
 size_t run_worker(const StopRule& rule, double threshold, const std::vector<int64_t>& latencies, double& time) {
   std::array<double, 6> ends{};
   size_t k = 0;
@@ -81,7 +81,7 @@ std::vector<StopRule> rules_of(const ComputeTrace& trace) {
           {.rule = Rule::at}};
 }
 
-// All of the times, and 1 ns if that is below them; of `before`, lhat later.
+// All of the times, and 1 ns if that is smaller; plus lhat for `before`.
 std::set<int64_t> thresholds_of(const ComputeTrace& trace, const StopRule& rule) {
   std::set<int64_t> all(trace.ends.begin(), trace.ends.end());
   if (rule.rule != Rule::at) all.insert(1);
@@ -164,7 +164,7 @@ TEST(ThresholdSearch, chooses_what_a_plain_search_chooses) {
   }
 }
 
-// Times as they are measured, of which some are equal, and a Tc with all digits.
+// Times like measured ones, some of them equal, and a Tc with all digits.
 ComputeTrace measured_trace(Random& random) {
   Latencies latencies(2 + random.below(8), std::vector(2 + random.below(8), std::vector<int64_t>(1 + random.below(8))));
   for (auto& step : latencies) {
@@ -204,7 +204,7 @@ TEST(ThresholdSweep, is_the_same_to_the_bit_in_whatever_order_steps_and_workers_
   }
 }
 
-// Steps have an order when something is carried over; workers have none.
+// The order of steps matters when time carries over; the order of workers does not.
 TEST(ThresholdSearch, of_at_is_the_same_to_the_bit_in_whatever_order_workers_are) {
   Random random(29);
   for (int i = 0; i < 30; ++i) {
@@ -219,7 +219,7 @@ TEST(ThresholdSearch, of_at_is_the_same_to_the_bit_in_whatever_order_workers_are
   }
 }
 
-// By the clock on the wall: a worker goes on with its next step when that has begun and it has nothing else to do any more.
+// By wall-clock time: a worker continues with its next step when that has begun and its former work is done.
 Plain plain_replay(const Latencies& latencies, double threshold, double other) {
   Plain value;
   double begin = 0, computed_in_all = 0, whole_in_all = 0, all = 0;
@@ -230,7 +230,7 @@ Plain plain_replay(const Latencies& latencies, double threshold, double other) {
       double clock = std::max(begin, busy_until[n]), alone = 0;
       for (const int64_t latency : step[n]) {
         const double took = static_cast<double>(latency * unit);
-        if (clock <= begin + threshold) busy_until[n] = clock + took;  // it is begun
+        if (clock <= begin + threshold) busy_until[n] = clock + took;  // it has begun
         clock += took, alone += took;
         if (clock <= begin + threshold) ++computed;
       }

@@ -1,5 +1,5 @@
-// Averaging steps among peers of one process, for tests: who has begun when the averaging step is closed takes part, and the
-// mean is taken in double. Virtual time.
+// Averaging steps among peers of one process, for tests. All peers that have begun when an averaging step is closed take part;
+// the mean is computed in double. Time is virtual.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,12 +26,13 @@ struct SharedAveragingSteps {
   std::map<uint32_t, Entry> entries;  // by peer
   uint64_t next_averaging = 0;
   Nanos now = 0;
-  Nanos averaging_time = 0;         // that end() waits, if the averaging step goes on still
-  std::function<void()> meanwhile;  // what others do, while end() waits
-  Status refusal;                   // of begin()
-  Status failure;                   // of end()
+  Nanos averaging_time = 0;         // how long end() waits if the averaging step is still under way
+  std::function<void()> meanwhile;  // called while end() waits: the actions of other peers
+  Status refusal;                   // returned by begin() if set
+  Status failure;                   // returned by end() if set
 
-  // All that have begun take part, but `cut`, who keep what they have and learn that nothing came.
+  // Closes the averaging step. All peers that have begun take part, except `cut`, which keep their values and learn that no
+  // others came.
   void close(uint32_t peers, const std::vector<uint32_t>& cut = {}) {
     std::vector<Entry*> in;
     for (auto& [peer, entry] : entries) {
@@ -79,8 +80,8 @@ class SharedAverager final : public internal::Averager {
   Result<AveragingReport> end(Milliseconds timeout) override {
     auto& entry = averaging_steps_.entries.at(peer_);
     if (!entry.closed && timeout.count() > 0) return Status(Code::late, "goes on");
-    if (const auto meanwhile = averaging_steps_.meanwhile; !entry.closed && meanwhile)
-      meanwhile();  // a copy: it may take itself away
+    // A copy is called, because the function may replace itself.
+    if (const auto meanwhile = averaging_steps_.meanwhile; !entry.closed && meanwhile) meanwhile();
     if (!entry.closed)
       averaging_steps_.now += averaging_steps_.averaging_time,
           averaging_steps_.close(static_cast<uint32_t>(averaging_steps_.entries.size()));

@@ -19,7 +19,7 @@ class ElasticAverager final : public Averager {
     return {};
   }
   bool done() const override { return work_.done(); }
-  // Nobody has touched the values since begin(), so they become the mean to the bit.
+  // The values have not changed since begin(), so they become the mean bit for bit.
   Result<AveragingReport> end(Milliseconds timeout) override { return work_.wait(timeout); }
   void abandon() override { work_.cancel(); }
   Nanos now() const override {
@@ -43,7 +43,7 @@ MoshpitStart start_in(const Elastic& run) {
                      .loaded = state.loaded,
                      .averaging = state.step,
                      .peers = static_cast<uint32_t>(std::ranges::count_if(status.peers, there))};
-  // Who could load nothing of a run that is under way must not mix what it begins with into it.
+  // A process that could not load the state of a running run must not mix its initial values into it.
   start.late |=
       std::ranges::any_of(status.peers, [](const ElasticPeer& peer) { return !peer.self && peer.finished_step >= 0; });
   if (state.loaded) start.values = state.values, start.blobs = state.blobs;

@@ -8,7 +8,7 @@
 namespace unisono::internal {
 
 std::unique_ptr<Averager> make_elastic_averager(Elastic& run);
-// What the run had when this process joined.
+// The state of the run when this process joined.
 MoshpitStart start_in(const Elastic& run);
 
 }  // namespace unisono::internal

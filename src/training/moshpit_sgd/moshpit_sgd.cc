@@ -1,4 +1,4 @@
-// The public class over internal::MoshpitStepper; memory that runs out becomes `unavailable`.
+// The public class over internal::MoshpitStepper. Running out of memory becomes `unavailable`.
 #include "unisono/moshpit_sgd.h"
 
 #include <new>
@@ -28,11 +28,11 @@ MoshpitSgd::~MoshpitSgd() = default;
 
 Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<const std::span<float>> parameters,
                                     const MoshpitSgdOptions& options) {
-  return guarded("making it", [&]() -> Result<MoshpitSgd> {
+  return guarded("in make()", [&]() -> Result<MoshpitSgd> {
     const auto start = internal::start_in(run);
     auto made = internal::MoshpitStepper::make(internal::make_elastic_averager(run), start, parameters, options);
     if (!made.ok()) return made.status();
-    // All that come before the first averaging step begin where the first of them does.
+    // Peers that join before the first averaging step begin with the first peer's values.
     if (!start.late && !start.loaded) {
       if (auto offered = run.offer_values(parameters); !offered.ok()) return offered;
     }
@@ -44,19 +44,19 @@ Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<float> parameters, c
 }
 
 Result<MoshpitStep> MoshpitSgd::after_step(std::span<const std::span<float>> parameters, uint64_t samples) {
-  return guarded("after a step", [&] { return stepper_->after_step(parameters, samples); });
+  return guarded("in after_step()", [&] { return stepper_->after_step(parameters, samples); });
 }
 Result<MoshpitStep> MoshpitSgd::after_step(std::span<float> parameters, uint64_t samples) {
   return after_step(std::span(&parameters, 1), samples);
 }
 Result<MoshpitStep> MoshpitSgd::drain(std::span<const std::span<float>> parameters, Milliseconds timeout) {
-  return guarded("ending an averaging step", [&] { return stepper_->drain(parameters, timeout); });
+  return guarded("in drain()", [&] { return stepper_->drain(parameters, timeout); });
 }
 Result<MoshpitStep> MoshpitSgd::drain(std::span<float> parameters, Milliseconds timeout) {
   return drain(std::span(&parameters, 1), timeout);
 }
 Result<MoshpitStep> MoshpitSgd::finish(std::span<const std::span<float>> parameters) {
-  return guarded("in the last averaging step", [&] { return stepper_->finish(parameters); });
+  return guarded("in finish()", [&] { return stepper_->finish(parameters); });
 }
 Result<MoshpitStep> MoshpitSgd::finish(std::span<float> parameters) { return finish(std::span(&parameters, 1)); }
 void MoshpitSgd::abandon() { stepper_->abandon(); }
@@ -66,7 +66,7 @@ uint64_t MoshpitSgd::steps() const { return stepper_->steps(); }
 MoshpitSgdReport MoshpitSgd::report() const { return stepper_->report(); }
 std::vector<std::byte> MoshpitSgd::save() const { return stepper_->save(); }
 Status MoshpitSgd::load(std::span<const std::byte> bytes) {
-  return guarded("loading", [&] { return stepper_->load(bytes); });
+  return guarded("in load()", [&] { return stepper_->load(bytes); });
 }
 
 }  // namespace unisono

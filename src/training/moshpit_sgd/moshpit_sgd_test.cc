@@ -1,4 +1,4 @@
-// Options, checkpoints, times and failures; the training itself is in moshpit_stepper_test.cc.
+// Options, checkpoints, times and failures. Tests of the training itself are in moshpit_stepper_test.cc.
 #include "unisono/moshpit_sgd.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(MoshpitSgdOptions, what_makes_no_sense_is_named) {
                                                        {"average=pseudo_gradients,rate=nan", "rate"},
                                                        {"average=pseudo_gradients,momentum=1", "momentum=1"},
                                                        {"average=pseudo_gradients,momentum=-0.5", "momentum"},
-                                                       {"average=pseudo_gradients,outer=sgd,momentum=0.9", "without momentum"},
+                                                       {"average=pseudo_gradients,outer=sgd,momentum=0.9", "outer=nesterov"},
                                                        {"average=gradients", "none of parameters, pseudo_gradients"},
                                                        {"outer=adam", "none of sgd, nesterov"},
                                                        {"tau=8", "none of local_steps"},
@@ -153,7 +153,7 @@ TEST_F(MoshpitSgdOfOne, what_waits_for_averaging_steps_is_not_useful_time) {
   EXPECT_NE(report.to_string().find("useful 75.0 % of 12.0 s"), std::string::npos) << report.to_string();
 }
 
-TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_averaging) {
+TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_averaging_step) {
   const auto sgd = make(nesterov_options);
   int asked = 0;
   sgd->give_state([&] { return ++asked, MoshpitSgd::Blobs{{"adam", {std::byte{7}}}}; });

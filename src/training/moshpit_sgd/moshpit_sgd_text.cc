@@ -1,4 +1,4 @@
-// Options of a Moshpit SGD as people write them, and its report as they read it.
+// Text forms of MoshpitSgdOptions and MoshpitSgdReport.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -57,15 +57,16 @@ std::string MoshpitSgdOptions::to_string() const {
 }
 
 Status MoshpitSgdOptions::check() const {
-  if (local_steps == 0 && target_samples == 0) return wrong("local_steps=0: an averaging step follows one step at least");
-  if (average > Average::pseudo_gradients || outer > Outer::nesterov) return wrong("average and outer are not what there is");
+  if (local_steps == 0 && target_samples == 0)
+    return wrong("local_steps=0: at least one local step precedes an averaging step");
+  if (average > Average::pseudo_gradients || outer > Outer::nesterov) return wrong("average or outer has an unknown value");
   if (std::isnan(outer_rate) || std::isinf(outer_rate) || outer_rate == 0 || (outer_rate < 0 && outer_rate != -1))
-    return wrong("rate=" + shortest(outer_rate) + " is no rate");
+    return wrong("rate=" + shortest(outer_rate) + " is not a positive number");
   if (!(outer_momentum < 1) || (outer_momentum < 0 && outer_momentum != -1))
     return wrong("momentum=" + shortest(outer_momentum) + " is not from 0 to below 1");
-  if (outer == Outer::sgd && outer_momentum > 0) return wrong("outer=sgd is without momentum; outer=nesterov has it");
+  if (outer == Outer::sgd && outer_momentum > 0) return wrong("momentum needs outer=nesterov");
   if (average == Average::parameters && (outer_rate != -1 || outer_momentum != -1))
-    return wrong("rate and momentum are of average=pseudo_gradients");
+    return wrong("rate and momentum need average=pseudo_gradients");
   return {};
 }
 

@@ -14,9 +14,9 @@ namespace {
 
 constexpr uint32_t blob_magic = 0x4D534744;  // "DGSM"
 constexpr uint32_t blob_version = 1;
-constexpr uint32_t last_averaging_steps_max = 3;  // of finish()
+constexpr uint32_t last_averaging_steps_max = 3;  // limit of averaging steps that finish() makes
 
-// Calls with (offset in all, tensor).
+// Calls call(offset of the tensor in the joined vector, tensor).
 template <typename Call>
 void for_each_tensor(std::span<const std::span<float>> tensors, Call&& call) {
   size_t offset = 0;
@@ -37,7 +37,7 @@ AveragingMeaning meaning_of(const AveragingReport& report) {
   return meaning;
 }
 
-// Adds the time until it goes to what is handled, less what is waited meanwhile.
+// Adds its lifetime, without the waiting in it, to handled_.
 class MoshpitStepper::Stopwatch {
  public:
   explicit Stopwatch(MoshpitStepper& of) : of_(of), began_(of.averager_->now()), waited_before_(of.waited_) {}
@@ -88,8 +88,8 @@ Status MoshpitStepper::begin_at(const MoshpitStart& start, Parameters parameters
   });
   outer_.begin(base_);
   if (start.values.empty()) return {};
-  // Donors write their blob before an averaging step, so with the values of that averaging step it says where the base was one
-  // averaging step earlier. A blob that cannot be read is one that is missing.
+  // Donors write their blob before an averaging step. Together with the values of that averaging step it gives the base one
+  // averaging step earlier. A blob that cannot be read counts as missing.
   const auto found = std::ranges::find(start.blobs, std::string_view(blob_name),
                                        [](const auto& blob) { return std::string_view(blob.first); });
   const bool read_blob = found != start.blobs.end() && read(found->second, false).ok();
@@ -106,8 +106,7 @@ Status MoshpitStepper::check(Parameters parameters) const {
       parameters.size() == sizes_.size() && std::equal(sizes_.begin(), sizes_.end(), parameters.begin(),
                                                        [](size_t size, const auto& tensor) { return size == tensor.size(); });
   return same ? Status()
-              : Status(Code::invalid,
-                       "parameters have another number of tensors, or elements, than those that this was made with");
+              : Status(Code::invalid, "parameters differ from those of make() in the number of tensors or of their elements");
 }
 
 bool MoshpitStepper::is_due() const {
@@ -120,7 +119,7 @@ Status MoshpitStepper::begin_averaging(Parameters parameters, MoshpitStep& step)
     std::ranges::copy(tensor, origin_.begin() + static_cast<ptrdiff_t>(offset));
   });
   outer_.propose(origin_, base_);
-  // Values that are not finite would be everybody's after the averaging step: the mean of the others is the cure.
+  // Values that are not finite would spoil every peer's mean. With weight 0 this peer gets the mean of the others instead.
   const bool finite = std::ranges::all_of(base_, [](float value) { return std::isfinite(value); });
   Flight flight{.began = averager_->now(), .samples = late_ || !finite ? 0 : ungiven_samples_, .weightless = late_ || !finite};
   auto blobs = give_ ? give_() : StateBlobs();
@@ -128,7 +127,7 @@ Status MoshpitStepper::begin_averaging(Parameters parameters, MoshpitStep& step)
   if (auto begun = averager_->begin(base_views_, static_cast<double>(flight.samples), std::move(blobs)); !begun.ok())
     return begun;
   report_.not_finite += !finite;
-  // What a late peer computed before it had the others' values, and what became not finite, is nobody's.
+  // Samples of a late peer before it has the others' values, and samples that led to values that are not finite, do not count.
   ungiven_samples_ = 0;
   flight_ = flight;
   step.began = true;
@@ -142,7 +141,7 @@ Status MoshpitStepper::end_averaging(Parameters parameters, Milliseconds timeout
   waited_ += now - before;
   if (!ended.ok() && ended.status().code() == Code::late) return ended.status();
   const Flight flight = *std::exchange(flight_, std::nullopt);
-  swept_ += now - flight.began;
+  averaging_time_ += now - flight.began;
   fresh_steps_ = fresh_samples_ = 0;
   if (!ended.ok()) {
     ungiven_samples_ += flight.samples;
@@ -167,15 +166,16 @@ Status MoshpitStepper::end_averaging(Parameters parameters, Milliseconds timeout
 
 void MoshpitStepper::bring_in(Parameters parameters, const AveragingReport& averaging, const AveragingMeaning& meaning) {
   const auto number = static_cast<int64_t>(averaging.step);
-  // Who has missed averaging steps, as one that was stopped and comes back, knows of a base from long ago: the way from there
-  // is not what one averaging step moved.
+  // A peer that has missed averaging steps, for example while it was stopped, knows an older base only. The difference to that
+  // is more than one averaging step's movement, so it is not used as momentum.
   outer_.accept(base_, number == last_averaging_ + 1);
   last_averaging_ = number;
   if (meaning.settled) late_ = false;
   for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) {
     for (size_t i = 0; i < tensor.size(); ++i) {
       const float reference = base_[offset + i], origin = origin_[offset + i];
-      // Without steps meanwhile the reference itself, to the bit as at the others. Also where the own values were no numbers.
+      // Without local steps meanwhile, the result is the reference itself, bit for bit as at other peers. The same if the
+      // peer's own values were not finite.
       const float moved = tensor[i] - origin;
       tensor[i] = moved == 0 || !std::isfinite(moved) ? reference : reference + moved;
     }
@@ -218,8 +218,8 @@ Result<MoshpitStep> MoshpitStepper::drain(Parameters parameters, Milliseconds ti
 Result<MoshpitStep> MoshpitStepper::finish(Parameters parameters) {
   auto step = drain(parameters, Milliseconds{0});
   double waited_s = 0;
-  // Others that end, too, may be one averaging step behind, and give their last steps in the next one. When nobody gives
-  // anything any more, all have the same.
+  // Other peers that finish too may be one averaging step behind, and contribute their last steps in the next one. When no peer
+  // contributes any more, all have the same parameters.
   for (uint32_t last = 0; step.ok() && last < last_averaging_steps_max; ++last) {
     waited_s += step->waited_s;
     if (auto begun = begin_averaging(parameters, *step); !begun.ok()) return begun;
@@ -245,7 +245,7 @@ MoshpitSgdReport MoshpitStepper::report() const {
   report.total_s = seconds_of(now - made_at_);
   report.waited_s = seconds_of(waited_);
   report.handled_s = seconds_of(handled_);
-  report.averaging_s = seconds_of(swept_ + (flight_ ? now - flight_->began : 0));
+  report.averaging_s = seconds_of(averaging_time_ + (flight_ ? now - flight_->began : 0));
   return report;
 }
 
@@ -272,7 +272,7 @@ Status MoshpitStepper::read(std::span<const std::byte> bytes, bool whole) {
   const auto steps = reader.read<uint64_t>(), ungiven = reader.read<uint64_t>();
   if (!known || !reader.ok() || !outer_.read(reader, whole))
     return {Code::invalid,
-            "the saved state of a Moshpit SGD is of another number of parameters, another outer optimizer, or another version"};
+            "the saved state of a Moshpit SGD has another number of parameters, another outer optimizer, or another version"};
   last_averaging_ = last_averaging;
   steps_before_ = steps - report_.steps;
   ungiven_samples_ = ungiven;
@@ -280,7 +280,7 @@ Status MoshpitStepper::read(std::span<const std::byte> bytes, bool whole) {
 }
 
 Status MoshpitStepper::load(std::span<const std::byte> bytes) {
-  if (flight_) return {Code::invalid, "an averaging step is on its way: drain() first"};
+  if (flight_) return {Code::invalid, "an averaging step is under way: call drain() first"};
   return read(bytes, true);
 }
 

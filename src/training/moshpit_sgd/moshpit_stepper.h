@@ -1,10 +1,10 @@
-// One peer of a Moshpit SGD: counts steps, begins averaging steps, brings their results in. Behind unisono/moshpit_sgd.h. It
-// has no clock and no thread: times are its averager's.
+// One peer of Moshpit SGD: counts local steps, begins averaging steps, brings their results in. The implementation of
+// unisono/moshpit_sgd.h. It has no clock and no thread; times come from its averager.
 //
-// An averaging step is of what the peer proposes (outer_optimizer.h), a copy. What it brings becomes the reference, and
-// parameters become reference + (parameters - those proposed from): steps that were taken meanwhile stay. Weights are samples
-// since the last averaging step that had this peer's values; an averaging step to which nobody else gave anything gives them
-// back.
+// An averaging step averages a copy: the base that the outer optimizer proposes (outer_optimizer.h). Its result becomes the
+// reference, and the parameters become reference + (parameters - parameters at the proposal). So local steps taken meanwhile
+// are kept. The weight is the number of samples since the last averaging step that had this peer's values. If no other peer
+// gave anything, these samples count again the next time.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ namespace unisono::internal {
 class MoshpitStepper {
  public:
   using Parameters = std::span<const std::span<float>>;
-  // The name of the blob in which peers give joiners the outer optimizer and the counters.
+  // Name of the blob in which peers give joiners the outer optimizer and the counters.
   static constexpr const char* blob_name = "unisono.moshpit_sgd";
 
-  // parameters become start.values, if there are any.
+  // start.values, if there are any, are written into parameters.
   static Result<std::unique_ptr<MoshpitStepper>> make(std::unique_ptr<Averager> averager, const MoshpitStart& start,
                                                       Parameters parameters, const MoshpitSgdOptions& options);
 
@@ -42,10 +42,10 @@ class MoshpitStepper {
  private:
   struct Flight {
     Nanos began = 0;
-    uint64_t samples = 0;  // that it weighs
+    uint64_t samples = 0;  // its weight
     bool weightless = false;
   };
-  // Where the time of one call goes: what is not waited is handled.
+  // Splits the time of one call into waiting and handling.
   class Stopwatch;
 
   MoshpitStepper(std::unique_ptr<Averager> averager, const MoshpitStart& start, std::vector<size_t> sizes,
@@ -63,17 +63,17 @@ class MoshpitStepper {
   std::unique_ptr<Averager> averager_;
   const std::vector<size_t> sizes_;
   OuterOptimizer outer_;
-  std::vector<float> base_;    // what is averaged; the averaging step's while there is one
-  std::vector<float> origin_;  // the parameters that it was proposed from
+  std::vector<float> base_;    // the values to average; they belong to the averaging step while one is under way
+  std::vector<float> origin_;  // the parameters when base_ was proposed
   std::vector<std::span<float>> base_views_;
   std::optional<Flight> flight_;
   MoshpitSgd::GiveState give_;
-  bool late_;                                     // gives nothing, until all of what it has came from others
-  int64_t last_averaging_ = -1;                   // that moved the reference
-  uint64_t steps_before_ = 0;                     // of the donor
+  bool late_;                                     // has weight 0 until all of its values came from other peers
+  int64_t last_averaging_ = -1;                   // the last averaging step that moved the reference
+  uint64_t steps_before_ = 0;                     // the donor's, when this peer joined
   uint64_t fresh_steps_ = 0, fresh_samples_ = 0;  // since the last averaging step ended
   uint64_t ungiven_samples_ = 0;
-  Nanos made_at_ = 0, waited_ = 0, handled_ = 0, swept_ = 0;
+  Nanos made_at_ = 0, waited_ = 0, handled_ = 0, averaging_time_ = 0;
   MoshpitSgdReport report_;
 };
 

@@ -20,7 +20,8 @@ using test::SharedAveragingSteps;
 
 constexpr float rate = 0.1f;
 
-// Peers that each go down a parabola of their own, in an order that the test says. One tensor of two elements, and one of one.
+// Peers that each descend a parabola of their own, in the order that the test sets. One tensor has two elements, another has
+// one.
 class Training {
  public:
   struct Peer {
@@ -83,7 +84,7 @@ TEST(MoshpitSgd, one_peer_alone_is_plain_sgd) {
   EXPECT_EQ(report.samples, 140u);
 }
 
-TEST(MoshpitSgd, a_averaging_after_every_step_is_exact_data_parallel_training) {
+TEST(MoshpitSgd, an_averaging_step_after_every_local_step_is_exact_data_parallel_training) {
   Training training(3, every(1));
   const std::vector<uint64_t> samples{2, 3, 5};
   double x[3] = {1, -1, 0.5};
@@ -107,7 +108,7 @@ TEST(MoshpitSgd, a_averaging_after_every_step_is_exact_data_parallel_training) {
   EXPECT_DOUBLE_EQ(training[1].stepper->report().spread, 0.5);
 }
 
-TEST(MoshpitSgd, who_ends_within_a_averaging_of_another_ends_with_the_same_parameters) {
+TEST(MoshpitSgd, peers_that_finish_within_one_averaging_step_end_with_the_same_parameters) {
   Training training(2, every(1));
   const auto finish = [&](size_t p) {
     const auto done = training[p].stepper->finish(training[p].parameters());
@@ -116,7 +117,7 @@ TEST(MoshpitSgd, who_ends_within_a_averaging_of_another_ends_with_the_same_param
   training.step(0), training.step(1);
   int waits = 0;
   training.averaging_steps.meanwhile = [&] {
-    if (++waits == 2) training.step(1), training.step(1);  // brings the first one in, and gives once more
+    if (++waits == 2) training.step(1), training.step(1);  // brings the first averaging step in, and contributes once more
     if (waits < 3) return;
     training.averaging_steps.meanwhile = nullptr;
     finish(1);
@@ -136,7 +137,7 @@ TEST(MoshpitSgd, who_ends_while_others_go_on_makes_three_averaging_steps_at_most
   EXPECT_EQ(training[0].stepper->report().averaging_steps, 4u) << "with the one that went on";
 }
 
-TEST(MoshpitSgd, steps_during_a_averaging_are_kept) {
+TEST(MoshpitSgd, local_steps_during_an_averaging_step_are_kept) {
   Training training(2, every(2));
   for (size_t p = 0; p < 2; ++p) training.step(p), training.step(p);
   const float given[2] = {training[0].first[0], training[1].first[0]};
@@ -155,22 +156,22 @@ TEST(MoshpitSgd, steps_during_a_averaging_are_kept) {
   EXPECT_TRUE(training.step(0).began);
 }
 
-TEST(MoshpitSgd, the_weight_is_samples_since_the_last_averaging_that_had_this_peer) {
+TEST(MoshpitSgd, the_weight_is_samples_since_the_last_averaging_step_that_had_this_peer) {
   Training training(2, every(2));
   const auto weight = [&](uint32_t p) { return training.averaging_steps.entries.at(p).weight; };
   training.step(0, 3), training.step(0, 4), training.step(1, 1), training.step(1, 0);
   EXPECT_EQ(weight(0), 7);
   EXPECT_EQ(weight(1), 1);
-  training.step(0, 100);  // during the averaging step: for the next one
+  training.step(0, 100);  // taken during the averaging step, so they count for the next one
   training.averaging_steps.close(2);
   for (int k = 0; k < 3; ++k) training.step(0, 10);
   EXPECT_EQ(weight(0), 130);
-  training.averaging_steps.close(2, {0});  // nothing came of it
+  training.averaging_steps.close(2, {0});  // the averaging step fails for peer 0
   for (int k = 0; k < 3; ++k) training.step(0, 1);
   EXPECT_EQ(weight(0), 133);
 }
 
-TEST(MoshpitSgd, who_is_absent_goes_on_with_its_own_values_and_agrees_again_after_the_next_averaging) {
+TEST(MoshpitSgd, an_absent_peer_goes_on_with_its_own_values_and_agrees_again_after_the_next_averaging_step) {
   Training training(3, every(1));
   for (size_t p = 0; p < 3; ++p) training.step(p);
   const auto own = training[2].first;
@@ -200,7 +201,7 @@ TEST(MoshpitSgd, a_joiner_begins_with_the_runs_values_and_gives_nothing_until_al
     for (size_t p = 0; p < 3; ++p) training.step(p, 5);
     EXPECT_EQ(training.averaging_steps.entries.at(2).weight, averaging < 2 ? 0 : 5) << "averaging step " << averaging;
     training.averaging_steps.close(3);
-    // In the first one a chunk was lost to the joiner, so it may have old values still.
+    // In the first averaging step the joiner lost a chunk, so it may still have old values there.
     if (averaging == 0) training.averaging_steps.entries.at(2).report.rounds[0].lost = 1;
     for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
     EXPECT_EQ(joiner.first, training[0].first);
@@ -208,12 +209,12 @@ TEST(MoshpitSgd, a_joiner_begins_with_the_runs_values_and_gives_nothing_until_al
   EXPECT_EQ(joiner.stepper->report().without_weight, 2u);
 }
 
-TEST(MoshpitSgd, a_joiner_whose_values_are_no_numbers_ends_its_first_averaging_with_the_mean) {
+TEST(MoshpitSgd, a_joiner_whose_values_are_no_numbers_ends_its_first_averaging_step_with_the_mean) {
   Training training(2, every(1));
   auto& joiner = training.add({.late = true});
   joiner.first = {std::nanf(""), std::numeric_limits<float>::infinity()};
   for (size_t p = 0; p < 3; ++p) training.step(p);
-  training.step(2);  // during the averaging step
+  training.step(2);  // taken during the averaging step
   training.averaging_steps.close(3);
   for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
   EXPECT_EQ(joiner.first, training[0].first);
@@ -235,7 +236,7 @@ TEST(MoshpitSgd, values_that_are_not_finite_reach_nobody_and_are_cured_by_the_me
   EXPECT_EQ(training.averaging_steps.entries.at(1).weight, 1);
 }
 
-TEST(MoshpitSgd, a_averaging_begins_when_the_peers_together_have_enough_samples) {
+TEST(MoshpitSgd, an_averaging_step_begins_when_the_peers_together_have_enough_samples) {
   Training training(4, {.local_steps = 0, .target_samples = 100});
   EXPECT_FALSE(training.step(0, 24).began);
   EXPECT_TRUE(training.step(0, 1).began);
@@ -299,7 +300,7 @@ TEST(MoshpitSgd, who_comes_back_after_many_averaging_steps_takes_no_momentum_fro
   EXPECT_EQ(training[2].second, training[0].second);
 }
 
-TEST(MoshpitSgd, a_joiner_with_the_blob_of_the_last_averaging_has_the_others_reference_and_momentum) {
+TEST(MoshpitSgd, a_joiner_with_the_blob_of_the_last_averaging_step_has_the_others_reference_and_momentum) {
   const MoshpitSgdOptions options{.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients};
   Training training(2, options);
   MoshpitStart start{.late = true, .loaded = true, .peers = 3};

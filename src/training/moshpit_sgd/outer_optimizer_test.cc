@@ -17,7 +17,7 @@ MoshpitSgdOptions nesterov(double rate = 0.7, double momentum = 0.9) {
           .outer_momentum = momentum};
 }
 
-// One averaging step among these peers, whose values are x: the mean of what they propose, accepted by all of them.
+// One averaging step among peers with values x: all accept the mean of their proposals.
 std::vector<std::vector<float>> averaging(std::vector<OuterOptimizer>& peers, const std::vector<std::vector<float>>& x,
                                           size_t cut = SIZE_MAX) {
   std::vector<std::vector<float>> bases(peers.size(), std::vector<float>(x[0].size()));
@@ -41,7 +41,7 @@ std::vector<OuterOptimizer> peers_at(size_t count, const MoshpitSgdOptions& opti
   return peers;
 }
 
-// What peer p moves element i in step k.
+// The change of element i by peer p in step k.
 float drift(size_t p, size_t k, size_t i) { return 0.1f * std::sin(static_cast<float>(1 + 3 * p + 7 * k + 11 * i)); }
 
 TEST(OuterOptimizer, nesterov_is_that_of_a_scalar_reference) {
@@ -110,7 +110,7 @@ TEST(OuterOptimizer, peers_that_came_apart_agree_to_the_bit_after_two_exact_aver
   }
 }
 
-TEST(OuterOptimizer, without_knowledge_of_the_past_it_goes_to_the_mean_and_agrees_one_averaging_later) {
+TEST(OuterOptimizer, without_knowledge_of_the_past_it_goes_to_the_mean_and_agrees_one_averaging_step_later) {
   auto peers = peers_at(2, nesterov(), {0.0f});
   OuterOptimizer late(nesterov(), 1);
   late.begin(std::vector<float>{100.0f});
@@ -146,7 +146,7 @@ TEST(OuterOptimizer, what_was_written_goes_on_to_the_bit) {
   EXPECT_EQ(a, b);
 }
 
-TEST(OuterOptimizer, what_a_joiner_is_given_and_the_values_of_the_averaging_make_the_others_reference) {
+TEST(OuterOptimizer, what_a_joiner_is_given_and_the_values_of_the_averaging_step_make_the_others_reference) {
   auto peers = peers_at(1, nesterov(), {0.0f});
   std::vector<float> base(1), mean(1);
   for (float value : {1.0f, 2.0f, 4.0f}) {

@@ -1,7 +1,8 @@
-// Whether compression goes on, by how long steps take: a state machine that is told times, and the same on all ranks.
+// Decides by the time of steps whether compression goes on. A state machine that reads no clock: all ranks decide alike from
+// averaged times.
 //
-// Whole steps before the first compressed one are timed, and then compressed ones; after many more, some whole ones again. Off,
-// it stays off.
+// It times the whole steps before the first compressed one, then compressed ones, and after many more some whole ones again.
+// Once off, it stays off.
 #pragma once
 
 #include <cstdint>

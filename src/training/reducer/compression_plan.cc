@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <set>
 
+#include "compressors/matrix_product.h"
+#include "kernels/sketch.h"
 #include "training/reducer/compression_rules.h"
 #include "training/reducer/reduction_pipeline.h"
 #include "unisono/training.h"
@@ -21,6 +23,22 @@ ArcOptions arc_options(const Compression& compression, double ratio) {
           .seed = compression.seed,
           .refresh_every = compression.refresh_every,
           .random = compression.method == Compression::Method::random_k};
+}
+
+PowerOptions power_options(const Compression& compression) {
+  return {.rule = row_rule(compression, compression.ratio), .rank = compression.rank, .seed = compression.seed};
+}
+
+Decision decide(const Compression& compression, double ratio, std::span<const uint64_t> shape) {
+  return compression.method == Compression::Method::power_sgd ? decide(power_options(compression), shape)
+                                                              : decide(row_rule(compression, ratio), shape);
+}
+
+Result<std::unique_ptr<Compressor>> make_compressor(const Compression& compression, double ratio, uint32_t group,
+                                                    std::vector<GroupTensor> tensors, uint32_t notes) {
+  return compression.method == Compression::Method::power_sgd
+             ? make_power_sgd(power_options(compression), group, std::move(tensors), notes)
+             : make_arc_top_k(arc_options(compression, ratio), group, std::move(tensors), notes);
 }
 
 FeedbackOptions feedback_options(const Compression& compression) {
@@ -59,17 +77,18 @@ Result<CompressionPlan> CompressionPlan::make(std::span<const Parameter> paramet
   const auto feedback = feedback_options(compression);
   CompressionPlan plan;
   std::set<std::string_view> names;
-  uint64_t widest = 0, moved = 0, largest = 0;
+  uint64_t widest = 0, moved = 0, largest = 0;  // of rows and their sketches
+  uint64_t factor_work = 0, transposed = 0;     // of the tensor whose factors need most
   for (const auto& parameter : parameters) {
     if (parameter.name.empty()) return Status(Code::invalid, "bad_option: a parameter without a name");
     if (!names.insert(parameter.name).second)
       return Status(Code::invalid, "bad_option: two parameters are called " + parameter.name);
-    auto decision = decide(row_rule(compression, compression.ratio), parameter.shape);
+    auto decision = decide(compression, compression.ratio, parameter.shape);
     const uint64_t elements = decision.matrix.elements();
     if (compression.method == Compression::Method::dense && elements > 0)
       decision = {.treatment = Treatment::dense, .matrix = decision.matrix, .kept = 0, .reason = "nothing is to be compressed"};
     const bool compressed = decision.treatment == Treatment::compressed;
-    const bool sketched = compressed && compression.method == Compression::Method::arc_top_k;
+    const bool sketched = compressed && compression.method != Compression::Method::random_k;
     const uint64_t payload =
         decision.value_elements() + (sketched ? decision.sketch_elements(row_rule(compression, compression.ratio)) : 0);
     plan.parameters.push_back({.name = parameter.name,
@@ -78,16 +97,21 @@ Result<CompressionPlan> CompressionPlan::make(std::span<const Parameter> paramet
                                .compressed = compressed,
                                .kept_rows = decision.kept,
                                .payload = payload,
-                               .reason = decision.reason});
+                               .reason = decision.reason,
+                               .factor_columns = decision.factors});
     plan.elements += elements;
     plan.payload += payload;
     plan.buffer_bytes += sizeof(float) * (payload + (feedback.lossy ? decision.value_elements() : 0));
     if (compressed && feedback.kind == Feedback::ef14)
       moved += sizeof(float) * elements, largest = std::max(largest, sizeof(float) * elements);
-    if (sketched) widest = std::max(widest, decision.matrix.columns);
+    if (sketched && decision.factors == 0) widest = std::max(widest, decision.matrix.columns);
+    const uint64_t directions = kernels::direction_stride(decision.matrix.columns) * decision.factors;
+    factor_work = std::max(factor_work, directions), transposed = std::max(transposed, decision.matrix.rows * decision.factors);
+    plan.state_bytes += sizeof(float) * decision.matrix.columns * decision.factors;
     if (compression.method != Compression::Method::dense)
       plan.state_bytes += sizeof(float) * elements * kept_per_element(feedback, compressed);
   }
+  if (factor_work > 0) plan.buffer_bytes += sizeof(float) * (factor_work + transposed + matrix_product_scratch);
   plan.buffer_bytes +=
       sizeof(float) * widest * (2 * compression.rank + 1) + std::min(moved, open_buckets * std::max(usual_bucket, largest));
   return plan;

@@ -1,4 +1,4 @@
-// Compression as people write it, and whether it makes sense.
+// Compression as users write it, and the check of its options.
 #include <array>
 #include <cmath>
 #include <string>
@@ -15,7 +15,7 @@ using option_text::set_number;
 using option_text::shortest;
 using option_text::wrong;
 
-constexpr std::array method_names{"dense", "arc", "random-k"};
+constexpr std::array method_names{"dense", "arc", "random-k", "power_sgd"};
 constexpr std::array feedback_names{"none", "ef14", "ef21", "ef21m"};
 constexpr std::array schedule_names{"auto",         "ring",     "two_step", "halving_doubling",
                                     "hierarchical", "one_shot", "direct",   "tree"};
@@ -75,6 +75,27 @@ const std::vector<option_text::Option<Compression>>& all_options() {
   return options;
 }
 
+// PowerSGD sends no rows, so options about rows would have no effect. Naming one is a mistake.
+Status check_power_sgd(const Compression& c) {
+  using enum Compression::Feedback;
+  const Compression usual;
+  const std::pair<bool, const char*> without_effect[] = {
+      {c.ratio != usual.ratio, "ratio"}, {!c.schedule.empty(), "schedule"},
+      {c.round_down, "round"},           {c.refresh_every != 0, "refresh"},
+      {c.eta != usual.eta, "eta"},       {!c.values.is_plain(), "values"},
+      {!c.sketch.is_plain(), "sketch"},  {c.absorb_codec_error != usual.absorb_codec_error, "absorb"},
+  };
+  for (const auto& [given, key] : without_effect) {
+    if (given)
+      return wrong(std::string(key) +
+                   " does not go with power_sgd, which sends two factors in fp32; rank says how many columns they have");
+  }
+  if (c.feedback != none && c.feedback != ef14)
+    return wrong("feedback=" + std::string(feedback_names[static_cast<size_t>(c.feedback)]) +
+                 " does not go with power_sgd; it takes none or ef14");
+  return {};
+}
+
 }  // namespace
 
 Result<Compression> Compression::parse(std::string_view text) {
@@ -126,7 +147,7 @@ Status Compression::check() const {
       static_cast<uint8_t>(on_nonfinite) > 1 || static_cast<size_t>(values_schedule) >= schedule_names.size())
     return wrong("a method, feedback or outcome that does not exist");
   if (auto parts = parts_per_million(ratio); !parts.ok()) return parts.status();
-  if (rank == 0) return wrong("a sketch of rank 0");
+  if (rank == 0) return wrong(method == Method::power_sgd ? "factors of rank 0" : "a sketch of rank 0");
   if (!(eta > 0 && eta <= 1)) return wrong("eta = " + shortest(eta) + " is not in (0, 1]");
   if (auto parts = parts_per_million(max_payload); !parts.ok())
     return wrong("max_payload = " + shortest(max_payload) + " is not in (0, 1]");
@@ -137,7 +158,7 @@ Status Compression::check() const {
     from = schedule[i].step;
     if (auto parts = parts_per_million(schedule[i].ratio); !parts.ok()) return parts.status();
   }
-  return {};
+  return method == Method::power_sgd ? check_power_sgd(*this) : Status();
 }
 
 }  // namespace unisono

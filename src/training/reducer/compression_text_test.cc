@@ -17,6 +17,14 @@ TEST(CompressionText, is_read_back_as_it_was_written) {
     EXPECT_EQ(read->to_string(), text);
     EXPECT_EQ(*Compression::parse(read->to_string()), *read);
   }
+  for (const char* text : {"power_sgd",
+                           "power_sgd:rank=2,seed=7,feedback=none,start=0,max_payload=0.5,min_elements=0,auto_off=off,"
+                           "values_schedule=ring,nonfinite=poison,adaptive=on"}) {
+    const auto read = Compression::parse(text);
+    ASSERT_TRUE(read.ok()) << read.status().to_string();
+    EXPECT_EQ(read->method, Compression::Method::power_sgd);
+    EXPECT_EQ(read->to_string(), text);
+  }
   const auto read = Compression::parse("arc:ratio=0.25,schedule=0.5@2000/0.2@3000,values=int8/int4");
   EXPECT_EQ(read->ratio, 0.25);
   EXPECT_EQ(read->schedule[1].step, 3000u);
@@ -27,7 +35,7 @@ TEST(CompressionText, is_read_back_as_it_was_written) {
 TEST(CompressionText, that_is_wrong_is_refused_and_the_part_is_named) {
   const std::pair<const char*, const char*> wrong[] = {
       {"", "method"},
-      {"ark", "dense, arc, random-k"},
+      {"ark", "dense, arc, random-k, power_sgd"},
       {"arc:", "no option"},
       {"arc:ratio", "\"ratio\" is no option"},
       {"arc:ration=1", "ratio, rank"},
@@ -45,6 +53,16 @@ TEST(CompressionText, that_is_wrong_is_refused_and_the_part_is_named) {
       {"arc:schedule=0.5", "0.5@2000"},
       {"arc:schedule=0.5@3/0.2@3", "ascend"},
       {"arc:schedule=2@3", "not in (0, 1]"},
+      {"power_sgd:rank=0", "factors of rank 0"},
+      {"power_sgd:ratio=0.1", "ratio does not go with power_sgd"},
+      {"power_sgd:schedule=0.5@20", "schedule does not go with power_sgd"},
+      {"power_sgd:round=down", "round does not go with power_sgd"},
+      {"power_sgd:refresh=8", "refresh does not go with power_sgd"},
+      {"power_sgd:values=int8", "values does not go with power_sgd"},
+      {"power_sgd:sketch=bf16", "sketch does not go with power_sgd"},
+      {"power_sgd:absorb=off", "absorb does not go with power_sgd"},
+      {"power_sgd:feedback=ef21", "feedback=ef21 does not go with power_sgd"},
+      {"power_sgd:feedback=ef21m,eta=0.2", "eta does not go with power_sgd"},
   };
   for (const auto& [text, says] : wrong) {
     const auto read = Compression::parse(text);

@@ -78,6 +78,8 @@ Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions
   UNISONO_CHECK(names.size() == compressor->decisions().size());
   if (!(options.eta > 0 && options.eta <= 1))
     return Status(Code::invalid, "bad_option: eta = " + std::to_string(options.eta) + " is not in (0, 1]");
+  if (!compressor->sends_rows() && (options.kind == Feedback::ef21m || options.lossy))
+    return Status(Code::invalid, "bad_option: ef21, ef21m and encoded values need a compressor that sends rows");
   std::vector<FeedbackState*> states;
   for (size_t i = 0; i < names.size(); ++i) {
     const auto elements = compressor->decisions()[i].matrix.elements();
@@ -113,6 +115,7 @@ void ErrorFeedback::reserve() {
       if (options_.lossy && decision(i).treatment == Treatment::dense) state.residual.reserve(elements(i));
       cleared_[i].reserve(decision(i).matrix.rows);
     }
+    state.warm.reserve(decision(i).factors * decision(i).matrix.columns);
   }
 }
 
@@ -156,7 +159,7 @@ std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gra
   std::copy(gradients.begin(), gradients.end(), gradients_.begin());
   in_place_ = false;
   sending_ = sending == Sending::compressed && !started() ? Sending::whole : sending;
-  if (is_whole() || options_.lossy) settle();
+  if (is_whole() || options_.lossy || !compressor_->sends_rows()) settle();
   if (!is_whole()) copies_ = std::vector<float>(), whole_ = {};  // as much as all gradients, for a step that is rare
   unsettled_ = false;                                            // whatever becomes of this step, the last one is over
   added_ = committed_ = finished_ = false;
@@ -172,7 +175,8 @@ std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gra
                        .far = all > near_bytes,
                        .residual = kept.empty() ? nullptr : kept.data(),
                        .difference = options_.kind == Feedback::ef21m,
-                       .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data()});
+                       .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data(),
+                       .warm = &states_[i]->warm});
   }
   added_ = true;
   if (!is_whole()) return compressor_->begin(step, inputs_);
@@ -209,7 +213,8 @@ std::span<float> ErrorFeedback::lost() {
   return lost_;
 }
 
-// What is averaged last, tensor by tensor and row by row: of which tensor, from which of its elements on, and where it is.
+// Calls does(tensor, offset, piece) for each piece of the second average that travels as it is: the rows of compressed tensors,
+// and dense tensors. The piece begins at that element of the tensor.
 template <typename Does>
 void ErrorFeedback::each_piece(Does does) const {
   float* at = packed_.data();
@@ -217,6 +222,7 @@ void ErrorFeedback::each_piece(Does does) const {
     const size_t columns = decision(i).matrix.columns;
     for (const size_t row : compressor_->rows(i)) does(i, row * columns, std::span(at, columns)), at += columns;
   }
+  at = packed_.data() + compressor_->dense_offset();
   for (size_t i = 0; i < states_.size(); ++i) {
     if (decision(i).treatment == Treatment::dense) does(i, 0, std::span(at, elements(i))), at += elements(i);
   }
@@ -251,14 +257,15 @@ void ErrorFeedback::commit_difference() {
   }
 }
 
-// EF14 and none. Everything is kept, also the rows that were sent, until the step cannot be taken back any more.
+// EF14 and none. Everything is kept, also what was sent, until the step cannot be taken back any more.
 void ErrorFeedback::commit_values() {
-  output_energy_ = energy(packed_);
+  output_energy_ = energy(packed_);  // of two factors the first is orthonormal, so the second has the product's energy
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     if (moves(i)) {
       state.residual.swap(next_[i]);
       spares_.give(std::exchange(next_[i], {}));
+      if (!compressor_->sends_rows()) continue;
       cleared_[i].assign(decision(i).matrix.rows, 0);
       for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
     } else if (options_.kind == Feedback::ef14 && options_.lossy && decision(i).treatment == Treatment::dense) {
@@ -309,6 +316,8 @@ Status ErrorFeedback::finish() {
 }
 
 void ErrorFeedback::abandon() {
+  // Some ranks may have the averages of this step, and some not: all that see it fail begin anew.
+  for (size_t i = 0; !is_whole() && i < states_.size(); ++i) states_[i]->warm.clear();
   if (finished_) {
     step_skipped();
     if (options_.kind != Feedback::ef14 || is_whole() || options_.lossy) return;
@@ -352,6 +361,10 @@ void ErrorFeedback::delivered() {
     if (is_whole()) states_[i]->residual = std::vector<float>();
     cleared_[i].clear();
     if (states_[i]->residual.empty()) continue;
+    if (compressed(i) && !compressor_->sends_rows()) {
+      if (!committed_ && !is_whole()) compressor_->subtract_sent(i, states_[i]->residual.data(), false);
+      continue;
+    }
     cleared_[i].assign(decision(i).matrix.rows, compressed(i) ? 0 : 1);
     for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
   }
@@ -366,6 +379,7 @@ void ErrorFeedback::settle() {
       if (cleared_[i][row] != 0) std::fill_n(residual.begin() + static_cast<std::ptrdiff_t>(row * columns), columns, 0.0f);
     }
     cleared_[i].clear();
+    if (unsettled_ && !compressor_->sends_rows() && !residual.empty()) compressor_->subtract_sent(i, residual.data(), true);
   }
   if (unsettled_ && options_.lossy) {
     each_piece([&](size_t i, size_t offset, std::span<float> piece) {

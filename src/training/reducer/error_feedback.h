@@ -1,13 +1,15 @@
 // What compression leaves out of a step is kept on the rank that had it, and takes part in a later one.
 //
-// EF14 adds what was left out to the next gradient. EF21 and EF21M send how a gradient, or its running mean, differs from what
-// the others hold of it. Sources: Seide et al., "1-bit stochastic gradient descent" (Interspeech 2014); Richtarik, Sokolov,
-// Fatkhullin, "EF21" (arXiv:2106.05203); Fatkhullin, Tyurin, Richtarik, "Momentum provably improves error feedback!"
-// (arXiv:2305.15155).
+// EF14 adds what was left out to the next gradient. Of a compressor that sends rows these are the other rows. Of one whose
+// average is an approximation (PowerSGD) it is what this rank's values differ from that average: e = p - out. N times the
+// output and what all ranks keep are together what they had, in either case. EF21 and EF21M, which need rows, send how a
+// gradient, or its running mean, differs from what the others hold of it. Sources: PowerSGD (arXiv:1905.13727), algorithm 2;
+// Seide et al., "1-bit stochastic gradient descent" (Interspeech 2014); Richtarik, Sokolov, Fatkhullin, "EF21"
+// (arXiv:2106.05203); Fatkhullin, Tyurin, Richtarik, "Momentum provably improves error feedback!" (arXiv:2305.15155).
 //
-// The caller runs the all-reduces, as compressors/compressor.h says. Nothing is lost by an outcome: until finish() says ok,
-// what is kept is what was kept before, and what had been added up is kept by abandon(). Even after it step_skipped() takes it
-// back, and delivered() does the opposite.
+// The caller runs the all-reduces, as compressors/compressor.h says. No outcome loses anything: until finish() says ok, what is
+// kept is what was kept before, and abandon() keeps what had been added up. After finish(), step_skipped() takes the step back.
+// For that all of p is kept until settle(), also what was sent; the next step's begin() settles.
 #pragma once
 
 #include <map>
@@ -43,13 +45,16 @@ struct FeedbackState {
   std::vector<float> momentum{};  // EF21M: running mean of this rank's gradients
   std::vector<float> known{};     // EF21M: what the others hold of it
   std::vector<float> mean{};      // EF21M: the mean of what all hold, the same on all ranks
-  size_t bytes() const { return sizeof(float) * (residual.size() + momentum.size() + known.size() + mean.size()); }
+  std::vector<float> warm{};      // what the compressor begins its next step with, the same on all ranks; of another size
+  size_t bytes() const {
+    return sizeof(float) * (residual.size() + momentum.size() + known.size() + mean.size() + warm.size());
+  }
 };
 // By the name of the tensor, whatever group it is in: groups may be made anew at any time.
 using FeedbackStore = std::map<std::string, FeedbackState>;
 
-// Memory that residuals are made in: what a tensor had left over makes room when its next one is there, and serves another
-// tensor as large. Threads may use it at once.
+// Spare memory for residuals. The memory of a tensor's old residual is given back when the next one is there, and serves
+// another tensor of the same size. Threads may use it at once.
 class Spares {
  public:
   std::vector<float> take(size_t count);
@@ -71,7 +76,8 @@ class Spares {
 class ErrorFeedback {
  public:
   // The store outlives this object, and says what is kept after settle(). names: of the compressor's tensors, in its order.
-  // invalid: eta outside (0, 1] (bad_option), or a tensor that is known with another number of elements (state_shape_mismatch).
+  // invalid: eta outside (0, 1], EF21M or lossy values with a compressor that sends no rows (bad_option), or a tensor that is
+  // known with another number of elements (state_shape_mismatch).
   // spares: shared with other groups, and outlives them; null: this one has its own.
   static Result<std::unique_ptr<ErrorFeedback>> make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor,
                                                      std::vector<std::string> names, FeedbackStore& store,
@@ -99,7 +105,8 @@ class ErrorFeedback {
   // nothing had been sent, to the bit; of a step that was sent whole each rank keeps the mean of it.
   void step_skipped();
   // After either: other ranks have all averages, which took all that this one had to send, and they use them. What was sent is
-  // not kept.
+  // not kept. If the average was an approximation, and this rank has not got it, what this rank gave to it is taken away
+  // instead.
   void delivered();
   // The last step will not be taken back: what the store says is what is kept.
   void settle();
@@ -125,12 +132,12 @@ class ErrorFeedback {
   const Decision& decision(size_t i) const { return compressor_->decisions()[i]; }
   size_t elements(size_t i) const { return decision(i).matrix.elements(); }
   bool compressed(size_t i) const { return decision(i).treatment == Treatment::compressed; }
-  // Sent as the difference from what others hold of it: EF21M, and of dense tensors where values are encoded, for there is no
-  // other residual.
+  // Whether the tensor is sent as its difference from what others hold of it: with EF21M each compressed tensor is, and where
+  // values are encoded each dense one, too, for it has no other residual.
   bool tracked(size_t i) const {
     return options_.kind == Feedback::ef21m && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense));
   }
-  // What is compressed of it lies in memory that will be its residual.
+  // Whether what is compressed of the tensor is written to the memory of its next residual.
   bool moves(size_t i) const { return options_.kind == Feedback::ef14 && !is_whole() && compressed(i); }
   bool started() const;
   void reserve();

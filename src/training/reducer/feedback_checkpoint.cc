@@ -10,36 +10,44 @@ namespace unisono {
 namespace {
 
 constexpr std::array<char, 4> magic{'U', 'E', 'F', 'B'};
-constexpr uint32_t version = 1;
+constexpr uint32_t version = 2;  // 2: FeedbackState::warm
 constexpr size_t name_bytes_max = 4096;
 
-// All of one tensor's arrays; each has the tensor's elements, or none.
+// The arrays of one tensor that have the tensor's elements, or none.
 template <typename State>
 auto arrays_of(State& state) {
   return std::array{&state.residual, &state.momentum, &state.known, &state.mean};
 }
 
+void write(ByteWriter& writer, const std::vector<float>& array) {
+  writer.write(static_cast<uint64_t>(array.size()));
+  for (const float value : array) writer.write(value);
+}
+
 void write(ByteWriter& writer, const std::string& name, const FeedbackState& state) {
   writer.write_string(name);
   writer.write(state.elements);
-  for (const auto* array : arrays_of(state)) {
-    writer.write(static_cast<uint64_t>(array->size()));
-    for (const float value : *array) writer.write(value);
-  }
+  for (const auto* array : arrays_of(state)) write(writer, *array);
+  write(writer, state.warm);
 }
 
 Status corrupt(const std::string& why) { return {Code::corrupt, "a checkpoint of error feedback " + why}; }
+
+bool read(ByteReader& reader, std::vector<float>& array) {
+  const auto count = reader.read<uint64_t>();
+  if (!reader.ok() || count > reader.left() / sizeof(float)) return false;
+  array.resize(count);
+  for (float& value : array) value = reader.read<float>();
+  return reader.ok();
+}
 
 bool read(ByteReader& reader, std::string& name, FeedbackState& state) {
   name = reader.read_string(name_bytes_max);
   state.elements = reader.read<uint64_t>();
   for (auto* array : arrays_of(state)) {
-    const auto count = reader.read<uint64_t>();
-    if (!reader.ok() || (count != 0 && count != state.elements) || count > reader.left() / sizeof(float)) return false;
-    array->resize(count);
-    for (float& value : *array) value = reader.read<float>();
+    if (!read(reader, *array) || (!array->empty() && array->size() != state.elements)) return false;
   }
-  return reader.ok();
+  return read(reader, state.warm);
 }
 
 }  // namespace
@@ -56,6 +64,13 @@ uint64_t digest(const ArcOptions& arc, const FeedbackOptions& feedback) {
       .write(static_cast<uint8_t>(arc.random))
       .write(static_cast<uint8_t>(arc.exact));
   writer.write(static_cast<uint8_t>(feedback.kind)).write(feedback.kind == Feedback::ef21m ? feedback.eta : 0.0f);
+  return hash_of(writer.view());
+}
+
+uint64_t digest(const PowerOptions& power, const FeedbackOptions& feedback) {
+  ByteWriter writer;
+  writer.write_string("power_sgd").write(power.rank).write(power.rule.max_payload_ppm).write(power.rule.min_elements);
+  writer.write(power.seed).write(static_cast<uint8_t>(feedback.kind));
   return hash_of(writer.view());
 }
 

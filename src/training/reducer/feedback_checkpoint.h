@@ -1,17 +1,19 @@
-// What error feedback keeps on one rank, as bytes: for checkpoints. Loaded again, training goes on as if it had not stopped, to
-// the bit.
+// What error feedback keeps on one rank, as bytes, for checkpoints. After loading them, training goes on to the bit as if it
+// had not stopped.
 #pragma once
 
 #include <cstdint>
 
 #include "base/bytes.h"
 #include "compressors/arc_top_k.h"
+#include "compressors/power_sgd.h"
 #include "training/reducer/error_feedback.h"
 
 namespace unisono {
 
-// Of all that ranks must have in common: options that change what is sent, but no tensors.
+// Hashes of the options that change what is sent. Tensors are not in them.
 uint64_t digest(const ArcOptions& arc, const FeedbackOptions& feedback);
+uint64_t digest(const PowerOptions& power, const FeedbackOptions& feedback);
 
 struct FeedbackCheckpoint {
   uint32_t world = 0, rank = 0;  // when it was written
@@ -25,7 +27,7 @@ Bytes encode(const FeedbackCheckpoint& checkpoint);
 Result<FeedbackCheckpoint> decode_checkpoint(ByteView bytes);
 
 // Whether a rank may go on from there. invalid: it was another rank (its residuals are not this one's), the world had another
-// size (roster_changed), or options differ (config_mismatch). Who wants to start from nothing instead leaves the store empty.
+// size (roster_changed), or options differ (config_mismatch). A caller that wants to start from nothing leaves the store empty.
 Status check(const FeedbackCheckpoint& checkpoint, uint32_t world, uint32_t rank, uint64_t options);
 
 }  // namespace unisono

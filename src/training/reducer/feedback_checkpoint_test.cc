@@ -13,7 +13,7 @@ using namespace test;
 FeedbackCheckpoint example() {
   FeedbackCheckpoint checkpoint{.world = 4, .rank = 2, .options = 77, .step = uint64_t{1} << 40, .store = {}};
   checkpoint.store["layer.0/weight"] = {.elements = 3, .residual = {1, -0.0f, 1e-42f}};
-  checkpoint.store["b"] = {.elements = 2, .momentum = {1, 2}, .known = {3, 4}, .mean = {5, 6}};
+  checkpoint.store["b"] = {.elements = 2, .momentum = {1, 2}, .known = {3, 4}, .mean = {5, 6}, .warm = {7, 8, 9}};
   checkpoint.store[""] = {};
   return checkpoint;
 }
@@ -48,6 +48,7 @@ TEST(FeedbackCheckpoint, keeps_every_bit) {
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(encode(*back), bytes);
   EXPECT_EQ(back->store.at("b").known, (Values{3, 4}));
+  EXPECT_EQ(back->store.at("b").warm, (Values{7, 8, 9}));
   EXPECT_EQ(back->step, uint64_t{1} << 40);
 }
 
@@ -91,8 +92,8 @@ TEST(FeedbackCheckpoint, that_was_made_up_is_refused_by_name) {
   changed.push_back(std::byte{0});
   EXPECT_NE(says(changed).find("has 1 bytes too many"), std::string::npos);
   changed = body;
-  changed[4] = std::byte{2};
-  EXPECT_NE(says(changed).find("of version 2; this is version 1"), std::string::npos);
+  changed[4] = std::byte{1};
+  EXPECT_NE(says(changed).find("of version 1; this is version 2"), std::string::npos);
   changed = body;
   changed[32] = std::byte{4};  // tensors
   EXPECT_NE(says(changed).find("ends in tensor 3 of 4"), std::string::npos) << says(changed);

@@ -22,6 +22,10 @@ inline Compression arc(const std::string& options = "") {
   return *Compression::parse("arc:start=0,auto_off=off,min_elements=0" + (options.empty() ? "" : "," + options));
 }
 
+inline Compression power_sgd(const std::string& options = "") {
+  return *Compression::parse("power_sgd:rank=2,start=0,auto_off=off,min_elements=0" + (options.empty() ? "" : "," + options));
+}
+
 // One rank's gradients of the model, made anew for each step.
 class ReducerRank {
  public:

@@ -38,15 +38,15 @@ Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
   buckets_.erase(buckets_.lower_bound(number), buckets_.end());
   std::vector<GroupTensor> members;
   std::vector<std::string> names;
-  const auto arc = arc_options(compression_, bucket_ratio_);
-  uint64_t digest = mix64(static_cast<uint64_t>(arc.rule.ratio_ppm));
+  const auto rule = row_rule(compression_, bucket_ratio_);
+  uint64_t digest = mix64(static_cast<uint64_t>(rule.ratio_ppm));
   for (const auto tensor : tensors) {
     members.push_back({.number = tensor, .shape = parameters_[tensor].shape});
     names.push_back(parameters_[tensor].name);
     digest = mix64(digest ^ tensor);
   }
   const uint32_t notes = compression_.sketch.is_plain() ? notes_per_rank * world_ : 0;
-  auto compressor = make_arc_top_k(arc, number, std::move(members), notes);
+  auto compressor = make_compressor(compression_, bucket_ratio_, number, std::move(members), notes);
   if (!compressor.ok()) return compressor.status();
   auto feedback =
       ErrorFeedback::make(feedback_options(compression_), *std::move(compressor), std::move(names), store_, &spares_);
@@ -59,8 +59,7 @@ Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
   const auto decisions = bucket.feedback->compressor().decisions();
   if (weighs())
     bucket.off =
-        !predict(rates_, arc.rule, decisions, compression_.method == Method::arc_top_k, bytes_per_value(compression_.values))
-             .pays();
+        !predict(rates_, rule, decisions, compression_.method != Method::random_k, bytes_per_value(compression_.values)).pays();
   return &(buckets_[number] = std::move(bucket));
 }
 
@@ -133,8 +132,11 @@ void Reducer::submit(Bucket& next, std::vector<float*> values) {
   for (const auto tensor : next.tensors) seen_[tensor] = true;
 }
 
+// 0: no rows are sent.
+double Reducer::reported_ratio() const { return compression_.method == Method::power_sgd ? 0 : ratio_at(compression_, step_); }
+
 CompressionReport Reducer::report_of(const std::vector<Bucket*>& buckets) {
-  CompressionReport report{.step = step_, .ratio = ratio_at(compression_, step_), .rank = compression_.rank};
+  CompressionReport report{.step = step_, .ratio = reported_ratio(), .rank = compression_.rank};
   double captured = 0, out = 0;
   size_t known = 0, off = 0;
   for (const auto* bucket : buckets) {
@@ -170,7 +172,7 @@ CompressionReport Reducer::report_of(const std::vector<Bucket*>& buckets) {
 
 // What is always known.
 CompressionReport Reducer::brief_report() const {
-  return {.step = step_, .ratio = ratio_at(compression_, step_), .rank = compression_.rank, .off = {}};
+  return {.step = step_, .ratio = reported_ratio(), .rank = compression_.rank, .off = {}};
 }
 
 Result<CompressionReport> Reducer::finish() {
@@ -276,9 +278,11 @@ void Reducer::step_skipped() {
   }
 }
 
-// Whatever the step: what a checkpoint is compared by.
+// A checkpoint is compared by it. It does not depend on the step.
 uint64_t Reducer::options_digest() const {
-  return digest(arc_options(compression_, compression_.ratio), feedback_options(compression_));
+  const auto feedback = feedback_options(compression_);
+  return compression_.method == Method::power_sgd ? digest(power_options(compression_), feedback)
+                                                  : digest(arc_options(compression_, compression_.ratio), feedback);
 }
 
 // Nobody to average with: what is left over from a larger group joins the gradients.
@@ -317,6 +321,13 @@ Status Reducer::load(ByteView bytes) {
     if (state.elements != elements)
       return {Code::invalid, "state_shape_mismatch: " + name + " has " + std::to_string(elements) +
                                  " elements, and what was kept of it " + std::to_string(state.elements)};
+    if (state.warm.empty()) continue;
+    const auto decision =
+        found == numbers_.end() ? Decision{} : decide(compression_, compression_.ratio, parameters_[found->second].shape);
+    const uint64_t factor = decision.factors * decision.matrix.columns;
+    if (state.warm.size() != factor)
+      return {Code::invalid, "state_shape_mismatch: " + name + " has a factor of " + std::to_string(factor) +
+                                 " elements, and what was kept of it " + std::to_string(state.warm.size())};
   }
   last_.clear(), failed_.clear();
   buckets_.clear();

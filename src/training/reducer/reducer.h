@@ -1,7 +1,7 @@
-// What is behind GradientReducer (unisono/training.h): which bucket is sent how, what a step's end means, and how ranks meet.
+// The implementation of GradientReducer (unisono/training.h): it decides how each bucket is sent and what a step's end means,
+// and lets ranks meet.
 //
-// A thread of its own makes the all-reduces (reduction_pipeline.h). Here, all is done by the thread that calls, and only one
-// may.
+// A thread of its own makes the all-reduces (reduction_pipeline.h). All else happens in the calling thread; only one may call.
 #pragma once
 
 #include <chrono>
@@ -50,6 +50,7 @@ class Reducer {
   Result<std::vector<Told>> ask(Group& group, bool was_there) const;
   void go_on_from(const std::vector<Told>& told, Group& group);
 
+  double reported_ratio() const;
   bool weighs() const { return compression_.auto_off && compression_.method != Compression::Method::dense; }
   uint64_t options_digest() const;
   Result<Bucket*> bucket_of(std::vector<uint32_t> tensors);

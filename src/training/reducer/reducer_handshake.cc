@@ -173,7 +173,9 @@ void Reducer::go_on_from(const std::vector<Told>& told, Group& group) {
   last_.clear(), failed_.clear();
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   buckets_.clear();
-  for (auto& [name, state] : store_) state.known = std::vector<float>(), state.mean = std::vector<float>();
+  // What had to be equal on all ranks is not known to be any more.
+  for (auto& [name, state] : store_)
+    state.known = std::vector<float>(), state.mean = std::vector<float>(), state.warm = std::vector<float>();
   if (again) auto_off_.restart(off);
   settling_ = again;
   forget_ = off;

@@ -18,6 +18,7 @@
 #include "training/drop_compute/drop_controller.h"
 #include "training/reducer/compression_rules.h"
 #include "training/reducer/gradient_reducer_test_support.h"
+#include "training/reducer/reducer_memory_test_support.h"
 #include "training/sharded/drift_probe.h"
 
 namespace {
@@ -59,10 +60,12 @@ namespace unisono {
 namespace {
 
 using test::arc;
+using test::Case;
 using test::in_group;
 using test::kept_by;
 using test::Ledger;
 using test::normals;
+using test::OneRank;
 using test::ReducerRank;
 using test::Values;
 
@@ -84,55 +87,6 @@ class Shortage {
 
  private:
   const uint64_t n_;
-};
-
-struct Case {
-  const char* name;
-  FeedbackOptions feedback;
-  ArcOptions arc = test::arc_options(200'000, 4, 5);
-  Sending sending = Sending::compressed;
-  bool first = false;     // the shortage comes in the first step; else others were before
-  bool for_good = false;  // until the step is over
-  bool anew = false;      // before it the tensors come into another bucket
-  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-};
-
-// One rank, whose averages are what it sends: a compressed tensor and one that is sent whole.
-class OneRank {
- public:
-  explicit OneRank(const Case& c) : case_(c) { make(); }
-  void make() {
-    feedback_.reset();
-    auto made = ErrorFeedback::make(
-        case_.feedback, *make_arc_top_k(case_.arc, 0, {{.number = 0, .shape = {30, 40}}, {.number = 1, .shape = {70}}}),
-        {"w", "v"}, store_);
-    feedback_ = std::move(*made);
-  }
-  void fill(uint64_t step) { gradients_ = {normals(1, step, 0, 1200), normals(1, step, 1, 70)}; }
-  // As the reducer's thread does it.
-  Status step(uint64_t number, Sending sending) {
-    float* const values[] = {gradients_[0].data(), gradients_[1].data()};
-    try {
-      feedback_->begin(number, values, sending);
-      if (auto status = feedback_->choose(); !status.ok()) return feedback_->abandon(), status;
-      feedback_->pack();
-      const auto lost = feedback_->lost();
-      std::fill(lost.begin(), lost.end(), 0.0f);
-      if (auto status = feedback_->finish(); !status.ok()) return feedback_->abandon(), status;
-      return {};
-    } catch (const std::bad_alloc&) {
-      feedback_->abandon();
-      return {Code::unavailable, "out of memory"};
-    }
-  }
-  FeedbackState& kept(const char* name) { return feedback_->settle(), store_.at(name); }
-  const std::array<Values, 2>& gradients() const { return gradients_; }
-
- private:
-  const Case case_;
-  FeedbackStore store_;
-  std::unique_ptr<ErrorFeedback> feedback_;
-  std::array<Values, 2> gradients_;
 };
 
 class NoMemory : public ::testing::TestWithParam<Case> {};
@@ -209,7 +163,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{.name = "ef21m_first", .feedback = ef21m, .first = true},
                       Case{.name = "ef21m_for_good", .feedback = ef21m, .for_good = true},
                       Case{.name = "ef21m_whole", .feedback = ef21m, .sending = Sending::whole, .anew = true},
-                      Case{.name = "ef21m_lossy", .feedback = lossy21m},
+                      Case{.name = "ef21m_lossy", .feedback = lossy21m}, Case{.name = "power", .feedback = ef14, .power = true},
+                      Case{.name = "power_first", .feedback = ef14, .first = true, .power = true},
+                      Case{.name = "power_anew", .feedback = ef14, .anew = true, .power = true},
+                      Case{.name = "power_whole", .feedback = ef14, .sending = Sending::whole, .power = true},
                       Case{.name = "ef14_anew", .feedback = ef14, .anew = true},
                       Case{.name = "ef21m_anew", .feedback = ef21m, .anew = true},
                       Case{.name = "ef21m_anew_for_good", .feedback = ef21m, .for_good = true, .anew = true}),
@@ -349,9 +306,9 @@ Measured measure(const Compression& compression, const std::vector<Parameter>& p
     names.push_back(parameters[i].name);
     pointers.push_back(gradients[i].data());
   }
-  auto feedback = *ErrorFeedback::make(feedback_options(compression),
-                                       *make_arc_top_k(arc_options(compression, compression.ratio), 0, std::move(tensors)),
-                                       std::move(names), store);
+  auto feedback =
+      *ErrorFeedback::make(feedback_options(compression),
+                           *make_compressor(compression, compression.ratio, 0, std::move(tensors)), std::move(names), store);
   for (uint64_t step = 0; step < 4; ++step) {
     for (uint32_t i = 0; i < gradients.size(); ++i)
       std::fill(gradients[i].begin(), gradients[i].end(), static_cast<float>(step + 1));
@@ -366,29 +323,55 @@ Measured measure(const Compression& compression, const std::vector<Parameter>& p
   return measured;
 }
 
-// EF14 keeps 4 bytes per parameter and EF21M 12, as the plan says; and nothing that counts is allocated beside.
-TEST(ReducerMemory, is_what_the_plan_says_and_what_reports_say) {
+// What the plan says, and nothing that counts is allocated beside.
+void expect_as_planned(const Compression& compression, uint64_t state_of_compressed, uint64_t state_of_whole) {
   const std::vector<Parameter> parameters{{"w", {1000, 700}}, {"v", {512, 3, 3, 64}}, {"b", {5000}}};
-  const uint64_t elements = 700'000 + 512 * 576 + 5000;
-  for (const std::string feedback : {"ef14", "ef21m"}) {
-    for (const std::string values : {"", ",values=bf16"}) {
-      const auto compression = arc("feedback=" + feedback + values);
-      const auto plan = CompressionPlan::make(parameters, compression);
-      ASSERT_TRUE(plan.ok());
-      const auto measured = measure(compression, parameters);
-      SCOPED_TRACE(feedback + values + ": " + std::to_string(measured.bytes) + " bytes allocated");
-      // Of what is sent whole EF14 keeps nothing, and EF21M the running mean, unless values lose.
-      const uint64_t per_element = feedback == "ef14" ? 4 : 12, per_whole = !values.empty()      ? per_element
-                                                                            : feedback == "ef14" ? 0
-                                                                                                 : 4;
-      EXPECT_EQ(plan->state_bytes, per_element * (elements - 5000) + per_whole * 5000);
-      EXPECT_EQ(measured.state, plan->state_bytes);
-      EXPECT_NEAR(static_cast<double>(measured.buffers), static_cast<double>(plan->buffer_bytes),
-                  0.05 * static_cast<double>(plan->buffer_bytes));
-      const auto told = static_cast<double>(measured.state + measured.buffers);
-      EXPECT_GE(static_cast<double>(measured.bytes), told);
-      EXPECT_LE(static_cast<double>(measured.bytes), 1.01 * told);
+  const auto plan = CompressionPlan::make(parameters, compression);
+  ASSERT_TRUE(plan.ok());
+  const auto measured = measure(compression, parameters);
+  SCOPED_TRACE(compression.to_string() + ": " + std::to_string(measured.bytes) + " bytes allocated");
+  const uint64_t warm = compression.method == Compression::Method::power_sgd ? 4 * 2 * (700 + 576) : 0;
+  EXPECT_EQ(plan->state_bytes, state_of_compressed * (700'000 + 512 * 576) + state_of_whole * 5000 + warm);
+  EXPECT_EQ(measured.state, plan->state_bytes);
+  const auto buffers = static_cast<double>(plan->buffer_bytes), told = static_cast<double>(measured.state + measured.buffers);
+  EXPECT_NEAR(static_cast<double>(measured.buffers), buffers, 0.05 * buffers);
+  EXPECT_GE(static_cast<double>(measured.bytes), told);
+  EXPECT_LE(static_cast<double>(measured.bytes), 1.01 * told + (warm > 0 ? 8192 : 0));
+}
+
+// EF14 keeps 4 bytes per parameter and EF21M 12. Of what is sent whole EF14 keeps nothing, and EF21M the running mean, unless
+// values lose.
+TEST(ReducerMemory, is_what_the_plan_says_and_what_reports_say) {
+  expect_as_planned(arc("feedback=ef14"), 4, 0);
+  expect_as_planned(arc("feedback=ef14,values=bf16"), 4, 4);
+  expect_as_planned(arc("feedback=ef21m"), 12, 4);
+  expect_as_planned(arc("feedback=ef21m,values=bf16"), 12, 12);
+  expect_as_planned(test::power_sgd("feedback=ef14"), 4, 0);
+  expect_as_planned(test::power_sgd("feedback=none"), 0, 0);
+}
+
+// Steps of the compressors themselves, from the second on.
+TEST(ReducerMemory, of_compressors_is_taken_once) {
+  for (const auto& compression : {arc(), test::power_sgd()}) {
+    auto made = make_compressor(compression, compression.ratio, 0, {{0, {90, 70}}, {1, {33}}}, 4);
+    Values a = normals(1, 0, 0, 6300), b(33), warm;
+    const CompressorInput inputs[] = {{.values = a.data(), .warm = &warm}, {.values = b.data()}};
+    const float* const from[] = {a.data(), b.data()};
+    float* const to[] = {a.data(), b.data()};
+    std::optional<Shortage> shortage;
+    for (const uint64_t step : {0, 1, 2, 3}) {
+      if (step == 1) shortage.emplace(Watch::this_thread, 1, true);
+      armed = step > 0;
+      (*made)->begin(step, inputs);
+      const bool chosen = (*made)->choose().ok();
+      (*made)->pack(from);
+      const bool accepted = (*made)->accept().ok();
+      (*made)->unpack(to);
+      for (const bool averaged : {true, false}) (*made)->subtract_sent(0, a.data(), averaged);
+      armed = false;
+      EXPECT_TRUE(chosen && accepted);
     }
+    EXPECT_FALSE(shortage->end()) << compression.to_string();
   }
 }
 

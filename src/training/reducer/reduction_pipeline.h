@@ -19,10 +19,9 @@
 
 namespace unisono {
 
-// What ranks tell each other beside sketches, two numbers each: sums of squares of what they had kept, and now and then of
-// their gradients.
+// Two numbers per rank travel beside the sketches: the sums of squares of what it had kept, and now and then of its gradients.
 constexpr uint32_t notes_per_rank = 2;
-// Of which there is a sketch, and no average yet: each needs memory of its own.
+// Buckets that have a sketch, and no average yet, at most. Each needs memory of its own.
 constexpr uint64_t open_buckets = 4;
 
 struct Bucket {

@@ -1,4 +1,4 @@
-// What the gradient reducer says about a step: sums over its buckets, what ranks told each other, and warnings.
+// The gradient reducer's report of a step: sums over its buckets, what ranks told each other, and warnings.
 #pragma once
 
 #include <span>

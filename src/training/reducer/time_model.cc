@@ -1,6 +1,15 @@
 #include "training/reducer/time_model.h"
 
+#include <algorithm>
+
 namespace unisono {
+namespace {
+
+// PowerSGD multiplies four times by a factor: for P, for Q, for the average, and to subtract it from what is kept. A sketch of
+// rank 4, by which the memory's rate is measured, counts as three; products take time by their rank.
+constexpr double passes_of_factors = 12;
+
+}  // namespace
 
 double bytes_per_value(const Codec& codec) {
   switch (codec.reduce.kind) {
@@ -23,10 +32,14 @@ PredictedTime predict(const MachineRates& rates, const RowRule& rule, std::span<
     all += static_cast<double>(decision.matrix.elements());
     sketches += sketched ? static_cast<double>(decision.sketch_elements(rule)) : 0;
     sent += static_cast<double>(decision.value_elements());
+    if (decision.treatment != Treatment::compressed) continue;
     // The gradient and what was left over are read, and their sum is written; that is read again, and kept, and the average
     // written; rows are gathered and scattered.
-    if (decision.treatment == Treatment::compressed)
+    if (decision.factors == 0)
       touched += 6 * static_cast<double>(decision.matrix.elements()) + 4 * static_cast<double>(decision.value_elements());
+    else
+      touched += passes_of_factors * static_cast<double>(decision.matrix.elements()) *
+                 std::max(1.0, static_cast<double>(decision.factors) / 4);
   }
   PredictedTime time{.dense_s = all_reduce_time(rates, 4 * all), .local_s = 4 * touched / rates.memory_bytes_per_s};
   time.compressed_s =

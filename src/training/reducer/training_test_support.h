@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "compressors/compressor_test_support.h"
+#include "compressors/power_sgd.h"
 #include "training/reducer/error_feedback.h"
 
 namespace unisono::test {
@@ -12,10 +13,17 @@ class Trainers {
  public:
   Trainers(size_t ranks, const ArcOptions& arc, const FeedbackOptions& feedback, uint32_t number, uint64_t rows,
            uint64_t columns)
-      : stores(ranks), gradients(ranks) {
+      : Trainers(ranks, feedback, [&] {
+          return *make_arc_top_k(arc, 0, {{.number = number, .shape = {rows, columns}}});
+        }) {}
+  Trainers(size_t ranks, const PowerOptions& power, const FeedbackOptions& feedback, uint64_t rows, uint64_t columns)
+      : Trainers(ranks, feedback, [&] {
+          return *make_power_sgd(power, 0, {{.number = 0, .shape = {rows, columns}}});
+        }) {}
+  template <typename Make>
+  Trainers(size_t ranks, const FeedbackOptions& feedback, Make make_compressor) : stores(ranks), gradients(ranks) {
     for (size_t r = 0; r < ranks; ++r) {
-      auto made = ErrorFeedback::make(feedback, *make_arc_top_k(arc, 0, {{.number = number, .shape = {rows, columns}}}), {"w"},
-                                      stores[r]);
+      auto made = ErrorFeedback::make(feedback, make_compressor(), {"w"}, stores[r]);
       EXPECT_TRUE(made.ok()) << made.status().to_string();
       ranks_.push_back(std::move(*made));
     }

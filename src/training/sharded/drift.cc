@@ -15,7 +15,7 @@ double recovery_of(const DriftLaw& law) { return law.recovery < 0 ? 1 - law.loss
 bool can_be(const DriftLaw& law) {
   const double p = law.loss, r = recovery_of(law);
   if (!(p >= 0 && p < 1) || !(std::abs(law.rho) <= 1) || !(r >= 0 && r <= 1)) return false;
-  // From good to bad go as many as from bad to good.
+  // In the stationary state, as many ranges go from good to bad as from bad to good.
   return p * r <= (1 - p) * (1 + 1e-12) && law.both <= p && (law.both < 0 || law.both >= 2 * p - 1);
 }
 
@@ -23,7 +23,7 @@ bool can_be(const DriftLaw& law) {
 double spread(uint64_t steps, double rho) {
   const auto m = static_cast<double>(steps);
   if (rho == 1) return m * m;
-  // Near 1 the closed form is a difference of nearly equal numbers.
+  // Near 1, the closed form is a difference of nearly equal numbers.
   if (1 - rho > 1e-3) return (m * (1 - rho * rho) - 2 * rho * (1 - std::pow(rho, m))) / ((1 - rho) * (1 - rho));
   double sum = m, power = rho;
   for (uint64_t s = 1; s < steps && power > 1e-17; ++s, power *= rho) sum += 2 * (m - static_cast<double>(s)) * power;
@@ -33,9 +33,9 @@ double spread(uint64_t steps, double rho) {
 // 1 + z + … + z^(terms - 1)
 double geometric_sum(double z, uint32_t terms) { return z == 1 ? terms : -std::expm1(terms * std::log(z)) / (1 - z); }
 
-// Ages of one receiver's range: P(age = m) = first * z^(m - 1) for 1 <= m < limit. With fetching, an age of 0 is also one that
-// was fetched while the chain is still bad, from where it goes on at age 1: p, the share of bad steps, is all those ages and
-// the fetches, first * (1 + z + … + z^(A - 1)).
+// Ages of one receiver's range: P(age = m) = first * z^(m - 1) for 1 <= m < limit. With fetching, an age of 0 also occurs when
+// a range is fetched while its chain is bad; it continues from there at age 1. So p, the share of bad steps, covers all these
+// ages and the fetches: first * (1 + z + … + z^(A - 1)).
 struct Ages {
   double first = 0, z = 0;
   uint64_t limit = 0;  // exclusive
@@ -45,7 +45,7 @@ Ages truncated_ages(const DriftLaw& law) {
   return {.first = law.loss / geometric_sum(z, law.stale_max), .z = z, .limit = law.stale_max};
 }
 
-// Calls visit(m, first * z^(m - 1)) until nothing more comes of it.
+// Calls visit(m, first * z^(m - 1)) until the terms are negligible.
 template <typename Visit>
 void each_age(const Ages& ages, Visit visit) {
   double share = ages.first;
@@ -55,7 +55,7 @@ void each_age(const Ages& ages, Visit visit) {
 // sum over m of spread(m) z^(m - 1)
 double weighed_spread(double z, double rho) { return (1 + rho * z) / (1 - rho * z) / ((1 - z) * (1 - z)); }
 
-// The z at which a geometric law on 0, …, count - 1 has this mean: by halving, because the mean grows with z.
+// The z for which a geometric law on 0, …, count - 1 has this mean, by bisection, because the mean grows with z.
 double truncated_geometric_ratio(double mean, uint32_t count) {
   const auto mean_at = [&](double z) {
     double all = 0, sum = 0, power = 1;
@@ -90,8 +90,8 @@ double pair_drift(const DriftLaw& law) {
   if (!can_be(law)) return unknown;
   const double p = law.loss, r = recovery_of(law), z = 1 - r;
   if (law.both >= 0) {
-    // Back to the last step in which at least one received: exactly one did with probability 2(p - c)/(1 - c), and the other's
-    // age is geometric from there.
+    // Counts from the last step in which at least one received. Exactly one did with probability 2(p - c)/(1 - c), and from
+    // there the other's age is geometric.
     if (law.recovery >= 0 || law.stale_max != 0) return unknown;
     return p == 0 ? 0 : 2 * (p - law.both) / (1 - law.both) * (1 - p) * weighed_spread(p, law.rho);
   }
@@ -104,7 +104,7 @@ double pair_drift(const DriftLaw& law) {
   const auto ages = truncated_ages(law);
   double stale = 0, sum = 0;
   each_age(ages, [&](uint64_t, double share) { stale += share; });
-  // Both stale, m apart: the younger's age j runs from 1 to A - 1 - m.
+  // Both are stale, m apart: the younger one's age j runs from 1 to A - 1 - m.
   each_age(ages, [&](uint64_t m, double share) {
     const auto pairs = static_cast<uint32_t>(ages.limit - 1 - m);
     const double both = pairs == 0 ? 0 : ages.first * share * ages.z * geometric_sum(ages.z * ages.z, pairs);
@@ -153,7 +153,7 @@ double recovery_from_ages(std::span<const uint64_t> histogram, uint32_t age_limi
   }
   if (stale == 0) return unknown;
   if (age_limit != 0) return 1 - truncated_geometric_ratio(steps_more / stale, age_limit);
-  // What is in the last entry has not recovered as far as can be seen.
+  // Ranges in the last entry show no recovery.
   const double recovered = stale - static_cast<double>(histogram[last]);
   return recovered / (recovered + steps_more);
 }
@@ -185,7 +185,7 @@ double UpdateStatistics::second_moment() const {
   return sum / static_cast<double>(count);
 }
 
-// The first step has no one before it: its product is 0 and is left out.
+// The first step has no predecessor: its product is 0 and is left out.
 double UpdateStatistics::autocorrelation() const {
   const auto count = std::min<uint64_t>(steps_, window_);
   const double second = second_moment();

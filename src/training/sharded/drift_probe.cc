@@ -13,13 +13,13 @@
 namespace unisono {
 namespace {
 
-// A buffer begins with the step (its bits) and DriftInputs. Then come the values of all samples, then a bit for each: whether
-// it is stale. 32 of these in the place of a value.
+// A buffer begins with the step (its bits) and DriftInputs. The values of all samples follow, then one bit per sample: whether
+// it is stale. 32 bits use the space of one value.
 constexpr size_t head = 5, bits_per_value = 32;
 
 double squared(double difference) { return difference * difference; }
 
-// The mean of those that know.
+// The mean over the ranks that know it.
 double mean_recovery(std::span<const float> gathered, size_t each) {
   double sum = 0, count = 0;
   for (size_t at = 0; at < gathered.size(); at += each) {
@@ -28,7 +28,8 @@ double mean_recovery(std::span<const float> gathered, size_t each) {
   return count == 0 ? -1 : sum / count;
 }
 
-// Single precision may lift a recovery over what the loss allows by a hair; then losses are as good as independent.
+// Rounding to single precision may lift a recovery slightly above the maximum for this loss; losses are then practically
+// independent.
 DriftLaw possible(DriftLaw law) {
   if (law.recovery >= 0 && law.loss * law.recovery > 1 - law.loss) law.recovery = (1 - law.loss) / law.loss;
   return law;

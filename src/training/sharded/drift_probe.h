@@ -1,8 +1,8 @@
-// Drift as it is: every now and then each rank tells the others its values of a few elements of every shard, and all compute
-// from these how far replicas are from the owners and from each other, beside what the formulae say. Pure: the caller gathers
-// the buffers, reliably.
+// Measures drift. Every few steps, all ranks exchange their values of a few elements of every shard. From these, all ranks
+// compute the distance of replicas from the owners and from each other, and compare it with the formulae. Pure: the caller
+// exchanges the buffers, reliably.
 //
-// Which elements depends on the run, the step and the shard alone, so all ranks pick the same ones without a word.
+// The choice of elements depends only on run, step and shard, so all ranks choose the same without communication.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,29 @@
 
 namespace unisono {
 
-// What a rank has seen itself, and tells the others with its values. In single precision on its way.
+// A rank's own observations, sent with its values in single precision.
 struct DriftInputs {
-  double loss = 0;           // share of ranges of others' shards that did not arrive, when they were sent
-  double recovery = -1;      // recovery_from_ages, of histograms summed over many steps; NaN or < 0: not known
+  double loss = 0;           // lost share of the ranges of other ranks' shards
+  double recovery = -1;      // recovery_from_ages() of histograms summed over many steps; NaN or < 0: not known
   double second_moment = 0;  // of the own shard's updates: UpdateStatistics
   double rho = 0;
 };
 
 struct ShardDrift {
   double owner = 0, pair = 0;  // measured O and P; pair: NaN without two replicas
-  double gap = 0;  // as pair, but only where one of the two received the range in the last step and the other did not; NaN if
-                   // there are none
+  // As pair, but only where exactly one of the two received the range in the last step; NaN if there is no such range.
+  double gap = 0;
   double owner_expected = 0, pair_expected = 0;
-  double paper = 0;  // 2p / (1 + p) with the second moment of one update: see drift.h
+  double paper = 0;  // 2p / (1 + p) times the second moment of one update: see drift.h
   double second_moment = 0, rho = 0;
 };
 struct DriftReport {
   uint32_t step = 0;
-  DriftLaw law{};                    // without rho, which each shard has its own of: means over the ranks
+  DriftLaw law{};                    // means over the ranks; without rho, which differs per shard
   ShardDrift all{};                  // means over the elements of all shards; gap: over all such pairs
-  double all_pairs = 0;              // over all pairs of ranks, owners too: what pair_mean() is for shards of one size
+  double all_pairs = 0;              // mean over all pairs of ranks, owners included: pair_mean() for equal shards
   std::vector<ShardDrift> shards{};  // by owner; zeros for a shard without elements
-  // Lossy delivery does not do what it is expected to do, and is better left.
+  // Drift is far above its expectation, so lossy delivery should be switched off.
   bool beyond() const { return all.owner > 2 * all.owner_expected; }
 };
 
@@ -46,26 +46,26 @@ class DriftProbe {
   DriftProbe(const RangeGeometry& geometry, uint64_t run_id, uint32_t samples = 256)
       : geometry_(geometry), run_id_(run_id), samples_(samples) {}
 
-  // Elements of the tensor, ascending, spread evenly over the shard: `samples`, or all of a smaller shard.
+  // Chooses elements of the tensor, ascending, spread evenly over the shard: `samples`, or all of a smaller shard.
   void sample(uint32_t step, Rank owner, std::vector<uint64_t>& elements) const;
-  // Of one rank's buffer.
+  // Elements of one rank's buffer.
   size_t buffer_elements() const;
-  // state: between two steps, after fetches. buffer: buffer_elements().
+  // Call between two steps, after fetches. buffer has buffer_elements() elements.
   void pack(const ShardedState& state, const DriftInputs& inputs, std::span<float> buffer);
-  // All ranks' buffers, one behind the other. stale_max: as the states have it. invalid: another size, or buffers of different
+  // gathered: all ranks' buffers, concatenated. stale_max: as in the states. invalid: wrong size, or buffers of different
   // steps.
   Result<DriftReport> evaluate(std::span<const float> gathered, uint32_t stale_max) const;
 
  private:
   struct Gaps {
     double sum = 0, count = 0;
-    double mean() const { return sum / count; }  // NaN without any
+    double mean() const { return sum / count; }  // NaN if empty
   };
 
   uint32_t count(Rank owner) const;
-  // Of all shards together.
+  // Samples of all shards together.
   size_t samples() const;
-  // at: of the shard's first sample. gaps: grows.
+  // at: index of the shard's first sample. gaps: accumulates.
   ShardDrift measure(std::span<const float> gathered, Rank owner, size_t at, Gaps& gaps) const;
 
   RangeGeometry geometry_;
@@ -74,12 +74,12 @@ class DriftProbe {
   std::vector<uint64_t> elements_;
 };
 
-// The own shard's updates, as the others would see them if nothing were lost: of the same few elements in every step.
+// Statistics of the own shard's updates as receivers would see them without loss, of the same few elements in every step.
 class OwnUpdates {
  public:
   OwnUpdates(uint64_t run_id, uint32_t samples = 256, uint32_t window = 1000)
       : run_id_(run_id), samples_(samples), statistics_(window) {}
-  // In each step, after encode(). The first only says where it begins; after rebuild() make a new one.
+  // Call in each step, after encode(). The first call only sets the starting values. After rebuild(), make a new object.
   void add(const ShardedState& state);
   const UpdateStatistics& statistics() const { return statistics_; }
 

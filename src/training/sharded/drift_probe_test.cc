@@ -42,7 +42,7 @@ TEST(DriftProbe, samples_by_run_step_and_shard_alone) {
   EXPECT_NE(first, sampled(probe, 100, 1));
 }
 
-// Each of a stratum's ten elements is as likely as every other.
+// Each of a stratum's ten elements is equally likely.
 TEST(DriftProbe, samples_evenly) {
   const auto geometry = geometry_of(1, 2560);
   const DriftProbe probe(geometry, run_id);
@@ -62,7 +62,7 @@ TEST(DriftProbe, takes_all_of_a_small_shard_and_none_of_an_empty_one) {
   EXPECT_EQ(probe.buffer_elements(), 5u + 100 + 4);
 }
 
-// What an all-gather leaves on every rank.
+// The result of an all-gather on every rank.
 std::vector<float> gather(DriftProbe& probe, const std::vector<ShardedState>& ranks, const std::vector<DriftInputs>& inputs) {
   const size_t each = probe.buffer_elements();
   std::vector<float> gathered(each * ranks.size());
@@ -70,7 +70,7 @@ std::vector<float> gather(DriftProbe& probe, const std::vector<ShardedState>& ra
   return gathered;
 }
 
-// Where all elements are sampled it is the drift, to the last digit.
+// With all elements sampled, the measurement is the exact drift.
 TEST(DriftProbe, of_all_elements_is_the_drift) {
   for (const uint32_t world : {2u, 3u, 5u}) {
     LossyRanks group({.world = world, .shard = 200, .codec = plain(DType::bf16), .seed = world});
@@ -92,7 +92,7 @@ TEST(DriftProbe, of_all_elements_is_the_drift) {
   }
 }
 
-// Mean squared difference of two replicas where one is stale and the other is not.
+// Mean squared difference of two replicas, of which exactly one is stale.
 double gap_of(const LossyRanks& group) {
   const auto world = static_cast<Rank>(group.ranks.size());
   double sum = 0, count = 0;
@@ -124,7 +124,7 @@ TEST(DriftProbe, gap_is_of_pairs_one_of_which_is_stale) {
   }
 }
 
-// By shard, too, and a rank whose uplink is bad is seen at its own shard.
+// By shard, too: a rank with a bad uplink shows at its own shard.
 TEST(DriftProbe, tells_which_shard_lags) {
   LossyRanks group({.world = 4, .shard = sanitized ? 16'000u : 64'000u, .seed = 9});
   Random random(5);
@@ -147,7 +147,7 @@ TEST(DriftProbe, tells_which_shard_lags) {
   EXPECT_NEAR(measured / count, direct / count, (sanitized ? 0.15 : 0.05) * direct / count);
 }
 
-// As in a run: ranks say what they saw of loss, ages and updates, and the formulae with that give about what is measured.
+// As in a run: ranks report observed loss, ages and updates, and the formulae then predict roughly the measured drift.
 TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
   for (const auto& [rho, stale_max] : {std::pair{0.0, 0u}, {0.8, 0u}, {0.8, 3u}}) {
     SCOPED_TRACE(testing::Message() << "rho " << rho << ", stale_max " << stale_max);
@@ -157,7 +157,7 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
     DriftProbe probe(group.geometry, run_id);
     ShardDrift sum;
     double identity = 0;
-    // Of one step there are too few stale ranges to know much: they are summed over all.
+    // One step has too few stale ranges, so they are summed over all steps.
     std::vector<std::vector<uint64_t>> ages(4, std::vector<uint64_t>(30));
     std::vector<uint64_t> now(30);
     double sent = 0, lost = 0, reports = 0;
@@ -190,15 +190,15 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
     EXPECT_NEAR(sum.owner_expected / reports, owner_drift({.loss = 0.2, .rho = rho, .stale_max = stale_max}), 0.05);
     EXPECT_NEAR(sum.owner / sum.owner_expected, 1, sanitized ? 0.25 : 0.1);
     EXPECT_NEAR(sum.pair / sum.pair_expected, 1, sanitized ? 0.25 : 0.1);
-    // Check B2 of docs/design/methods/packet_loss.md. What is fetched has not come and is not stale, so that the identity is
-    // that of a law without fetching.
+    // Check B2 of docs/design/methods/packet_loss.md. Fetched ranges did not arrive and are not stale, so the identity is that
+    // of a law without fetching.
     if (stale_max == 0) {
       EXPECT_NEAR(sum.pair / identity, 1, sanitized ? 0.1 : 0.03);
     }
   }
 }
 
-// Made up numbers of two ranks, one element each.
+// Made-up numbers of two ranks, one element each.
 TEST(DriftProbe, sets_expectations_beside_what_is_measured) {
   const auto geometry = geometry_of(2, 32);
   DriftProbe probe(geometry, run_id, 1);
@@ -230,7 +230,7 @@ TEST(DriftProbe, sets_expectations_beside_what_is_measured) {
   EXPECT_TRUE(little->beyond()) << "2.5 of " << little->all.owner_expected;
 }
 
-// At much loss, chance alone may show more recoveries than such loss can have.
+// At high loss, chance alone may show more recoveries than the loss allows.
 TEST(DriftProbe, a_recovery_that_the_loss_does_not_allow_is_the_largest_that_it_does) {
   LossyRanks group({.world = 3, .shard = 16});
   DriftProbe probe(group.geometry, run_id);

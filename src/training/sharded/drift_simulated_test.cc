@@ -1,6 +1,6 @@
-// Drift of sharded states that lose what is broadcast, against the formulae: checks B1 to B5 of
-// docs/design/methods/packet_loss.md. Each group of ranks has ranges that are dropped
-// independently of all others; groups are simulated one after another, and each is one sample.
+// Drift of sharded states that lose broadcast ranges, against the formulae: checks B1 to B5 of
+// docs/design/methods/packet_loss.md. Every range is dropped independently. Groups of ranks are simulated one after another;
+// each is one sample.
 #include <array>
 
 #include "training/sharded/drift.h"
@@ -16,13 +16,13 @@ constexpr uint32_t many = sanitized ? 60 : 3400;
 
 struct Measured {
   Sample owner, pair, all_pairs, consensus;
-  uint64_t fetched = 0, ranges = 0;  // ranges at one receiver, times steps
+  uint64_t fetched = 0, ranges = 0;  // counted at one receiver, times steps
 };
 
 struct DriftRun {
   LossyRanks::Options group{};
   uint32_t groups = many;
-  uint32_t settle = 20;  // steps until it is stationary
+  uint32_t settle = 20;  // steps until the process is stationary
   uint32_t steps = 20;
 };
 
@@ -37,7 +37,7 @@ double consensus_of(const LossyRanks& group) {
   return sum / static_cast<double>(world * group.geometry.cut().elements);
 }
 
-// losses(random) makes what says whether (owner, range, receiver) is lost, for one group.
+// losses(random) returns, for one group, a function that decides whether (owner, range, receiver) is lost.
 template <typename Losses>
 Measured measure(const DriftRun& run, uint64_t seed, Losses losses) {
   Measured measured;
@@ -103,8 +103,8 @@ TEST(DriftSimulated, at_much_loss_is_that_of_the_formula) {
   expect_b1(0.4, 0.9, 2.0238, owner_drift({.loss = 0.4, .rho = 0.9}), 25);
 }
 
-// B2: the form that is attributed to the paper, with the second moment of (fresh - stale) where exactly one of two receivers
-// got the range.
+// B2: the form attributed to the paper, with the second moment of (fresh - stale) over ranges that exactly one of two receivers
+// got.
 TEST(DriftSimulated, over_the_gap_where_one_received_is_the_unconfirmed_form) {
   for (const double p : {0.1, 0.2}) {
     for (const double rho : {0.0, 0.9}) {
@@ -165,7 +165,7 @@ TEST(DriftSimulated, with_fetching_is_bounded_by_stale_max) {
   EXPECT_NEAR(fetches, 6.452e-3, (sanitized ? 0.3 : 0.05) * 6.452e-3);
 }
 
-// A two-state chain for each owner and receiver, stationary at its start.
+// A two-state chain for each owner and receiver, stationary from its start.
 auto chains(double p, double r) {
   return [p, r](Random& random) {
     std::array<std::array<bool, 3>, 3> bad{};
@@ -197,7 +197,7 @@ TEST(DriftSimulated, of_loss_that_lasts_with_fetching_and_slow_updates_is_that_o
   EXPECT_NEAR(fetches, expected, (sanitized ? 0.3 : 0.05) * expected);
 }
 
-// Of two receivers asked one after the other, the second one's chance depends on the first one's luck.
+// Two receivers drawn in turn: the second one's probability depends on the first one's outcome.
 TEST(DriftSimulated, of_joint_misses_is_small_between_replicas_and_not_to_the_owner) {
   const double p = 0.1, c = 0.05;
   const auto measured = measure({.steps = 40}, 23, [&](Random& random) {
@@ -211,7 +211,7 @@ TEST(DriftSimulated, of_joint_misses_is_small_between_replicas_and_not_to_the_ow
   measured.owner.expect(0.1111, 0.05);
 }
 
-// B5. The slope of a line through block means over the second half, and its standard error from what they scatter about it.
+// B5. The slope of a line through block means over the second half, and its standard error from their scatter about it.
 TEST(DriftSimulated, does_not_grow) {
   constexpr uint32_t steps = sanitized ? 400 : 10'000, groups = sanitized ? 4 : 100, blocks = 40, block = steps / 2 / blocks;
   std::array<double, blocks> owner{}, pair{};
@@ -235,12 +235,12 @@ TEST(DriftSimulated, does_not_grow) {
     for (uint32_t b = 0; b < blocks; ++b) rest += std::pow(series[b] - mean - slope * (b - middle), 2);
     const double standard_error = std::sqrt(rest / (blocks - 2) / squares);
     EXPECT_LT(std::abs(slope), 2.02 * standard_error)
-        << "of a block of " << block << " steps; mean " << mean;  // 95 % of Student's law, 38 degrees of freedom
+        << "of a block of " << block << " steps; mean " << mean;  // 95 % quantile of Student's t, 38 degrees of freedom
   }
   EXPECT_NEAR(owner[0] / owner_drift({.loss = 0.1}), 1, sanitized ? 1 : 0.1);
 }
 
-// What values are sent for: with differences the gap is a random walk.
+// The reason for sending values: with differences, the gap is a random walk.
 TEST(DriftSimulated, of_differences_grows_without_bound) {
   constexpr uint32_t ranges = sanitized ? 500 : 20'000, steps = 1000;
   Random random(41);

@@ -10,7 +10,7 @@
 namespace unisono {
 namespace {
 
-// Nothing of what follows uses a closed form: ages by running the chain, second moments by summing autocorrelations one by one.
+// The references below use no closed form: ages come from running the chain, second moments from summing autocorrelations.
 std::vector<double> moments(double rho) {
   std::vector<double> sums(120);
   for (size_t m = 1; m < sums.size(); ++m) {
@@ -20,7 +20,7 @@ std::vector<double> moments(double rho) {
   return sums;
 }
 
-// One receiver's range: how likely it has which age while its link is good or bad, after very many steps.
+// One receiver's range: the probability of each age, with a good and with a bad link, after very many steps.
 struct Chain {
   std::vector<double> good = std::vector<double>(400), bad = std::vector<double>(400);
   double fetches = 0;
@@ -65,7 +65,7 @@ void expect_close(double found, double expected, double relative = close) {
   EXPECT_NEAR(found, expected, relative * std::abs(expected));
 }
 
-// The table of check B1 of docs/design/methods/packet_loss.md; the comments below name rows there.
+// The table of check B1 of docs/design/methods/packet_loss.md; comments below name its rows.
 TEST(Drift, has_the_documented_numbers) {
   const struct {
     double p, pair, pair_correlated, owner, paper;
@@ -117,8 +117,8 @@ TEST(Drift, is_what_running_the_chain_gives) {
   }
 }
 
-// Both miss with c: the gap between two is 0 after both received, kept after both missed, and after one received what the other
-// missed since.
+// Two receivers miss together with probability c. Their gap is 0 after both received and unchanged after both missed; otherwise
+// it is what the other missed since.
 TEST(Drift, with_joint_misses_is_what_running_both_receivers_gives) {
   for (const auto& [p, c] : {std::pair{0.1, 0.05}, {0.1, 0.01}, {0.2, 0.0}, {0.3, 0.3}, {0.6, 0.25}}) {
     constexpr size_t limit = 120;
@@ -148,7 +148,7 @@ TEST(Drift, with_joint_misses_is_what_running_both_receivers_gives) {
   expect_close(pair_drift({.loss = 0.3, .both = 0.09}), pair_drift({.loss = 0.3}));
 }
 
-// E_{t+1} = p^2 E_t + 2p (1 - p^{t+1}) and O_{t+1} = p (O_t + 1): the recursions that they solve.
+// The recursions that they solve: E_{t+1} = p^2 E_t + 2p (1 - p^{t+1}) and O_{t+1} = p (O_t + 1).
 TEST(Drift, after_some_steps_solves_the_recursion) {
   for (const double p : {0.0, 0.05, 0.2, 0.5}) {
     double pair = 0, owner = 0;
@@ -164,12 +164,12 @@ TEST(Drift, after_some_steps_solves_the_recursion) {
 }
 
 TEST(Drift, of_the_whole_vector_counts_pairs_of_ranks) {
-  // N ranks: of a shard's N (N - 1) / 2 pairs N - 1 have its owner in them.
+  // N ranks: of a shard's N (N - 1) / 2 pairs, N - 1 contain its owner.
   for (const uint32_t n : {2u, 3u, 8u}) {
     const double owner = 3, pair = n == 2 ? 0 : 5;
     const double pairs = n * (n - 1) / 2.0, with_owner = n - 1;
     expect_close(pair_mean(n, owner, pair), (with_owner * owner + (pairs - with_owner) * pair) / pairs);
-    // The mean squared distance from the mean is half the mean over all ordered pairs, a rank with itself included.
+    // The mean squared distance from the mean is half the mean over all ordered pairs, including a rank with itself.
     expect_close(consensus_distance(n, owner, pair), (with_owner * owner + (pairs - with_owner) * pair) / (n * n));
   }
   EXPECT_EQ(pair_mean(2, 3, std::nan("")), 3);
@@ -205,10 +205,10 @@ TEST(Drift, where_no_formula_is_known_is_no_number) {
   }
   EXPECT_TRUE(std::isinf(owner_drift({.loss = 0.1, .recovery = 0})));
   EXPECT_TRUE(std::isinf(pair_drift({.loss = 0.1, .recovery = 0})));
-  // Fetched at age 4, in turn: ages 0 to 3 are as likely where nothing ever arrives.
+  // Fetched at age 4: if nothing ever arrives, ages 0 to 3 are equally likely.
   expect_close(owner_drift({.loss = 0.1, .recovery = 0, .stale_max = 4}), 0.1 * (1 + 2 + 3) / 4);
   EXPECT_TRUE(std::isfinite(pair_drift({.loss = 0.1, .recovery = 0, .stale_max = 4})));
-  // Sums end where nothing more comes.
+  // Sums end when terms become negligible.
   expect_close(owner_drift({.loss = 0.2, .stale_max = UINT32_MAX}), owner_drift({.loss = 0.2}), 1e-12);
   expect_close(pair_drift({.loss = 0.2, .rho = 0.9, .stale_max = UINT32_MAX}), pair_drift({.loss = 0.2, .rho = 0.9}), 1e-12);
 }
@@ -219,11 +219,11 @@ TEST(Drift, recovery_is_found_from_ages) {
     std::vector<uint64_t> seen{900'000'000};
     for (int m = 1; m < 300; ++m) seen.push_back(count(m, 0.1));
     EXPECT_NEAR(recovery_from_ages(seen), r, 1e-5);
-    // Of some only that they are older than that.
+    // For some ranges, only a lower bound of the age is known.
     std::vector<uint64_t> cut(seen.begin(), seen.begin() + 4);
     cut.push_back(static_cast<uint64_t>(1e8 * std::pow(1 - r, 3)));
     EXPECT_NEAR(recovery_from_ages(cut), r, 1e-5);
-    // None is older than 6, because it was fetched.
+    // No range is older than 6, because it was fetched.
     std::vector<uint64_t> limited(seen.begin(), seen.begin() + 7);
     EXPECT_NEAR(recovery_from_ages(limited, 6), r, 1e-5);
   }

@@ -1,6 +1,6 @@
-// Where training settles whose ranks have different targets, when gradients and values are lost on their way: checks C1 and C2
-// of docs/design/methods/packet_loss.md. In the stationary state the expected gradient is nothing, so the owner's mean value
-// shows with which weights the estimator counts ranks.
+// The point at which training settles if ranks have different targets and gradients and values get lost: checks C1 and C2 of
+// docs/design/methods/packet_loss.md. In the stationary state the expected gradient is zero, so the owner's mean value shows
+// the weight that the estimator gives each rank.
 #include <array>
 
 #include "lossy/estimator.h"
@@ -12,10 +12,10 @@ namespace {
 using namespace test;
 
 constexpr uint32_t world = 4;
-constexpr size_t elements = 16;  // of the owner's only range: all the same, as they are lost together
+constexpr size_t elements = 16;  // of the owner's only range; all equal, as they are lost together
 constexpr uint32_t groups = sanitized ? 20 : 400, steps = sanitized ? 300 : 4000, settle = 200;
 
-// One range of one owner, and the copies that the others have of it.
+// One range of one owner, and the other ranks' copies of it.
 class FixedPointGroup {
  public:
   FixedPointGroup(Rank owner, double loss, Estimator estimator, uint64_t seed)
@@ -26,8 +26,8 @@ class FixedPointGroup {
       ranks_.push_back(std::move(*ShardedState::make(geometry, rank, values, make_sgd({.rate = 0.05}), {.stale_max = 0})));
   }
 
-  // The gradient of rank i at its own copy is what it has less i^2. The other shards are held: nothing is known of their
-  // gradients.
+  // Rank i's gradient at its own copy is the copy's value minus i^2. The other shards are held, as their gradients are not
+  // known.
   void step() {
     std::array<const std::byte*, world> arrived{};
     for (Rank rank = 0; rank < world; ++rank) {

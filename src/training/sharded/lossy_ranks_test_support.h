@@ -1,5 +1,4 @@
-// Ranks with sharded states in one process. What is lost is drawn by the caller; updates are random, or what a test's optimizer
-// makes of them.
+// Ranks with sharded states in one process. The caller draws the losses. Updates are random, or come from a test's optimizer.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,10 +28,10 @@ inline RangeGeometry geometry_of(uint32_t world, uint64_t elements, const WireCo
   return *made;
 }
 
-// Of variance 1.
+// Uniform, with variance 1.
 inline float uniform(Random& random) { return (static_cast<float>(random.next() >> 40) * 0x1p-24f - 0.5f) * 3.4641016f; }
 
-// u_t of second moment 1 and autocorrelation rho^s, from the first step on; gradients do not count.
+// Updates with second moment 1 and autocorrelation rho^s, from the first step on; gradients are ignored.
 class RandomWalk final : public ShardOptimizer {
  public:
   RandomWalk(double rho, uint64_t seed)
@@ -86,7 +85,7 @@ class LossyRanks {
     }
   }
 
-  // lost(owner, range, receiver): asked once each, in this order; may remember.
+  // lost(owner, range, receiver) is called once for each, in this order, and may keep state.
   template <typename Lost>
   void step(Lost&& lost, const std::vector<uint8_t>& held = {}) {
     for (auto& rank : ranks) rank.update(std::span(gradient_).first(rank.own_values().size()), held);
@@ -159,14 +158,14 @@ class LossyRanks {
   std::vector<uint32_t> wanted_;
 };
 
-// Of independent samples.
+// Statistics of independent samples.
 class Sample {
  public:
   void add(double value) { ++count_, sum_ += value, squares_ += value * value; }
   double mean() const { return sum_ / count_; }
   double standard_error() const { return std::sqrt(std::max(0.0, squares_ / count_ - mean() * mean()) / (count_ - 1)); }
-  // What was asked of the simulation: the value, and that it is known well enough to say so. With sanitizers there is less of
-  // it.
+  // Expects that the simulated mean is `value`, and that its error is small enough to tell. Looser with sanitizers, which leave
+  // fewer samples.
   void expect(double value, double relative) const {
     SCOPED_TRACE(testing::Message() << "measured " << mean() << " +- " << standard_error() << ", expected " << value);
     const double tolerance = relative * value;

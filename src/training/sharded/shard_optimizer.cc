@@ -17,8 +17,8 @@ class Sgd final : public ShardOptimizer {
  public:
   explicit Sgd(const SgdOptions& options) : options_(options) {}
 
-  // Momentum that begins with zeros is momentum that begins with the first gradient, as PyTorch's does: also for a range that
-  // was held until now.
+  // Momentum that starts at zero equals momentum that starts with the first gradient, as in PyTorch. This also holds for a
+  // range that was held until now.
   void update(const ShardUpdate& task) override {
     check(task, elements_);
     const auto rate = static_cast<float>(options_.rate), decay = static_cast<float>(options_.weight_decay),

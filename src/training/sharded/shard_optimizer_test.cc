@@ -29,7 +29,7 @@ Values run(ShardOptimizer& optimizer, uint64_t steps, float scale = 1) {
   return values;
 }
 
-// As the pages of torch.optim.SGD and torch.optim.AdamW write it, in double.
+// The formulae on the pages of torch.optim.SGD and torch.optim.AdamW, in double.
 double sgd_reference(const SgdOptions& o, size_t i, uint64_t steps) {
   double theta = start_at(i), b = 0;
   for (uint64_t t = 1; t <= steps; ++t) {
@@ -84,8 +84,8 @@ TEST(ShardOptimizer, adamw_is_that_of_pytorch) {
   }
 }
 
-// By hand. SGD: d = 0.5 + 0.1 * 2 = 0.7; b = 0.7, then 0.9 * 0.7 + 0.5 + 0.1 * 1.93. AdamW's first step is the rate, whatever
-// the gradient, beside the decay.
+// Computed by hand. SGD: d = 0.5 + 0.1 * 2 = 0.7; b = 0.7, then 0.9 * 0.7 + 0.5 + 0.1 * 1.93. AdamW's first step has the size
+// of the rate for any gradient, apart from weight decay.
 TEST(ShardOptimizer, first_steps_are_those_done_by_hand) {
   const auto sgd = make_sgd({.rate = 0.1, .momentum = 0.9, .weight_decay = 0.1});
   sgd->resize(1);

@@ -88,8 +88,7 @@ Result<ShardBackup> decode_backup(ByteView bytes, const RangeGeometry& geometry)
     return Status(Code::invalid, "a backup of rank " + std::to_string(backup.owner) + "'s shard of " +
                                      std::to_string(elements) + " elements belongs to another group of ranks");
   }
-  // Division, because the product may be larger than any number. A shard without elements may claim any number of states, so it
-  // gets none.
+  // Divides, because the product may overflow. A shard without elements could claim any number of states, so it gets none.
   const auto left = reader.left() / sizeof(float);
   const bool fits = elements == 0 ? left == 0 : left / elements == count && left % elements == 0;
   if (!fits || reader.left() % sizeof(float) != 0)

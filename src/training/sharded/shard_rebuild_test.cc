@@ -15,7 +15,7 @@ using Values = std::vector<float>;
 
 constexpr uint64_t tensor_elements = 2000;
 
-// Four ranks that lose a third of what is broadcast, each range of it for itself.
+// Four ranks that lose a third of the broadcast ranges, independently.
 struct Four {
   explicit Four(uint32_t steps, const WireCodec& codec = plain(DType::f32)) : geometry(geometry_of(4, tensor_elements, codec)) {
     Values values(tensor_elements);
@@ -51,7 +51,7 @@ void add(Values& sum, const Values& share) {
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += share[i];
 }
 
-// What a caller does with its collectives: the survivors' shares are summed.
+// The caller's collectives: sums the survivors' shares.
 struct Gathered {
   Values values = Values(tensor_elements);
   std::vector<Values> states = std::vector<Values>(2, Values(tensor_elements));
@@ -94,7 +94,7 @@ TEST(ShardRebuild, replicas_that_do_not_belong_together_are_refused) {
   EXPECT_EQ(newest_replicas(replicas, 9).status().message(), "rebuilding shards: rank 0 has versions of 1 ranges, rank 2 of 2");
 }
 
-// Of the lost shard the newest replicas and the backup; of all others the true values and states: to the bit.
+// The lost shard comes from the newest replicas and the backup; all other values and states are exact to the bit.
 TEST(ShardRebuild, survivors_go_on_with_the_newest_values_there_are) {
   Four four(6);
   auto& ranks = four.ranks;
@@ -224,7 +224,7 @@ TEST(ShardRebuild, a_backup_that_was_cut_or_changed_is_refused) {
   EXPECT_EQ(decode_backup(bytes, geometry_of(2, 64)).status().code(), Code::invalid);
 }
 
-// The hash is right, and the numbers are not.
+// The hash is correct, but the numbers are not.
 TEST(ShardRebuild, a_backup_that_lies_allocates_nothing) {
   auto geometry = geometry_of(4, 64);
   auto state = ShardedState::make(geometry, 2, Values(64, 1.0f), make_adamw({}));

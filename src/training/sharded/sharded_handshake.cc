@@ -1,4 +1,4 @@
-// How ranks begin alike, and how they go on after some were lost or have come.
+// Makes ranks start equal, and continue after ranks were lost or have joined.
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -9,16 +9,17 @@
 
 namespace unisono::internal {
 
-// Numbers only: they travel as they are.
+// Integers only; they are sent exactly.
 struct ShardedStepper::Told {
   uint64_t digest = 0, elements = 0;
-  uint64_t was_there = 0, step = 0, rank = 0, world = 0, datagram_bytes = 0;  // in the former group
-  uint64_t backup_of = 0, backup_step = 0;                                    // a rank, and 1; 0: none
+  uint64_t was_there = 0, step = 0, rank = 0, world = 0,
+           datagram_bytes = 0;              // was_there: 1 if this rank was in the former group
+  uint64_t backup_of = 0, backup_step = 0;  // backup_of: a rank plus 1; 0: none
 };
 
 namespace {
 
-constexpr uint32_t any_datagram = 1472;  // where nothing is lossy
+constexpr uint32_t any_datagram = 1472;  // used if nothing is lossy
 constexpr uint32_t samples_per_shard = 256, updates_min = 10, updates_max = 1000;
 
 Status mismatch(const std::string& what) { return {Code::invalid, "config_mismatch: " + what}; }
@@ -85,7 +86,7 @@ static uint32_t shard_unit_of(const ShardedOptions& options) {
   const auto block = [](const StepCodec& codec) {
     return RangeGeometry::block_elements(wire_codec(codec, DType::f32, DType::f32, false));
   };
-  // Blocks are powers of two.
+  // Block sizes are powers of two.
   return std::max(block(options.gradients), block(options.values));
 }
 
@@ -134,7 +135,7 @@ Status ShardedStepper::begin_alike(Group& group, std::span<const float> paramete
   return {};
 }
 
-// Who has the newest values of the lost ranks' shards; ranks are those of the former group.
+// Finds the ranks with the newest values of lost shards; ranks are those of the former group.
 Result<std::vector<ShardSpeakers>> ShardedStepper::find_speakers(Group& group, const std::vector<Told>& told,
                                                                  std::span<const Rank> lost, const RangeGeometry& before,
                                                                  uint32_t step) const {
@@ -197,7 +198,7 @@ Status ShardedStepper::go_on(Group& group, const std::vector<Told>& told, std::u
   return status;
 }
 
-// Every element has one rank that adds what is not 0.
+// For every element, exactly one rank adds a value that is not 0.
 Status ShardedStepper::rebuild(Group& group, std::span<const LostShard> shards, uint32_t step,
                                std::unique_ptr<ShardOptimizer> optimizer, const RangeGeometry& geometry) {
   const auto elements = geometry.cut().elements;
@@ -224,7 +225,7 @@ Status ShardedStepper::rebuild(Group& group, std::span<const LostShard> shards, 
   return state_->rebuild(geometry, group.rank(), {.step = step, .values = values, .states = states});
 }
 
-// Calls are counted from the group's first.
+// Restarts call numbers, which count from the group's first call.
 Status ShardedStepper::start_anew() {
   const auto& geometry = state_->geometry();
   const auto layout = group_->shard_layout(ConstTensor(std::span<const float>(state_->parameters())), options_.gradients,
@@ -244,8 +245,8 @@ Status ShardedStepper::start_anew() {
   heard_at_.assign(world_, std::chrono::steady_clock::now());
   reduce_hard_us_ = 0;
   const auto run = mix64(geometry.cut().elements ^ uint64_t{group_->epoch()} << 32);
-  // Of the steps since drift was measured last, as loss and ages are: early in training updates were larger, and say nothing of
-  // what replicas lack now.
+  // Covers the steps since the last measurement of drift, like loss and ages. Earlier updates were larger, and would say
+  // nothing about what replicas lack now.
   updates_.emplace(run, samples_per_shard, std::clamp(options_.drift_every, updates_min, updates_max));
   probe_.emplace(geometry, run, samples_per_shard);
   ages_ = {};
@@ -256,7 +257,7 @@ Status ShardedStepper::start_anew() {
   return {};
 }
 
-// If one rank cannot load, none does.
+// If one rank cannot load, no rank does.
 Status ShardedStepper::load(ByteView bytes) {
   if (!broken_.ok()) return broken_;
   const auto before = state_->save();

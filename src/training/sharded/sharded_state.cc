@@ -32,8 +32,8 @@ Result<ShardedState> ShardedState::make(const RangeGeometry& geometry, Rank self
   return made;
 }
 
-// What others will decode is decoded here, for all shards: ranks that begin with the same values have the same replicas without
-// a word.
+// Decodes what other ranks will decode, for all shards. So ranks with equal initial values have equal replicas without
+// communication.
 void ShardedState::cut(std::span<const float> values, uint32_t step) {
   const auto world = geometry_.cut().world;
   const auto own = geometry_.shard(self_);
@@ -79,7 +79,7 @@ GradientScalars ShardedState::scalars(std::span<const float> gradient, std::span
     for (const double value : gradient.subspan(range * each, std::min(each, gradient.size() - range * each)))
       found.squares += value * value;
   }
-  found.finite = std::isfinite(found.squares);  // squares of fp32 do not overflow here
+  found.finite = std::isfinite(found.squares);  // squares of fp32 values do not overflow a double
   return found;
 }
 
@@ -95,7 +95,7 @@ void ShardedState::update(std::span<const float> gradient, std::span<const uint8
       ++held_, ++range;
       continue;
     }
-    // Neighbours are updated in one go.
+    // Updates neighbouring ranges together.
     const auto first = range;
     while (range < ranges && !is_held(range)) ++range;
     const size_t begin = first * each, count = std::min(range * each, own_.size()) - begin;
@@ -214,7 +214,7 @@ Status ShardedState::rebuild(const RangeGeometry& geometry, Rank self, const Gat
       return {Code::invalid, "sharded state: state of " + std::to_string(state.size()) + " elements gathered; there are " +
                                  std::to_string(pieces.values.size())};
   }
-  // They may be what this object has.
+  // A copy, as pieces may refer to this object's own values.
   const std::vector<float> values(pieces.values.begin(), pieces.values.end());
   geometry_ = geometry;
   self_ = self;

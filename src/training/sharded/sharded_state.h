@@ -1,12 +1,12 @@
-// One rank's state in training with a sharded optimizer over links that lose packets: its working copy of all parameters, with
-// how old each range of the others' shards is, and the true values of its own shard.
+// One rank's state for training with a sharded optimizer over lossy links: its working copy of all parameters, the age of each
+// range of the other ranks' shards, and the exact values of its own shard.
 //
-// One writer per range: replicas can lag behind, never disagree about the newest value; and values travel, never differences,
-// so one delivery heals a range whatever was lost before. Pure: gradients and datagrams' contents come in, values to send come
-// out. After make() nothing allocates but what returns memory, and rebuild(). Method: arXiv 2507.07114; ages, healing and
-// holding: docs/design/methods/packet_loss.md, "The sharded step".
+// Each range has one writer, so replicas may lag behind, but always agree on the newest value. Ranks send values, never
+// differences, so one delivery brings a range up to date whatever was lost before. Pure: gradients and datagram contents come
+// in, values to send come out. After make(), only functions that return memory, and rebuild(), allocate. Method: arXiv
+// 2507.07114; ages, healing and holding: docs/design/methods/packet_loss.md, "The sharded step".
 //
-// Steps are counted in 32 bits, from 0, and do not wrap: a run has at most 4,294,967,295.
+// Steps are 32-bit numbers from 0, and do not wrap: a run has at most 4,294,967,295.
 #pragma once
 
 #include <cstddef>
@@ -27,40 +27,39 @@ struct ShardedStateOptions {
   uint32_t stale_max = 16;  // steps; a range this old is fetched reliably before the next step; 0 = never
 };
 
-// What one step left behind at this rank.
+// The result of one step at this rank.
 struct StaleReport {
   uint64_t stale_ranges = 0;  // of other ranks' shards
   uint32_t age_max = 0;
-  uint64_t held_ranges = 0;  // of the own shard: no update in this step
+  uint64_t held_ranges = 0;  // of the own shard: not updated in this step
   friend bool operator==(const StaleReport&, const StaleReport&) = default;
 };
 
-// Of a rank's reduced shard, for steps that clip gradients or scale losses: ranks tell each other, reliably, before they
-// update.
+// Statistics of a rank's reduced shard, for steps that clip gradients or check for finite values. Ranks exchange them reliably
+// before the update.
 struct GradientScalars {
-  double squares = 0;  // their sum; ranges that are held count 0
+  double squares = 0;  // sum of squares; held ranges count 0
   bool finite = true;
 };
-// By what gradients are to be multiplied so that their norm is at most norm_max, as PyTorch's clip_grad_norm_ has it. squares:
-// of all ranks.
+// Factor for gradients that limits their norm to norm_max, as in PyTorch's clip_grad_norm_. squares: sum over all ranks.
 float clip_factor(double squares, double norm_max);
 
-// All of a model, gathered from those who have it: see shard_rebuild.h.
+// A whole model, collected from the ranks that have its parts: see shard_rebuild.h.
 struct GatheredShards {
-  uint32_t step = 0;                             // that the next update follows
+  uint32_t step = 0;                             // step before the next update
   std::span<const float> values{};               // by element of the tensor
-  std::span<const std::vector<float>> states{};  // the optimizer's, likewise; none: it starts anew
+  std::span<const std::vector<float>> states{};  // optimizer states, by element of the tensor; empty: the optimizer starts anew
 };
 
 class ShardedState {
  public:
-  // values: the initial parameters, equal on all ranks. The geometry's codec is what values travel as. The optimizer is made as
-  // large as the shard. invalid: sizes that do not fit, no such rank, or no optimizer.
+  // values: the initial parameters, equal on all ranks. The geometry's codec encodes the values that are sent. Resizes the
+  // optimizer to the shard. invalid: sizes do not match, no such rank, or no optimizer.
   static Result<ShardedState> make(const RangeGeometry& geometry, Rank self, std::span<const float> values,
                                    std::unique_ptr<ShardOptimizer> optimizer, const ShardedStateOptions& options = {});
 
-  // theta: what the model computes with. Its own shard is what the others decode, so that all replicas without stale ranges are
-  // the same to the bit: from the start on.
+  // theta: the values that the model computes with. The own shard holds the values that other ranks decode, so replicas without
+  // stale ranges are equal to the bit, from the start.
   std::span<float> parameters() { return parameters_; }
   std::span<const float> parameters() const { return parameters_; }
   // M: the fp32 values of the own shard.
@@ -68,50 +67,51 @@ class ShardedState {
   ShardOptimizer& optimizer() { return *optimizer_; }
   const RangeGeometry& geometry() const { return geometry_; }
   Rank self() const { return self_; }
-  // The last one that was begun here; 0: none.
+  // The last step begun here; 0: none.
   uint32_t step() const { return step_; }
 
-  // 4: if another rank's is not finite, no rank updates.
+  // Statistics for all ranks. If any rank's gradient is not finite, no rank updates.
   GradientScalars scalars(std::span<const float> gradient, std::span<const uint8_t> held) const;
-  // 5: the reduced gradient of the own shard (mean), and by range whether it is held: nothing arrived, and on_empty = hold;
-  // empty: none is. Gradients are multiplied by `scale` (clipping). Then step() is one more.
+  // Updates the own shard and begins the next step(). gradient: the mean. held: by range, whether it is held because
+  // nothing arrived and on_empty is hold; empty: none is. Gradients are multiplied by `scale` (clipping).
   void update(std::span<const float> gradient, std::span<const uint8_t> held, float scale = 1);
-  // Instead of update(): the whole shard is held, because the step's gradient is not finite, or because this rank missed
-  // `steps` steps.
+  // Replaces update(): holds the whole shard, because the step's gradient is not finite, or because this rank missed `steps`
+  // steps.
   void hold(uint32_t steps = 1);
-  // 6: the own values, encoded as they travel, range after range at geometry().offset(); the own part of parameters() becomes
-  // what the others decode. Held ranges too. Good until the next call.
+  // Returns the own values, encoded range by range at geometry().offset(), held ranges included. Sets the own part of
+  // parameters() to the values that other ranks decode. Valid until the next call.
   std::span<const std::byte> encode();
-  // 8: a range of another rank's shard. True: it was written, because `step` is newer than its version. False, and nothing
-  // changes: it is not; or this rank has not begun that step; or no such range, or nothing that the codec makes.
+  // Writes a range of another rank's shard. True: it was written, because `step` is newer than its version. False, without a
+  // change: it is not newer, this rank has not begun that step, there is no such range, or the bytes are not a valid encoding.
   bool receive(Rank owner, uint32_t range, uint32_t step, std::span<const std::byte> encoded);
-  // Instead of encode() and receive(), where something else sends own_values() and writes parameters(), by the same rules: the
-  // own part of them is what others decode; and of an owner's shard all ranges of this step are there but these (ascending).
+  // Replace encode() and receive() if the caller sends own_values() and writes parameters() itself, by the same rules: the own
+  // part holds what other ranks decode, and all ranges of the owner's shard have arrived in this step except the given ones
+  // (ascending).
   void sent();
   void arrived(Rank owner, std::span<const uint32_t> missing);
-  // A whole shard, as encode() gives it: what is broadcast reliably. How many ranges were written.
+  // A whole shard as encode() returns it, for reliable broadcasts. Returns the number of ranges written.
   uint32_t receive_shard(Rank owner, uint32_t step, std::span<const std::byte> encoded);
-  // The phase is closed: what was not received in this step is one older.
+  // Ends the phase: ranges that did not arrive in this step are one step older.
   StaleReport close_step() const;
-  // Ranges that stale_max says must be fetched now, by owner. Reuses the vector's memory.
+  // The owner's ranges that must be fetched now because of stale_max. Reuses the vector's memory.
   void to_fetch(Rank owner, std::vector<uint32_t>& ranges) const;
-  // Steps for which the values have not been the newest: 0 if they came in this step.
+  // Age of the values in steps: 0 if they arrived in this step.
   uint32_t age(Rank owner, uint32_t range) const;
-  // The step whose values these are.
+  // The step that produced these values.
   uint32_t version(Rank owner, uint32_t range) const { return versions(owner)[range]; }
   std::span<const uint32_t> versions(Rank owner) const;
-  // How many ranges of other ranks' shards have which age: [0], [1], …, the last entry counts all older ones.
+  // Counts the other ranks' ranges by age: [0], [1], …; the last entry counts all older ones.
   void age_histogram(std::span<uint64_t> counts) const;
 
-  // Everything, with the optimizer's state: for checkpoints.
+  // Everything including the optimizer's state, for checkpoints.
   Bytes save() const;
-  // corrupt: it was cut or changed; invalid: of another geometry, rank or optimizer, named. Then nothing has changed. Allocates
-  // nothing.
+  // corrupt: truncated or changed. invalid: of another geometry, rank or optimizer; the message names it. An error changes
+  // nothing. Allocates nothing.
   Status load(ByteView saved);
 
-  // Cut anew, for another number of ranks, or because another rank takes this shard. Every range is as new as the pieces,
-  // nothing is stale. invalid: not as many elements as before, or as the geometry; no such rank; or other states than the
-  // optimizer has. Then nothing has changed.
+  // Cuts shards anew, for another number of ranks or because another rank takes this shard. Every range gets the version of the
+  // pieces, so nothing is stale. invalid: element counts differ from before or from the geometry, no such rank, or states do
+  // not match the optimizer. An error changes nothing.
   Status rebuild(const RangeGeometry& geometry, Rank self, const GatheredShards& pieces);
 
  private:
@@ -127,10 +127,10 @@ class ShardedState {
   std::unique_ptr<ShardOptimizer> optimizer_;
   std::vector<float> parameters_, own_;
   std::vector<std::byte> encoded_;
-  std::vector<uint32_t> versions_;   // by owner, by range; of the own shard too, where it is the step of the last encode()
-  std::vector<size_t> first_range_;  // by owner, where its versions begin; one more at the end
+  std::vector<uint32_t> versions_;   // by owner and range; for the own shard, the step of the last encode()
+  std::vector<size_t> first_range_;  // by owner: index of its first version; one more entry at the end
   uint32_t step_ = 0;
-  uint64_t held_ = 0;  // in the present step
+  uint64_t held_ = 0;  // in the current step
 };
 
 }  // namespace unisono

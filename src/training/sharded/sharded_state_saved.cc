@@ -1,5 +1,5 @@
-// A sharded state as bytes: for checkpoints. Their size follows from what is loaded into, so a number in them never decides how
-// much is read.
+// Saves and loads a sharded state as bytes, for checkpoints. The expected size follows from the loading object, so numbers in
+// the bytes never decide how much is read.
 #include <array>
 #include <string>
 #include <utility>
@@ -15,7 +15,7 @@ constexpr uint32_t format_version = 1;
 
 Status corrupt(const std::string& why) { return {Code::corrupt, "a checkpoint of a sharded state " + why}; }
 
-// What must be the same where it is loaded.
+// The properties that saved and loading state must share.
 struct Identity {
   uint64_t elements = 0;
   uint32_t world = 0, datagram_bytes = 0, self = 0, state_count = 0;
@@ -91,7 +91,7 @@ Status ShardedState::load(ByteView saved) {
   if (body.size() != expected)
     return corrupt("has " + std::to_string(body.size()) + " bytes instead of " + std::to_string(expected));
   const auto step = reader.read<uint32_t>();
-  // A version that is newer than the step would keep its range from ever being received again.
+  // A version newer than the step would block its range from ever being received again.
   auto versions = reader;
   for (size_t i = 0; i < versions_.size(); ++i) {
     if (const auto found = versions.read<uint32_t>(); found > step)

@@ -18,7 +18,7 @@ ShardedState make(const RangeGeometry& geometry, Rank self, std::unique_ptr<Shar
   return std::move(*made);
 }
 
-// Some steps of three ranks that lose a third.
+// Some steps of three ranks that lose a third of the ranges.
 std::vector<ShardedState> trained(const RangeGeometry& geometry, uint32_t steps) {
   std::vector<ShardedState> ranks;
   for (Rank rank = 0; rank < 3; ++rank) ranks.push_back(make(geometry, rank, make_adamw({})));
@@ -39,7 +39,7 @@ std::vector<ShardedState> trained(const RangeGeometry& geometry, uint32_t steps)
   return ranks;
 }
 
-// The body under a hash that is right.
+// The body with a correct hash.
 Bytes sealed(Bytes body) {
   ByteWriter end;
   end.write(hash_of(body));
@@ -64,7 +64,7 @@ TEST(ShardedStateSaved, loaded_goes_on_as_if_nothing_had_been) {
   }
 }
 
-// Also between update() and encode(), where the own part of the replica is not what the own values are.
+// Also between update() and encode(), when the own part of the replica differs from the own values.
 TEST(ShardedStateSaved, keeps_every_bit_in_the_middle_of_a_step) {
   const auto geometry = geometry_of(3, 1000);
   auto ranks = trained(geometry, 3);
@@ -101,7 +101,7 @@ TEST(ShardedStateSaved, one_wrong_bit_is_corrupt_and_changes_nothing) {
   EXPECT_EQ(state.save(), before);
 }
 
-// Made to be believed: the hash is right, and the numbers are not. Nothing but the right size gets as far as being read.
+// Forged: the hash is correct and the numbers are wrong. Only bytes of the right size are read.
 TEST(ShardedStateSaved, what_was_made_up_is_refused_by_name) {
   const auto geometry = geometry_of(3, 60);
   const auto body = body_of(trained(geometry, 3)[1].save());

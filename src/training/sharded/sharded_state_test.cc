@@ -97,7 +97,7 @@ TEST(ShardedState, an_update_moves_the_own_values_and_encode_shows_them) {
   }
 }
 
-// Nor do moments, weight decay or the values that others are sent.
+// Moments, weight decay and the sent values do not change either.
 TEST(ShardedState, held_ranges_do_not_change) {
   const auto geometry = geometry_of(2, 2000);
   auto state = make(geometry, 0, make_adamw({.rate = 0.1, .weight_decay = 0.5}));
@@ -154,7 +154,7 @@ TEST(ShardedState, a_step_that_is_held_counts_and_changes_nothing) {
   EXPECT_TRUE(std::ranges::equal(state.own_values(), other.own_values()));
 }
 
-// What an owner sends in steps 1, 2, …
+// The encoded shard that an owner sends in steps 1, 2, …
 std::vector<std::vector<std::byte>> history(ShardedState& owner, uint32_t steps) {
   std::vector<std::vector<std::byte>> sent;
   for (uint32_t step = 0; step < steps; ++step) {
@@ -263,7 +263,7 @@ TEST(ShardedState, one_step_without_loss_heals_everything) {
     for (int round = 0; round < 5; ++round) {
       for (int step = 0; step < 6; ++step) group.step([&](Rank, uint32_t, Rank) { return random.chance(0.4); });
       EXPECT_FALSE(group.identical());
-      // The last one also with ranges that are held.
+      // The last shard also with held ranges.
       std::vector<uint8_t> held(group.geometry.ranges(0));
       for (auto& one : held) one = round == 4 || (round > 1 && random.chance(0.5));
       group.step(never, held);
@@ -276,7 +276,7 @@ TEST(ShardedState, one_step_without_loss_heals_everything) {
   }
 }
 
-// Replicas lag, they never invent: every range of every replica is what its owner sent in the step that the version names.
+// Every range of every replica equals what its owner sent in the step that the version names.
 TEST(ShardedState, every_range_is_what_its_owner_had_at_its_version) {
   LossyRanks group({.world = 3, .shard = 500, .codec = plain(DType::bf16), .seed = 5});
   std::vector<std::vector<Values>> shown(3);

@@ -1,4 +1,4 @@
-// The public class over internal::ShardedStepper; memory that runs out becomes `unavailable`.
+// The public class, implemented by internal::ShardedStepper; out of memory becomes `unavailable`.
 #include "unisono/sharded_step.h"
 
 #include <new>

@@ -1,4 +1,4 @@
-// The sharded step where datagrams are lost, on purpose (UNISONO_LOSE_PER_MILLE), and where ranks are.
+// The sharded step with deliberately lost datagrams (UNISONO_LOSE_PER_MILLE) and lost ranks.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -48,14 +48,14 @@ ShardedStep make_lossy(Group& group, const std::string& options) {
 
 Result<ShardedReport> run(Group& group, ShardedStep& step) { return step.run(lossy_noise(1000 * step.step() + group.rank())); }
 
-// Replicas may lag, and what they have are values that the owners had; once everything has arrived all are the same to the bit.
+// Replicas may lag, but hold values that the owners had; once everything has arrived, all are equal to the bit.
 TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
   const Loses loses("200");
   std::mutex mutex;
   std::vector<Values> replicas;
   double stale = 0, expected = 0;
   constexpr double lost_at_most =
-      0.4;  // where sanitizers and other tests keep the receivers from their sockets, more is lost than they are told to lose
+      0.4;  // if sanitizers and other tests slow the receivers down, more is lost than the configured rate
   in_group(
       lossy_world,
       [&](Group& group) {
@@ -67,7 +67,7 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
           if (i < 50) continue;
           own_stale += static_cast<double>(report->stale_ranges), own_expected += static_cast<double>(report->ranges);
           if (i == 99) {
-            // White updates: p/(1-p) of one's second moment, between owner and replica.
+            // White updates: between owner and replica, p/(1-p) times the second moment of an update.
             ASSERT_TRUE(report->drift);
             EXPECT_GT(report->drift->loss, 0.15);
             EXPECT_LT(report->drift->loss, lost_at_most);
@@ -121,12 +121,11 @@ TEST(ShardedStepLossInGroup, clips_alike_whatever_is_lost) {
       over_udp());
 }
 
-// A rank that makes no steps for a while holds up nobody for longer than the deadlines, and joins the step that the others are
-// at.
+// A rank that makes no steps for a while delays the others by the deadlines at most, and joins their current step.
 TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
   constexpr uint32_t together = 30, away = 2, last = 60;
-  std::atomic<uint32_t> others{0};   // steps that they have made meanwhile
-  std::atomic<bool> is_back{false};  // they make no third one before
+  std::atomic<uint32_t> others{0};   // steps that the others made meanwhile
+  std::atomic<bool> is_back{false};  // the others wait for it before a third step
   std::mutex mutex;
   std::vector<Values> replicas;
   for (const std::string scalars : {"", ",clip=1"}) {
@@ -192,7 +191,7 @@ TEST(ShardedStepLossInGroup, a_rank_that_stays_silent_is_named_and_given_up) {
       over_udp());
 }
 
-// The last rank leaves; the others go on with its shard, which they have, and with the state of its optimizer from the backup.
+// The last rank leaves. The others continue with its shard, which they have, and with its optimizer's state from the backup.
 TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
   const Loses loses("100");
   std::mutex mutex;
@@ -205,7 +204,7 @@ TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         auto& step = *made;
         for (int i = 0; i < 45; ++i) ASSERT_TRUE(run(group, step).ok());
-        ASSERT_TRUE(group.barrier().ok());  // else who leaves may be lost to somebody in the last of these steps
+        ASSERT_TRUE(group.barrier().ok());  // so that no rank still needs the leaving one for the last of these steps
         if (group.rank() == lossy_world - 1) return;
         Status failed;
         for (int i = 0; i < 10 && failed.ok(); ++i) failed = run(group, step).status();

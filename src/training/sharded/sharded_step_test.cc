@@ -1,5 +1,5 @@
-// The sharded step of whole groups: over datagrams that all arrive it is what one process computes, and so is the reliable one
-// over shared memory.
+// The sharded step of whole groups. Over datagrams without loss, and reliably over shared memory, it computes what one process
+// computes.
 #include "unisono/sharded_step.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ Values trained_alone(uint32_t steps, double clip = 0) {
 }
 
 ShardedStep make(Group& group, const std::string& options, const Values& initial = noise(7)) {
-  // On a machine that is busy enough a deadline that was learnt would leave out a rank that is late.
+  // On a busy machine, a learnt deadline could leave out a late rank.
   auto made = ShardedStep::make(group, initial, adamw(), options_of("deadline=30s" + (options.empty() ? "" : "," + options)));
   EXPECT_TRUE(made.ok()) << made.status().to_string();
   return *std::move(made);
@@ -132,7 +132,7 @@ TEST(ShardedStepInGroup, a_step_that_is_not_finite_somewhere_changes_nothing_any
       over("udp"));
 }
 
-// Values as bf16 or codes: replicas are the same to the bit, and the owners' values stay exact.
+// Values as bf16 or codes: replicas are equal to the bit, and the owners' values stay exact.
 TEST(ShardedStepInGroup, encoded_values_are_the_same_on_all_ranks) {
   for (const std::string codecs :
        {"values=bf16,gradients=bf16", "values=int8,gradients=int4", "values=bf16,gradients=int8,delivery=reliable"}) {
@@ -171,7 +171,7 @@ TEST(ShardedStepInGroup, what_is_reliable_comes_after_the_steps_that_were_asked_
       over("udp"));
 }
 
-// Replicas lack updates of the last few steps: those of another rate, long ago, say nothing about how far they are.
+// Replicas lack the updates of the last few steps; old updates at another rate are irrelevant.
 TEST(ShardedStepInGroup, drift_is_told_beside_the_updates_since_it_was_measured_last) {
   in_group(
       world,
@@ -205,7 +205,7 @@ TEST(ShardedStepInGroup, goes_on_from_a_checkpoint_to_the_bit) {
         EXPECT_EQ(step.step(), 7u);
         train(group, step, 5);
         EXPECT_TRUE(equal(step.parameters(), expected));
-        // If one rank cannot, none does.
+        // If one rank cannot load, no rank does.
         if (group.rank() == 2) saved[saved.size() / 2] ^= std::byte{1};
         const auto refused = step.load(saved);
         EXPECT_EQ(refused.code(), group.rank() == 2 ? Code::corrupt : Code::invalid) << refused.to_string();
@@ -272,7 +272,7 @@ TEST(ShardedStepInGroup, few_parameters_leave_ranks_without_a_shard) {
   }
 }
 
-// A rank is taken in: it has the others' parameters and optimizer state, and all train on together.
+// A joining rank gets the others' parameters and optimizer state, and all continue training together.
 TEST(ShardedStepInGroup, a_newcomer_takes_the_others_parameters) {
   std::mutex mutex;
   std::vector<Values> replicas;

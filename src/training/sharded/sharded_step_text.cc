@@ -1,4 +1,4 @@
-// Options of a sharded step as people write them, and its reports as they read them.
+// Parses and prints the options of a sharded step, and prints its reports.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-// One step: its calls, and what each leaves behind.
+// One step: its calls and their outcomes.
 #include "training/sharded/sharded_stepper.h"
 
 #include <algorithm>
@@ -12,17 +12,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using End = DeliveryReport::End;
 
-constexpr uint32_t jumps_max = 8;  // to where the others are, in one step: they go on meanwhile
-// Then a rank counts as lost. On quick links three steps are over before a process that was put aside for a moment comes back.
+constexpr uint32_t jumps_max = 8;  // limit of jumps ahead to the other ranks within one step, as they advance meanwhile
+// On fast links, three steps may pass before a briefly suspended process returns; then the rank counts as lost.
 constexpr uint32_t silent_steps_max = 3;  // in a row
 constexpr int64_t silence_us_max = 1'000'000;
-constexpr int64_t scalar_patience_us = 50'000;  // beside the deadline of the half before
+constexpr int64_t scalar_patience_us = 50'000;  // in addition to the deadline of the preceding half
 
 int64_t us_since(Clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
 }
 
-// What one rank tells of its shard; elements are copied byte by byte on their way.
+// One rank's statistics of its shard, copied byte by byte into elements.
 struct ScalarBlock {
   double squares = 0;
   uint32_t step = 0, finite = 1;
@@ -36,8 +36,7 @@ ShardedStepper::Part ShardedStepper::part_of(uint32_t call) const {
   return part == 1 && wants_scalars() ? Part::scalars : Part::gather;
 }
 
-// What is reliable has a schedule, so that it has a codec too where that would not pay: replicas are made of what others
-// decode.
+// Reliable calls name a schedule, so that the codec is used even where it would not pay: replicas must hold decoded values.
 CallOptions ShardedStepper::call_options(const StepCodec& codec) const {
   return {.schedule = is_lossy() ? ScheduleKind::automatic : ScheduleKind::direct,
           .timeout = options_.timeout,
@@ -85,7 +84,7 @@ Result<ShardedReport> ShardedStepper::run(std::span<const float> gradient) {
   return report;
 }
 
-// From the part of the step that the others are at, to its end.
+// Runs the step from the part at which the other ranks are, to its end.
 Status ShardedStepper::make_step(std::span<const float> gradient, ShardedReport& report) {
   for (uint32_t jumps = 0;;) {
     const auto part = part_of(next_call_);
@@ -106,7 +105,7 @@ Status ShardedStepper::make_step(std::span<const float> gradient, ShardedReport&
       report.gather_us += us_since(begin);
     }
     report.sent_bytes += outcome.report.sent_bytes;
-    // Whoever was away takes part in what the others do now: of the calls between it has nothing.
+    // A rank that was away continues with the others' current part; it has no results of the calls between.
     if (outcome.behind > 0 && ++jumps <= jumps_max) continue;
     if (!outcome.status.ok()) return outcome.status;
     if (part == Part::gather) return {};
@@ -123,7 +122,7 @@ ShardedStepper::Outcome ShardedStepper::reduce(std::span<const float> gradient, 
   return outcome;
 }
 
-// A range of values is held if nothing came for some of its elements: gradients may travel in ranges of another size.
+// A range of values is held if some of its elements got no contribution, as gradients may have ranges of another size.
 void ShardedStepper::note_held(const DeliveryReport* delivery) {
   const auto& geometry = state_->geometry();
   held_.assign(geometry.ranges(rank_), 0);
@@ -137,7 +136,7 @@ void ShardedStepper::note_held(const DeliveryReport* delivery) {
   }
 }
 
-// Who does not say it in time is taken at what it said last.
+// A rank whose scalars come too late is represented by its previous ones.
 ShardedStepper::Outcome ShardedStepper::tell_scalars() {
   const auto step = step_of(next_call_);
   ScalarBlock own{.step = step};
@@ -208,7 +207,7 @@ ShardedStepper::Outcome ShardedStepper::gather(ShardedReport& report) {
   return outcome;
 }
 
-// What came is there, whatever became of the call.
+// Records the ranges that arrived, whatever the outcome of the call.
 void ShardedStepper::take_arrivals(const DeliveryReport& delivery) {
   state_->sent();
   for (Rank owner = 0; owner < world_; ++owner) {

@@ -1,10 +1,10 @@
-// What is behind ShardedStep (unisono/sharded_step.h): which calls a step is made of, what becomes of one that is cut short,
-// and how ranks meet.
+// Implements ShardedStep (unisono/sharded_step.h): the calls of a step, how a step continues after an interruption, and how
+// ranks meet.
 //
-// A lossy step is three calls in the group of its own, or two: the reduction, scalars (only to clip and to find what is not
-// finite), the broadcast. Lossy calls are numbered by the group, so the number of a call says which part of which step it is: a
-// rank that was away learns the others' number from its own call, and goes on with that part. What is reliable is done by all
-// ranks after the same steps; who is late for it is waited for.
+// A lossy step has two or three calls in this object's own group: the reduction, scalars (only for clipping and the check for
+// finite values), and the broadcast. The group numbers lossy calls, so a call's number identifies step and part. A rank that
+// was away learns the others' number from its own call, and continues with that part. All ranks make the reliable calls after
+// the same steps, and wait for a rank that is late.
 #pragma once
 
 #include <array>
@@ -46,12 +46,12 @@ class ShardedStepper {
     Report report;
     uint32_t behind = 0;
   };
-  // What a rank says of itself where ranks meet.
+  // The data that each rank sends when ranks meet.
   struct Told;
 
   explicit ShardedStepper(const ShardedOptions& options) : options_(options) {}
   bool wants_scalars() const { return options_.clip_norm > 0 || options_.check_finite; }
-  // Who has no shard receives nothing, and would run ahead.
+  // A rank without a shard receives nothing, so it could run ahead of the others.
   bool is_lossy() const {
     return options_.delivery == Delivery::lossy && world_ > 1 && state_->geometry().ranges(world_ - 1) > 0;
   }
@@ -71,13 +71,13 @@ class ShardedStepper {
   void take_arrivals(const DeliveryReport& delivery);
   void note_silence(ShardedReport& report);
 
-  // sharded_upkeep.cc: what is reliable, after a step.
+  // sharded_upkeep.cc: reliable calls after a step.
   Status keep_up(ShardedReport& report);
   Status measure_drift(ShardedReport& report);
   Status exchange_backups();
   Status gather_reliably(const StepCodec& codec, std::span<float> to);
 
-  // sharded_handshake.cc: making and re-making.
+  // sharded_handshake.cc: making and resuming.
   Status meet(const Group& group, std::span<const float> parameters, std::unique_ptr<ShardOptimizer> optimizer);
   uint64_t digest(const ShardOptimizer& optimizer, uint64_t elements) const;
   Result<std::vector<Told>> ask(Group& group, const ShardOptimizer& optimizer, uint64_t elements) const;
@@ -91,32 +91,32 @@ class ShardedStepper {
                  const RangeGeometry& geometry);
   Status start_anew();
 
-  static constexpr uint32_t scalar_elements = 16;  // of one rank: what a block of plain elements has
+  static constexpr uint32_t scalar_elements = 16;  // of one rank: a block of plain elements
   const ShardedOptions options_;
-  std::optional<Group> group_;  // of its own
+  std::optional<Group> group_;  // this object's own
   uint32_t world_ = 1, rank_ = 0;
   std::optional<ShardedState> state_;
-  uint32_t first_step_ = 0;                                      // the last one before the group's first call
-  uint32_t next_call_ = 0;                                       // of the group's lossy ones
-  uint32_t reduced_step_ = 0;                                    // the step that gradient_ is of
-  std::vector<float> gradient_;                                  // reduced, of the own shard
+  uint32_t first_step_ = 0;                                      // the last step before the group's first call
+  uint32_t next_call_ = 0;                                       // number of the group's next lossy call
+  uint32_t reduced_step_ = 0;                                    // the step that gradient_ belongs to
+  std::vector<float> gradient_;                                  // reduced gradient of the own shard
   uint64_t gradient_range_ = 1;                                  // elements of a range of gradients
   std::vector<uint8_t> held_;                                    // by range of values
   std::vector<float> scalars_;                                   // a block per rank
-  std::vector<double> last_squares_;                             // by rank, as it was told last
-  std::vector<uint32_t> scalar_steps_;                           // by rank: of which step that was
-  std::vector<uint8_t> finite_;                                  // by rank, likewise
+  std::vector<double> last_squares_;                             // by rank, as last received
+  std::vector<uint32_t> scalar_steps_;                           // by rank: the step that they belong to
+  std::vector<uint8_t> finite_;                                  // by rank, as last received
   std::vector<std::vector<uint32_t>> needed_;                    // by owner
   std::vector<uint32_t> silent_steps_;                           // by rank, in a row
-  std::vector<std::chrono::steady_clock::time_point> heard_at_;  // by rank: the end of the last step that was none of them
+  std::vector<std::chrono::steady_clock::time_point> heard_at_;  // by rank: end of the last step in which it was not silent
   int64_t reduce_hard_us_ = 0;
   std::optional<OwnUpdates> updates_;
   std::optional<DriftProbe> probe_;
-  std::array<uint64_t, 64> ages_{};                    // of ranges, summed over steps since drift was measured
-  uint64_t expected_ranges_ = 0, missing_ranges_ = 0;  // likewise
-  uint32_t beyond_ = 0;                // measurements in a row that found more drift than there should be; equal on all ranks
-  std::optional<ShardBackup> backup_;  // of the rank before
-  Status broken_;                      // why run() refuses until resume()
+  std::array<uint64_t, 64> ages_{};                    // of ranges, summed over steps since the last drift measurement
+  uint64_t expected_ranges_ = 0, missing_ranges_ = 0;  // since the last drift measurement
+  uint32_t beyond_ = 0;                                // successive measurements with too much drift; equal on all ranks
+  std::optional<ShardBackup> backup_;                  // of the previous rank
+  Status broken_;                                      // the error that run() returns until resume()
   ShardedResumed resumed_;
 };
 

@@ -1,4 +1,4 @@
-// What a sharded step does reliably now and then, all ranks after the same steps: drift, backups, and sending all values again.
+// Reliable calls of a sharded step, made by all ranks after the same steps: drift, backups, and resending all values.
 #include <algorithm>
 #include <string>
 
@@ -7,7 +7,7 @@
 namespace unisono::internal {
 namespace {
 
-// Drift is a mean over ranges that are stale by chance: of few of them it says little.
+// Drift is a mean over randomly stale ranges: with few of them it is too noisy.
 constexpr double stale_ranges_min = 100;
 constexpr uint32_t beyond_max = 2;  // measurements in a row
 
@@ -60,7 +60,7 @@ Status ShardedStepper::measure_drift(ShardedReport& report) {
                   .rho = all.rho,
                   .loss = found->law.loss,
                   .recovery = found->law.recovery};
-  // All of this is equal on all ranks, so all of them send their values again, or none does.
+  // These values are equal on all ranks, so either all ranks resend their values or none does.
   const auto ranges = static_cast<double>(state_->geometry().ranges(0)) * world_ * options_.drift_every;
   beyond_ = found->beyond() && found->law.loss * ranges >= stale_ranges_min ? beyond_ + 1 : 0;
   if (beyond_ < beyond_max) return {};
@@ -70,7 +70,8 @@ Status ShardedStepper::measure_drift(ShardedReport& report) {
   return resync();
 }
 
-// To the next rank, from the one before. Everybody knows everybody's size before, so nobody goes on before all are here.
+// Sends the backup to the next rank and receives the previous rank's. Ranks first exchange sizes, so none continues before all
+// are here.
 Status ShardedStepper::exchange_backups() {
   const auto own = encode_backup(*state_);
   const Rank next = (rank_ + 1) % world_, before = (rank_ + world_ - 1) % world_;

@@ -17,7 +17,7 @@ namespace unisono::shm {
 namespace {
 
 constexpr uint64_t page = 4096;
-// Slots of the same size would all begin in the same sets of a cache; one page more than their size spreads them.
+// Slots of a power-of-two size would all begin in the same cache sets; one page more spreads them.
 constexpr uint64_t slot_colour = page;
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW;
 
@@ -92,8 +92,8 @@ Result<Arena> Arena::make(const Geometry& geometry) {
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena.memfd(), 0);
   if (base == MAP_FAILED) return system_error(Code::unavailable, "shm: mmap of " + std::to_string(bytes) + " bytes");
   arena.set_base(base);
-  // FUTURE_WRITE keeps this mapping writable and forbids all others; kernels before 5.1 lack it, and there peers are trusted
-  // to map read-only.
+  // FUTURE_WRITE keeps this mapping writable and forbids all others. Kernels before 5.1 lack it; there we trust peers to map
+  // read-only.
   (void)::fcntl(arena.memfd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   if (::fcntl(arena.memfd(), F_ADD_SEALS, wanted_seals | F_SEAL_SEAL) != 0) {
     return system_error(Code::unavailable, "shm: sealing the shared memory");

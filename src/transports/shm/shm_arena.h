@@ -1,16 +1,16 @@
-// The memory that one process offers to its peers on the host: one memfd, written by its owner only, read by all.
+// The memory that one process offers to its peers on the host: one memfd, which its owner alone writes and all read.
 //
-// Everything a process tells its peers lies in its own arena: frames in rings, payloads in slots, but also how far it has
-// read their rings and which of their slots it has given back. So every mapping of somebody else's arena is read-only, and
-// a broken peer can damage nothing but its own words, which the reader checks. The seals forbid what would hurt a reader
-// from outside: shrinking (SIGBUS) and new writable mappings. The memory has no name: it is gone with its last process,
-// whatever killed it, and it does not count against the size of /dev/shm.
+// A process's own arena holds everything that it sends to its peers: frames in rings and payloads in slots. It also shows how
+// far the process has read their rings and which of their slots it has returned. So every mapping of another process's arena is
+// read-only, and a broken peer can damage only its own memory, which readers check. The seals forbid shrinking (which would
+// raise SIGBUS in a reader) and new writable mappings. The memory has no name: it is gone with its last process, however that
+// process died, and it does not count against the size of /dev/shm.
 //
 //   page 0        ArenaHead: is the owner asleep?
 //   regions       one per peer: RegionHead, ring of cells (owner -> peer), ring of releases
 //   small slots   payloads up to small_bytes (a 1 KiB frame is two short writes)
 //   large slots   payloads up to large_bytes
-// Pages are touched only when used; which slots are, shm_slots.h says.
+// Pages are touched only when used; shm_slots.h decides which slots are.
 #pragma once
 
 #include <atomic>
@@ -40,7 +40,7 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Where a payload lies. A ref is 24 bits: place, then 20 bits of index; the byte above is for what the rings add to it.
+// Which kind of slot holds a payload. A ref has 24 bits: the kind, then 20 bits of index. The rings use the byte above.
 enum class Place : uint8_t { none = 0, small = 1, large = 2 };
 inline constexpr uint32_t ref_index_bits = 20;
 inline constexpr uint32_t ref_mask = 0xFFFFFF;
@@ -48,32 +48,32 @@ constexpr uint32_t make_ref(Place place, uint32_t index) { return static_cast<ui
 constexpr Place ref_place(uint32_t ref) { return static_cast<Place>(ref >> ref_index_bits & 0x0F); }
 constexpr uint32_t ref_index(uint32_t ref) { return ref & ((1u << ref_index_bits) - 1); }
 
-// One cache line: a FrameHeader whose magic is replaced by the sequence number that publishes the cell, and whose checksum is
-// replaced by the ref of the payload and the cell's type. One line per frame is what makes a short frame quick.
+// A FrameHeader in one cache line. The sequence number that publishes the cell replaces its magic; the payload's ref and the
+// cell's type replace its checksums. Short frames are fast because each takes one cache line.
 struct alignas(64) Cell {
   std::atomic<uint64_t> words[8];
 };
 static_assert(sizeof(Cell) == 64 && std::atomic<uint64_t>::is_always_lock_free);
 
 struct alignas(64) ArenaHead {
-  std::atomic<uint32_t> wake;  // 0: awake. Else a number of this sleep * 4 + 1, + 2 if releases are waited for, too
+  std::atomic<uint32_t> wake;  // 0: awake. Else 4 * the number of this sleep + 1, and + 2 if it waits for releases, too
 };
 struct alignas(64) RegionHead {
-  std::atomic<uint32_t> head;  // cells of the peer's ring that the owner has taken
+  std::atomic<uint32_t> head;  // how many cells of the peer's ring the owner has taken
 };
 
-// All counts and sizes of an arena. Part of the hello: the peer's numbers are validated, then used for its arena.
+// All counts and sizes of an arena. Part of the hello: a process validates the peer's numbers and then uses them for its arena.
 struct Geometry {
   uint32_t regions = 0;
   uint32_t ring_cells = 256;       // power of two
-  uint32_t release_entries = 512;  // power of two, at least what one peer can hold of ours
+  uint32_t release_entries = 512;  // power of two; at least what one peer can hold of this arena
   uint32_t small_slots = 0;
   uint32_t small_bytes = 0;
   uint32_t large_slots = 0;
   uint32_t large_bytes = 0;
-  uint32_t piece_bytes = 0;  // of payloads that are larger than a large slot
+  uint32_t piece_bytes = 0;  // size of the pieces of payloads that do not fit into a large slot
 
-  // Every number in its range, so that no offset below can overflow.
+  // True if every number is in its range, so that no offset below can overflow.
   bool valid() const;
   uint64_t region_bytes() const;
   uint64_t region_offset(uint32_t region) const;
@@ -83,12 +83,12 @@ struct Geometry {
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
 
-// A mapped arena, own (writable) or a peer's (read-only). Owns the mapping.
+// A mapped arena: the process's own (writable) or a peer's (read-only). Owns the mapping.
 class Arena {
  public:
-  // A new one, zero, mapped writable and sealed.
+  // Makes an arena of zeros, mapped writable and sealed.
   static Result<Arena> make(const Geometry& geometry);
-  // A peer's. corrupt if the file is not a sealed memfd of the size that the geometry says.
+  // Maps a peer's arena. Returns corrupt unless the file is a sealed memfd of the size that the geometry says.
   static Result<Arena> map(int memfd, const Geometry& geometry);
 
   Arena() = default;
@@ -96,7 +96,7 @@ class Arena {
   Arena& operator=(Arena&& other) noexcept;
   ~Arena();
 
-  int memfd() const { return memfd_.get(); }  // of an own arena, to be passed to peers
+  int memfd() const { return memfd_.get(); }  // of the process's own arena; passed to peers
   const Geometry& geometry() const { return geometry_; }
   bool mapped() const { return base_ != nullptr; }
 
@@ -108,10 +108,10 @@ class Arena {
     const auto& slots = place == Place::small ? small_ : large_;
     return slots.base + index * slots.stride;
   }
-  // Whether the ref names a slot of this arena, and what fits into it.
+  // Whether the ref names a slot of this arena.
   bool has_slot(uint32_t ref) const;
   uint32_t slot_bytes(Place place) const { return place == Place::small ? geometry_.small_bytes : geometry_.large_bytes; }
-  // Own arena only, and only when nobody reads the region any more.
+  // For the process's own arena, when nobody reads the region any more.
   void clear_region(uint32_t region);
 
  private:
@@ -129,7 +129,7 @@ class Arena {
   UniqueFd memfd_;
   Geometry geometry_;
   std::byte* base_ = nullptr;
-  Slots small_, large_;  // as the geometry says
+  Slots small_, large_;  // from the geometry
 };
 
 }  // namespace unisono::shm

@@ -18,7 +18,7 @@ template <size_t count>
 struct Shm {
   static std::unique_ptr<Cluster> make() { return shm_cluster<count>({}); }
 };
-// No slots to spare: the peers share what one of them may hold.
+// No spare slots: all peers together share what one of them may hold.
 template <size_t count>
 struct ShmNarrow {
   static std::unique_ptr<Cluster> make() {

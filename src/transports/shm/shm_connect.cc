@@ -1,4 +1,4 @@
-// The links of ShmTransport: made, lost, ended, and their memory taken back.
+// The links of ShmTransport: how they are made, lost and ended, and how their memory is reclaimed.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -18,12 +18,12 @@ namespace {
 
 constexpr uint64_t bell_tag = 0;
 constexpr uint64_t reception_tag = 1;
-constexpr uint64_t link_tags = 2;  // + 2 * region: its socket; + 1: its process
+constexpr uint64_t link_tags = 2;  // socket of a link: + 2 * region; its process: + 1
 constexpr PeerIndex peer_index_max = 1u << 20;
 
 Status system_error(const std::string& what) { return {Code::unavailable, "shm: " + what + ": " + std::strerror(errno)}; }
 
-// The peer's bell is written to without knowing who else holds it: nothing but an event counter that never blocks will do.
+// We write to the peer's bell without knowing what it is, so only an event counter is accepted: it never blocks.
 bool is_bell(int fd) {
   std::array<char, 64> target{};
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
@@ -50,7 +50,7 @@ ShmTransport::~ShmTransport() {
   if (::getpid() != process_) return;
   for (Link* link : active_) {
     if (link->stage == Link::Stage::up) (void)::send(link->socket.get(), &shm::goodbye_byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    // Closing would not do: a forked child may hold the socket, too.
+    // Closing is not enough: a forked child may hold the socket, too.
     if (link->socket) (void)::shutdown(link->socket.get(), SHUT_RDWR);
   }
 }
@@ -62,7 +62,7 @@ bool ShmTransport::watch(int fd, uint64_t tag, uint32_t events) {
   return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-// Before every close: the kernel forgets a descriptor only when no forked child holds it, either.
+// Call this before every close: the kernel forgets a descriptor only when no forked child holds it, either.
 void ShmTransport::unwatch(int fd) {
   if (fd >= 0) (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
@@ -92,8 +92,8 @@ Status ShmTransport::add_peer(const LinkRequest& request) {
   const auto free = std::find(links_.begin(), links_.end(), nullptr);
   if (free == links_.end()) {
     return {Code::unavailable, "shm: all " + std::to_string(links_.size()) +
-                                   " regions are in use, those of ended links whose process "
-                                   "still holds the memory included; no link to " +
+                                   " regions are in use (those of ended links whose process "
+                                   "still holds the memory count); no link to " +
                                    request.label};
   }
   const auto region = static_cast<uint16_t>(free - links_.begin());
@@ -131,7 +131,7 @@ Status ShmTransport::bring_up(Link& link, shm::Arrival& arrival) {
   link.process = shm::process_number(link.socket.get());
   link.process_handle = shm::process_handle(link.socket.get());
   const uint64_t tag = link_tags + 2 * uint64_t{link.region};
-  // Without a process handle, the end of the socket alone tells of a death.
+  // Without a process handle, only the end of the socket shows a death.
   if (link.process_handle && !watch(link.process_handle.get(), tag + 1, EPOLLIN)) return system_error("epoll");
   unwatch(link.socket.get());
   if (!watch(link.socket.get(), tag, EPOLLIN)) return system_error("epoll");
@@ -147,14 +147,14 @@ void ShmTransport::step_dial(Link& link, Sink& sink) {
     auto socket = shm::dial(link.socket_name);
     if (!socket) return lose(link, {Code::unavailable, label + ": " + socket.status().message() + " (shm)"}, sink);
     if (!*socket) {
-      link.trouble = "its listener is busy";
+      link.last_error = "its listener is busy";
       return;
     }
     link.socket = std::move(*socket);
   }
   if (!link.greeted) {
     link.greeted = true;
-    link.trouble = "no answer to the hello";
+    link.last_error = "no answer to the hello";
     const Status status = shm::send_hello(link.socket.get(), make_hello(link), host_.arena.memfd(), bell_.get());
     if (!status.ok() || !watch(link.socket.get(), link_tags + 2 * uint64_t{link.region}, EPOLLIN)) {
       return lose(link, {Code::unavailable, label + ": " + status.message()}, sink);
@@ -181,14 +181,14 @@ void ShmTransport::step_dial(Link& link, Sink& sink) {
     link.stage = Link::Stage::up;
     return;
   }
-  if (!link.socket) link.socket = std::move(answer.socket);  // its end is still to be awaited: the peer has our memory
+  if (!link.socket) link.socket = std::move(answer.socket);  // the peer has our memory until this socket ends
   lose(link, {status.code(), label + ": " + status.message() + "; shm @" + link.socket_name}, sink);
 }
 
 void ShmTransport::step_wait(Link& link, Sink& sink) {
   auto arrival = reception_.take(link.request.id, key_);
   if (!arrival) {
-    link.trouble = "it did not connect";
+    link.last_error = "it did not connect";
     return;
   }
   const int socket = arrival->socket.get();
@@ -209,7 +209,7 @@ void ShmTransport::step_connecting(Link& link, Nanos now, Sink& sink) {
     peers_[link.request.peer].state = LinkState::up;
     sink.credit(link.request.peer);
   } else if (link.stage == Link::Stage::connecting && now >= link.request.deadline) {
-    const std::string why = has_key_ ? link.trouble : "the job's key is not known yet";
+    const std::string why = has_key_ ? link.last_error : "the job's key is not known yet";
     lose(link,
          {Code::unavailable, link.request.label + ": no shared-memory link in time; tried @" + link.socket_name + ": " + why},
          sink);
@@ -265,12 +265,12 @@ Status ShmTransport::loss_of(const Link& link) const {
   return {Code::peer_lost, link.request.label + how + traffic};
 }
 
-// Detaches the link from its peer. Its region stays until neither side reads the other's memory.
+// Detaches the link from its peer. Its region stays in use until neither side reads the other's memory.
 void ShmTransport::end_link(Link& link) {
   if (peers_[link.request.peer].link == &link) peers_[link.request.peer] = {.link = nullptr, .state = LinkState::lost};
   if (link.outbound) link.outbound->finish();
   if (link.inbound) link.inbound->stop();
-  // Before our hello, nobody has our memory.
+  // Before our hello, no peer has our memory.
   if (!link.greeted) link.gone = true;
   link.stage = Link::Stage::ended;
   check_now_ = true;
@@ -293,10 +293,10 @@ void ShmTransport::close(PeerIndex peer) {
   peers_[peer].state = LinkState::unknown;
 }
 
-// Lets go of the peer's memory when nobody looks at it any more, and of ours when the peer has said the same.
+// Stops reading the peer's memory when no view of it is left. True if the peer has stopped reading ours, too.
 bool ShmTransport::may_reap(Link& link) {
   if (link.stage != Link::Stage::ended) return false;
-  if (link.inbound && link.inbound->lent() > 0) return false;
+  if (link.inbound && link.inbound->views_out() > 0) return false;
   if (link.reading) {
     link.reading = false;
     if (link.socket) (void)::shutdown(link.socket.get(), SHUT_WR);

@@ -1,4 +1,4 @@
-// For tests: a process that speaks the handshake and then does as it likes, and its victim beside a well-behaved peer.
+// For tests: a process that completes the handshake and then misbehaves, and its victim beside a well-behaved peer.
 #pragma once
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@ namespace unisono::shm {
 
 inline constexpr PeerIndex fake_index = 9;
 
-// Speaks the handshake, then writes what it likes. Its victim waits for it as peer 9.
+// Completes the handshake, then writes what the test wants. Its victim waits for it as peer 9.
 struct FakePeer {
   explicit FakePeer(TestNode& node) : victim(node) {
     hello.key = test_key();
@@ -60,7 +60,7 @@ struct FakePeer {
     writer = RingWriter(arena.cells(2), 512, &head_of_victim);
     releases = ReleaseWriter(arena.releases(2), 256);
   }
-  // Until the victim has answered and hung up; the reason it gave.
+  // Waits until the victim has answered and closed the connection; returns the reason that it gave.
   Refusal refusal() {
     Arrival answer;
     answer.socket = UniqueFd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
@@ -85,7 +85,7 @@ struct Attack {
     connect(victim, 0, friend_node, 1);
     fake.come_up();
   }
-  // The link to the fake ends as corrupt, and the other link works.
+  // The link to the fake peer ends as corrupt, and the other link still works.
   void expect_corrupt(FrameFault counted = FrameFault::none) {
     ASSERT_TRUE(run_until({&victim}, [&] { return victim.losses.count(fake_index) == 1; }));
     EXPECT_EQ(victim.losses[fake_index].code(), Code::corrupt) << victim.losses[fake_index].to_string();

@@ -1,4 +1,4 @@
-// A queue that stops allocating once it has grown to its working size; std::deque allocates and frees blocks for ever.
+// A queue that stops allocating once it has its working size; std::deque would allocate and free blocks for ever.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class Fifo {
   void pop() {
     if (++front_ == items_.size()) clear();
   }
-  // Removes one from anywhere; cheap near the back.
+  // Removes one item from anywhere; cheap near the back.
   T take(size_t index) {
     T item = std::move(begin()[index]);
     if (index == 0) pop();
@@ -37,7 +37,7 @@ class Fifo {
     items_.clear();
     front_ = 0;
   }
-  // Keeps what is not `gone(item)`, in order.
+  // Removes the items for which gone(item) is true; the others keep their order.
   template <typename Gone>
   void remove_if(Gone gone) {
     compact();

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int accepts_per_step = 16;
 constexpr uint32_t names_max = 16;
-constexpr size_t descriptors_max = 8;  // room in a control message; the kernel closes what does not fit
+constexpr size_t descriptors_max = 8;  // descriptors in one control message; the kernel closes the rest
 
 Status system_error(Code code, const std::string& what, int error) { return {code, what + ": " + std::strerror(error)}; }
 
@@ -88,7 +88,7 @@ Result<std::string> host_id() {
   const ssize_t size = file ? ::read(file.get(), boot.data(), boot.size()) : -1;
   struct stat space {};
   if (size < 36 || ::stat("/proc/self/ns/net", &space) != 0) {
-    return Status(Code::unsupported, "shm: /proc does not tell boot id and network name space");
+    return Status(Code::unsupported, "shm: cannot read the boot id and the network name space from /proc");
   }
   return std::string(boot.data(), 36) + "-" + std::to_string(space.st_ino);
 }
@@ -164,7 +164,7 @@ Incoming receive_hello(Arrival& arrival, Refusal& refusal) {
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return Incoming::waiting;
   if (size <= 0) return Incoming::ended;
   take_descriptors(message, arrival);
-  // Magic and version come first and stay there: another version may have another size.
+  // Magic and version stay first in every version; the size of the message may differ.
   const bool readable = size >= static_cast<ssize_t>(offsetof(Hello, refusal)) && arrival.hello.magic == hello_magic;
   if (readable && arrival.hello.version != hello_version) {
     refusal = Refusal::version;
@@ -250,7 +250,7 @@ void Reception::step_unauthenticated(Unauthenticated& unauthenticated, Nanos now
       return refuse(unauthenticated, state == Incoming::malformed ? refusal : Refusal::malformed);
     unauthenticated.greeted = true;
     unauthenticated.deadline = now + arrival_wait;
-    // Nothing more is expected, and an end that comes early is found when the hello is used. Watching would wake for ever.
+    // The peer sends nothing more now, and an early end is found when the hello is used. A watch would wake us for ever.
     (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, unauthenticated.arrival.socket.get(), nullptr);
   }
   if (key != nullptr && unauthenticated.arrival.hello.key != *key) return refuse(unauthenticated, Refusal::other_job);
@@ -269,7 +269,7 @@ std::optional<Arrival> Reception::take(const PeerId& from, const JobKey& key) {
   for (auto& unauthenticated : unauthenticated_) {
     const Hello& hello = unauthenticated.arrival.hello;
     if (!unauthenticated.greeted || hello.from != from || hello.key != key || hello.to != self_) continue;
-    arrival = std::move(unauthenticated.arrival);  // the last one counts: a process that dials again has given up the first
+    arrival = std::move(unauthenticated.arrival);  // the last one counts: a process that dials again has abandoned the first
     unauthenticated.gone = true;
   }
   std::erase_if(unauthenticated_, [](const Unauthenticated& unauthenticated) { return unauthenticated.gone; });

@@ -1,4 +1,4 @@
-// Who is let in, who is sent away, and what both are told.
+// Which connections are accepted, which are refused, and what both sides learn.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -101,7 +101,7 @@ TEST(ShmHandshake, a_bell_that_could_block_is_refused) {
   EXPECT_EQ(fake.refusal(), Refusal::memory);
 }
 
-TEST(ShmHandshake, silent_unauthenticated_are_sent_away_and_their_number_is_bounded) {
+TEST(ShmHandshake, silent_unauthenticated_peers_are_refused_and_their_number_is_bounded) {
   TestNode victim;
   TestNode friend_node;
   connect(victim, 0, friend_node, 1);
@@ -178,7 +178,7 @@ TEST(ShmHandshake, a_hello_waits_for_the_jobs_key) {
   }));
 }
 
-TEST(ShmHandshake, another_jobs_process_is_told_so) {
+TEST(ShmHandshake, a_process_of_another_job_learns_that) {
   TestNode a;
   TestNode b;
   b.transport->set_job(test_key(99));

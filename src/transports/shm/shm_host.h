@@ -1,4 +1,4 @@
-// What all links of one shared-memory transport share, and what one link needs to know of both sides' memory.
+// What all links of one shared-memory transport share, and what one link must know of both sides' memory.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace unisono::shm {
 
 struct Host {
-  Arena arena;     // own
-  SlotPool small;  // slots of it
+  Arena arena;     // this process's own
+  SlotPool small;  // its small slots
   SlotPool large;
-  PayloadPool buffers{PayloadPoolLimits{}};  // frames put together from pieces, and copies made by cancel
+  PayloadPool buffers{PayloadPoolLimits{}};  // for frames put together from pieces, and copies made by cancel
   Fifo<uint64_t> sent;                       // ids to be reported by the next poll
   TransportCounters counters;
   bool payload_checksum = false;
@@ -23,8 +23,8 @@ struct Host {
   SlotPool& pool(Place place) { return place == Place::small ? small : large; }
 };
 
-// Wakes a peer that sleeps. Its wake word is read after every publication: both sides use seq_cst, so either the publisher
-// sees the word or the sleeper sees what was published.
+// Wakes a sleeping peer. The peer's wake word is read after every publication. Both sides use seq_cst, so either the publisher
+// sees the word or the sleeper sees the publication.
 class Bell {
  public:
   Bell() = default;
@@ -44,14 +44,14 @@ class Bell {
   uint32_t rung_ = 0;  // one ring per sleep is enough
 };
 
-// The two ends of one link: our region of our arena, and the peer's region, for us, of its arena.
+// The two ends of one link: our region of our arena, and the region of the peer's arena that is for us.
 struct LinkMemory {
-  uint16_t region = 0;  // ours; also the name of the link in the slot pools and in handles
+  uint16_t region = 0;  // ours; it also names the link in the slot pools and in handles
   uint32_t peer_region = 0;
   const Arena* peer = nullptr;
 };
 
-// Handles of lent slots: ref and region, never 0. Handles of pool blocks have the top bit set.
+// Handles of slots given out as zero-copy views: ref and region, never 0. Handles of pool blocks have the top bit set.
 inline constexpr uint64_t block_handle_bit = uint64_t{1} << 63;
 constexpr uint64_t slot_handle(uint32_t region, uint32_t ref) { return (uint64_t{region} + 1) << 32 | ref; }
 

@@ -1,4 +1,4 @@
-// What a broken or hostile process can do with its own memory. Nothing of it may do harm.
+// What a broken or hostile process can write into its own memory; none of it may do harm.
 #include <gtest/gtest.h>
 
 #include "transports/shm/shm_fake_peer.h"
@@ -57,7 +57,7 @@ TEST(ShmHostile, another_frame_version) {
   attack.push(header, CellType::whole, 0);
   attack.expect_corrupt(FrameFault::version);
 }
-// Who looks ahead takes none of these for the frame that is expected, and leaves them to poll.
+// next() takes none of these for the expected frame and leaves them to poll.
 TEST(ShmHostile, an_expected_frame_whose_payload_cannot_be_there) {
   const struct {
     uint32_t bytes;
@@ -119,7 +119,7 @@ TEST(ShmHostile, pieces_of_nothing) {
   attack.push(with_payload(0), CellType::first, make_ref(Place::large, 0));
   attack.expect_corrupt(FrameFault::payload_bytes);
 }
-TEST(ShmHostile, one_slot_lent_without_end) {
+TEST(ShmHostile, one_slot_given_out_without_end) {
   Attack attack;
   attack.victim.keep_views = true;
   for (int i = 0; i < 400; ++i) attack.push(with_payload(10), CellType::whole, make_ref(Place::small, 0));
@@ -192,7 +192,7 @@ TEST(ShmHostile, random_bytes_all_over_its_memory) {
     const PeerIndex to[] = {fake_index};
     for (int round = 0; round < 30; ++round) {
       for (int i = 0; i < 200; ++i) region[random.below(geometry.region_bytes())] = static_cast<std::byte>(random.below(4));
-      // Some of it with a right sequence number, so that it is looked at.
+      // Some cells have the right sequence number, so that the victim looks at them.
       FrameHeader header;
       for (size_t i = 5; i < 60; ++i) {
         if (random.chance(0.1)) reinterpret_cast<std::byte*>(&header)[i] = static_cast<std::byte>(random.next());

@@ -44,7 +44,7 @@ bool Inbound::ready() const {
   return stalled_ ? host_.buffers.held_bytes(memory_.region) < stalled_bytes_ : ring_.ready();
 }
 
-// What check_frame would find; the ring has no room for a checksum, and memory needs none.
+// Finds what check_frame would find. The ring has no space for a checksum, and memory needs none.
 FrameFault Inbound::check(const FrameHeader& header) const {
   if (header.version != frame_version) return FrameFault::version;
   if (header.kind < FrameKind::data || header.kind > FrameKind::goodbye) return FrameFault::kind;
@@ -58,7 +58,7 @@ bool Inbound::refuse(FrameFault fault, const char* why) {
   return true;
 }
 
-// True: done with the entry. False: keep it and try again.
+// True: the entry is done. False: keep it and try again.
 bool Inbound::step(Sink& sink) {
   const FrameFault fault = check(entry_.header);
   if (fault != FrameFault::none) return refuse(fault, name(fault));
@@ -74,11 +74,11 @@ bool Inbound::step(Sink& sink) {
   return refuse(FrameFault::kind, "cell type");
 }
 
-// Where the payload of a whole frame lies; false and why, if it cannot be there.
+// Finds the payload of a whole frame. Returns false with the reason if it cannot be there.
 bool Inbound::find_payload(uint32_t ref, uint32_t bytes, View& view, const char*& why) const {
   view = {};
   if (ref == 0) {
-    why = "a payload without a place";
+    why = "a payload without a slot";
     return bytes == 0;
   }
   const Arena& peer = *memory_.peer;
@@ -86,8 +86,8 @@ bool Inbound::find_payload(uint32_t ref, uint32_t bytes, View& view, const char*
   if (!peer.has_slot(ref)) return false;
   why = "payload larger than its slot";
   if (bytes == 0 || bytes > peer.slot_bytes(ref_place(ref))) return false;
-  why = "more slots than it has";
-  if (lent_ >= host_.arena.geometry().release_entries) return false;
+  why = "more slots in use than the limit";
+  if (views_out_ >= host_.arena.geometry().release_entries) return false;
   view = {.data = peer.slot(ref_place(ref), ref_index(ref)), .bytes = bytes, .handle = slot_handle(memory_.region, ref)};
   return true;
 }
@@ -97,7 +97,7 @@ bool Inbound::take_whole(Sink& sink) {
   const char* why = nullptr;
   if (!find_payload(entry_.ref, entry_.header.payload_bytes, view, why)) return refuse(FrameFault::payload_bytes, why);
   if (!payload_intact(entry_.header, view.data)) return true;
-  lent_ += view.handle != 0;
+  views_out_ += view.handle != 0;
   count(entry_.header.payload_bytes);
   sink.received(from_, entry_.header, view);
   return true;
@@ -129,7 +129,7 @@ bool Inbound::take_piece(Sink& sink) {
   if (incoming_.stage != Stage::placing && first != (incoming_.stage == Stage::none))
     return refuse(FrameFault::kind, "piece out of order");
   if (incoming_.stage == Stage::none) {
-    if (entry_.header.payload_bytes == 0) return refuse(FrameFault::payload_bytes, "pieces of nothing");
+    if (entry_.header.payload_bytes == 0) return refuse(FrameFault::payload_bytes, "a frame in pieces without a payload");
     incoming_ = {.header = entry_.header, .target = nullptr, .block = 0, .done = 0, .stage = Stage::placing};
     incoming_.target = sink.place(from_, incoming_.header);
     if (incoming_.target != nullptr) incoming_.stage = Stage::filling;
@@ -192,8 +192,8 @@ void Inbound::give_back(uint32_t ref) {
 }
 
 void Inbound::release(uint32_t ref) {
-  UNISONO_CHECK(lent_ > 0);
-  --lent_;
+  UNISONO_CHECK(views_out_ > 0);
+  --views_out_;
   give_back(ref);
 }
 

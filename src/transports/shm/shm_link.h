@@ -1,4 +1,4 @@
-// One link of the shared-memory transport: who the peer is, what connects us, and how far it has come.
+// One link of the shared-memory transport: the peer, the descriptors and memory of the link, and its stage.
 #pragma once
 
 #include <memory>
@@ -13,22 +13,22 @@
 namespace unisono::shm {
 
 struct Link {
-  // ended: nothing is delivered any more, but one side may still look at the other's memory.
+  // ended: nothing is delivered any more, but one side may still read the other's memory.
   enum class Stage : uint8_t { connecting, up, ended };
 
   Link(uint16_t region_number, const LinkRequest& link_request) : region(region_number), request(link_request) {}
 
-  uint16_t region = 0;  // of our arena; the link's place in the transport's table
+  uint16_t region = 0;  // of our arena; also the link's index in the transport's table
   LinkRequest request;
   Stage stage = Stage::connecting;
   std::string socket_name;    // of the peer's listener
-  std::string trouble;        // what the connecting side met last
+  std::string last_error;     // last error of the connecting side
   bool greeted = false;       // connecting: our hello is sent
   bool said_goodbye = false;  // the peer ended the link in order
-  bool gone = false;          // the peer reads our memory no more: its socket is shut down, or the process is dead
+  bool gone = false;          // the peer no longer reads our memory: its socket is shut down, or the process is dead
   bool died = false;          // the process is known to be dead
-  bool reading = true;        // we may still look at the peer's memory
-  int process = 0;            // its number; 0 if not visible from here
+  bool reading = true;        // we may still read the peer's memory
+  int process = 0;            // process number; 0 if not visible from here
   UniqueFd socket;
   UniqueFd process_handle;  // readable when the process has died
   UniqueFd bell;            // of the peer
@@ -37,7 +37,7 @@ struct Link {
   std::unique_ptr<Inbound> inbound;
 };
 
-// What a link's socket says after the hello.
+// The byte that ends a link in order, on its socket.
 inline constexpr char goodbye_byte = 'G';
 
 }  // namespace unisono::shm

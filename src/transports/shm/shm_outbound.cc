@@ -11,7 +11,7 @@
 namespace unisono::shm {
 namespace {
 
-// Data waits its turn; what ends or steers an operation must not wait behind it.
+// Data frames are contributions. Frames that end or steer an operation must not wait behind them.
 Purpose purpose_of(const FrameHeader& header) {
   return header.kind == FrameKind::data ? Purpose::contribution : Purpose::result;
 }
@@ -21,7 +21,7 @@ Purpose purpose_of(const FrameHeader& header) {
 void Bell::ring(uint32_t word) {
   rung_ = word;
   const uint64_t one = 1;
-  // Fails only if the counter is full: then it has been rung.
+  // Fails only if the counter is full; then the bell has been rung anyway.
   [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof(one));
 }
 
@@ -43,7 +43,7 @@ size_t Outbound::free_now() {
 size_t Outbound::credit() {
   if (fault_ != nullptr) return 0;
   if (free_now() == 0) drain();
-  // Once refused, the caller is owed the news, whatever later calls find.
+  // After a refusal the caller gets Sink::credit, whatever later calls find.
   if (free_now() == 0) wants_credit_ = true;
   return free_now();
 }
@@ -51,7 +51,8 @@ size_t Outbound::credit() {
 bool Outbound::take_slot(Place place, Purpose purpose, size_t bytes, uint32_t& ref) {
   SlotPool& pool = host_.pool(place);
   const uint16_t only[] = {memory_.region};
-  // Large slots are reused while they are in the caches; for short frames the look at the peer's memory costs more than that.
+  // Collects releases early for large slots, to reuse them while they are in the caches. For short frames, reading the peer's
+  // memory would cost more than that.
   if (place == Place::large || pool.available(memory_.region, purpose) <= pool.quota_max() / 2) drain();
   if (!pool.may_take(only, purpose)) return false;
   ref = make_ref(place, pool.take(only, purpose, bytes));
@@ -105,7 +106,7 @@ bool Outbound::send(const FrameHeader& header, std::span<const std::byte> payloa
   pending_.push({.header = copy, .data = payload.data(), .done = 0, .id = id, .block = 0});
   const size_t reported = host_.sent.size();
   (void)pump();
-  // If the last one in the queue went at once, say so here instead of by sent(id).
+  // If the last frame in the queue went out at once, report that by the return value instead of sent(id).
   if (!pending_.empty() || host_.sent.size() == reported) return false;
   host_.sent.pop_back();
   return true;
@@ -212,7 +213,7 @@ bool Outbound::ready() {
 bool Outbound::cancel_pending(Pending& pending) {
   if (pending.block != 0) return false;
   if (pending.done == 0) return true;
-  // Half sent: the receiver has a place for the whole. The rest is copied so that it still gets it.
+  // Half sent: the receiver waits for the whole payload. So the rest is copied and still sent.
   const size_t rest = pending.header.payload_bytes - pending.done;
   const auto block = host_.buffers.take(PayloadPool::no_owner, pending.header.payload_bytes);
   if (!block) {

@@ -1,11 +1,11 @@
-// The sending half of a link: frames go out through the ring, payloads through slots of our arena.
+// The sending half of a link: frames go through the ring, payloads through slots of our arena.
 //
-// send() copies what fits into a slot at once. What does not is kept as a reference in a queue and moved by service() in
-// pieces, through slots kept for results: the receiver takes pieces out at once, so they never wait for anything else. A
-// frame that has begun arrives whole, also after cancel(), which copies what is still to be moved.
+// send() copies a payload into a slot at once if one is free. Otherwise the payload stays in the sender's memory, in a queue.
+// service() moves it later in pieces through slots reserved for results: the receiver copies pieces out at once, so they never
+// wait for anything else. A frame that has begun arrives whole, also after cancel(), which copies the rest.
 //
-// A payload written into a slot by acquire and read there by the receiver crosses without any copy. Reading the sender's memory
-// from the receiver (process_vm_readv) was built, measured and left out:
+// A payload that acquire() writes into a slot and the receiver reads there crosses without any copy. Reading the sender's
+// memory from the receiver (process_vm_readv) was built, measured and rejected:
 // docs/design/decisions/0005-how-shared-memory-is-written.md.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace unisono::shm {
 
-// Frames without payload that wait because the peer does not read: 4 MiB of headers. Beyond it the link is given up.
+// How many frames may wait because the peer does not read: 4 MiB of headers. Beyond it the link is lost.
 inline constexpr size_t overflow_max = 65536;
 
 class Outbound {
@@ -33,46 +33,46 @@ class Outbound {
   size_t credit();
   // As Transport::send.
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
-  // A whole frame whose payload (if any) lies in a slot that this link holds. publish_in_a_row: the reader is not woken by it,
-  // but by wake_reader() after a publication_fence.
+  // Publishes a whole frame whose payload (if any) is in a slot that this link holds. With publish_in_a_row it does not wake
+  // the reader: the caller makes a publication_fence and calls wake_reader().
   void publish(const FrameHeader& header, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
   void wake_reader() { bell_.after_frame(); }
-  // One will follow.
+  // Prefetches the next cell, before a publish.
   void prefetch() const { ring_.prefetch(); }
-  // A slot could not be had for this link; `shared` slots beyond the guarantees would be needed. service() tells when to ask
+  // acquire() found no slot for this link, or needs `shared` slots beyond the guarantees. credit_is_back() tells when to ask
   // again.
   void want(Place place, Purpose purpose, uint32_t shared);
-  // The ring was full.
+  // acquire() found the ring full.
   void want_ring() { wants_ring_ = true; }
   bool wants_releases() const;
-  // Takes back what the peer has released.
+  // Collects the slots that the peer has released.
   void drain();
-  // Moves what waits. True if anything moved.
+  // Sends queued frames. True if anything moved.
   bool service();
-  // True once after credit() or acquire was refused, when slots are there again.
+  // Returns true once after credit() or acquire was refused, when slots are free again.
   bool credit_is_back();
-  // Whether service() or credit_is_back() would do something now, and whether only the peer can change that.
+  // Whether service() or credit_is_back() has work now.
   bool ready();
   void cancel(uint64_t match, uint64_t mask);
-  // The end: pending sends are reported as sent, slots held by the peer come back only with forget().
+  // Ends the link: pending sends are reported as sent. Slots that the peer holds come back only with forget().
   void finish();
-  // The peer cannot read any more.
+  // The peer cannot read any more: returns all slots that it holds.
   void forget();
-  // The ring takes a frame now. Payloads wait until it does, so that no operation is over while something of it could still be
-  // lost.
+  // True if the ring takes a frame now. Payloads wait until it does, so that no operation ends while a frame of it could still
+  // be lost.
   bool open() { return overflow_.empty() && ring_.has_credit(); }
-  // Something was given to it that the peer cannot see yet.
+  // True if it holds frames that the peer cannot see yet.
   bool holds_frames() const { return !overflow_.empty() || !pending_.empty(); }
-  // The peer's progress through the ring is waited for.
+  // True if progress depends on the peer reading its ring.
   bool overflowing() {
     return !overflow_.empty() || ((wants_credit_ || wants_ring_ || any_want_ || !pending_.empty()) && !ring_.has_credit());
   }
-  // The peer wrote nonsense, or does not read at all.
+  // Why the link must end: the peer wrote invalid data, or does not read at all.
   const char* fault() const { return fault_; }
   uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
-  struct Waiting {  // for room in the ring
+  struct Waiting {  // for the ring
     FrameHeader header;
     CellType type;
     uint32_t ref;
@@ -82,7 +82,7 @@ class Outbound {
     const std::byte* data;
     size_t done;
     uint64_t id;
-    uint64_t block;  // not 0: data is a copy of ours, nobody waits for sent(id)
+    uint64_t block;  // not 0: data is our copy, and no sent(id) follows
   };
   struct Want {
     bool wanted = false;

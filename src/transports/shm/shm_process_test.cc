@@ -1,4 +1,4 @@
-// Real processes: killed, stopped, woken, and what remains of them.
+// Real processes that are killed, stopped and woken, and what they leave behind.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -22,8 +22,8 @@ constexpr PeerIndex parent_index = 0;
 using Body = std::function<int(TestNode&)>;
 using Prepare = std::function<void(TestNode&)>;
 
-// A child process that prepares its node, dials its parent and then runs `body`; its exit code is what body returns. Frames
-// may arrive before body begins.
+// A child process that makes its node, dials its parent and then runs `body`; its exit code is the result of body. Frames may
+// arrive before body begins.
 class Child {
  public:
   Child(
@@ -114,7 +114,7 @@ TEST(ShmProcess, a_killed_peer_is_lost_within_a_fifth_of_a_second_and_leaves_not
   const int mappings = count_lines("/proc/self/maps", "memfd:unisono");
   const int descriptors = count_descriptors();
   Nanos best = never;
-  // The best of three: the machine may be busy with other things.
+  // The best of three: the machine may be busy.
   for (PeerIndex attempt = 1; attempt <= 3; ++attempt) {
     Child child(parent, attempt, send_for_ever);
     const uint64_t before = parent.received_count;
@@ -154,7 +154,7 @@ TEST(ShmProcess, a_death_is_noticed_although_a_grandchild_holds_the_socket) {
   Child child(parent, 1, [](TestNode& node) {
     const pid_t grandchild = ::fork();
     if (grandchild == 0) {
-      ::alarm(20);  // should the test fail before it ends this process
+      ::alarm(20);  // in case the test fails before it ends this process
       for (;;) ::pause();
     }
     node.transport->send(parent_index, data_header(static_cast<uint64_t>(grandchild)), {}, 1);
@@ -206,7 +206,7 @@ TEST(ShmProcess, a_stopped_peer_harms_nobody_and_goes_on_when_woken) {
   EXPECT_EQ(other.wait(), 0);
 }
 
-TEST(ShmProcess, who_slept_through_its_removal_finds_only_what_was_meant_for_it) {
+TEST(ShmProcess, a_process_that_slept_through_its_removal_finds_only_frames_for_it) {
   TestNode parent;
   const Bytes meant = pattern(80'000, 7);
   Child child(parent, 1, [&](TestNode& node) {

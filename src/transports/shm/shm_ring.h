@@ -1,11 +1,11 @@
-// The two rings of a link, each with one writer and one reader: frames one way, slots given back the other way.
+// The two rings of a link, each with one writer and one reader: frames in one direction, released slots in the other.
 //
-// Both publish by a number inside the entry itself (sequence, lap), so the reader touches one cache line per entry and no
-// shared index. The frame ring can be full: its writer looks at the reader's head, which lies in the reader's arena, only when
-// its last known value says so. The release ring cannot: what is given back was held, and that is bounded by quota.
-// Publishing is a seq_cst store, because the writer then looks whether the reader sleeps (shm_transport.cc, wake). Who
-// publishes to several readers in a row uses release stores, and one fence for all: each seq_cst store waits until its line has
-// come from the other core.
+// Both publish by a number inside the entry itself (sequence or lap), so a reader touches one cache line per entry and no
+// shared index. The frame ring can be full. Its writer reads the reader's head, which is in the reader's arena, only when its
+// last known value says so. The release ring cannot be full: the quota bounds how many slots are held. Publishing is a seq_cst
+// store, because the writer then checks whether the reader sleeps (Bell in shm_host.h). A writer that publishes to several
+// readers uses release stores and one fence for all: each seq_cst store waits until its cache line has come from the other
+// core.
 #pragma once
 
 #include <atomic>
@@ -17,17 +17,17 @@
 
 namespace unisono::shm {
 
-// What a cell carries. A payload larger than a slot goes as one `first` and several `next`, each of piece_bytes but the
-// last; a link has at most one such frame under way in each direction. `abort` ends it early.
+// What a cell carries. A payload larger than a slot goes as one `first` and several `next`, each of piece_bytes except the
+// last. A link has at most one such frame in flight in each direction. `abort` ends it early.
 enum class CellType : uint8_t { whole = 0, first = 1, next = 2, abort = 3 };
 
 struct Entry {
   FrameHeader header;  // magic filled in, header_checksum zero
   CellType type = CellType::whole;
-  uint32_t ref = 0;  // of the payload
+  uint32_t ref = 0;  // of the payload's slot
 };
 
-// How several publications in a row are stored, and what comes between the last and the looks whether their readers sleep.
+// The memory order for several publications in a row, and the fence between the last of them and the wake-ups.
 #if defined(__SANITIZE_THREAD__)  // it knows no fences
 inline constexpr auto publish_in_a_row = std::memory_order_seq_cst;
 inline void publication_fence() {}
@@ -42,9 +42,9 @@ class RingWriter {
   RingWriter(Cell* cells, uint32_t count, const std::atomic<uint32_t>* reader_head);
   // True if push may be called.
   bool has_credit();
-  // The reader's head was nonsense.
+  // True if the reader's head was out of range.
   bool broken() const { return broken_; }
-  // The next push writes there.
+  // Prefetches the cell of the next push.
   void prefetch() const { __builtin_prefetch(&cells_[tail_ & (count_ - 1)], 1); }
   void push(const FrameHeader& header, CellType type, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
 
@@ -53,7 +53,7 @@ class RingWriter {
   const std::atomic<uint32_t>* reader_head_ = nullptr;
   uint32_t count_ = 0;
   uint32_t tail_ = 0;  // cells written so far; wraps
-  uint32_t head_ = 0;  // of the reader, as last seen
+  uint32_t head_ = 0;  // of the reader, as last read
   bool broken_ = false;
 };
 
@@ -64,10 +64,10 @@ class RingReader {
   bool ready() const {
     return static_cast<uint32_t>(cells_[head_ & (count_ - 1)].words[0].load(std::memory_order_seq_cst)) == head_ + 1;
   }
-  // Copies the next cell out (its memory is the peer's and may change at any time). False if there is none. The writer is told
-  // once per quarter of the ring: when everything is taken, it knows of three quarters at least.
+  // Copies the next cell, because the peer may change its memory at any time. False if there is none. The writer learns the
+  // reader's head once per quarter of the ring; so when everything is taken, it knows of at least three quarters.
   bool pop(Entry& entry);
-  // How the next cell compares with a whole frame; its payload's place if it is that one.
+  // Compares the next cell with a whole frame. Sets `ref` to its payload if it is the expected one.
   Next compare(const FrameHeader& expected, uint32_t& ref) const;
   void advance() {
     ++head_;
@@ -81,7 +81,7 @@ class RingReader {
   uint32_t head_ = 0;
 };
 
-// An entry is the ref of a slot that the reader of frames has done with, below the number of the lap.
+// An entry is the ref of a slot that the receiver has released, with the number of the lap in the byte above.
 class ReleaseWriter {
  public:
   ReleaseWriter() = default;

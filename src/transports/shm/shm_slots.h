@@ -1,15 +1,15 @@
-// Who holds which slot of an arena, and who may take another: the rules that keep one slow peer from starving the rest.
+// The slots of an arena: which peer holds which slot, and which peer may take another. One slow peer cannot starve the others.
 //
-// A slot may be held by several peers at once (a payload committed to all of them) and is free again when the last one gives
-// it back. Each (peer, purpose) may hold quota_max slots, and quota_min of them are guaranteed: they can always be taken,
-// whatever the others hold. The rest is shared. Contributions and results are separate purposes, so contributions that wait
-// at a receiver leave room for the results that it waits for.
+// Several peers may hold one slot (a payload committed to all of them). It is free again when the last one returns it. Each
+// (peer, purpose) may hold quota_max slots. quota_min of them are guaranteed, whatever the others hold; the rest is shared.
+// Contributions and results are separate purposes, so contributions that wait at a receiver leave slots for the results that it
+// needs.
 //
-// Why the guarantee holds: a slot out is held at least once, so free slots >= slots - holdings. Taking beyond the guarantee
-// is allowed only while slots - holdings exceeds what is still guaranteed and unused; giving back one holding adds one to the
-// left side and at most one to the right. (A slot whose holders have all gone while it is still written to is the exception:
-// it is missing until its writer is done.)
-// Bookkeeping only: the memory is the arena's, the handles are its slot indices. Peers are named by their region.
+// Why the guarantee holds: every slot in use is held at least once, so free slots >= slots - holdings. A peer may exceed its
+// guarantee only while slots - holdings exceeds the guarantees that are still unused. Returning one holding adds one to the
+// left side and at most one to the right. There is one exception: a slot without holders that is still being written is missing
+// until its writer is done. This class only counts: the memory is the arena's, and the handles are its slot indices. A region
+// names a peer.
 #pragma once
 
 #include <algorithm>
@@ -31,9 +31,9 @@ struct SlotPoolOptions {
   uint32_t regions = 0;    // at most regions_max
   uint32_t quota_min = 2;  // per (region, purpose)
   uint32_t quota_max = 8;
-  // So many come to be used in turn: a reader keeps what it has read last in its cache, where to overwrite it costs more. But
-  // payloads take turns only in so many of those that are free as hold in_turn_bytes of them (and in two): of more, the
-  // writer's own cache has lost the oldest.
+  // How many slots are used in turn. A reader has the last slot that it read in its cache, and overwriting it there costs more.
+  // But free slots take turns only up to in_turn_bytes of payload (and at least two slots): of more, the writer's own cache has
+  // lost the oldest.
   uint32_t in_turn = 1;
   uint64_t in_turn_bytes = UINT64_MAX;
 };
@@ -47,21 +47,21 @@ class SlotPool {
 
   // Whether one slot can be taken for all of these regions (each named once).
   bool may_take(std::span<const uint16_t> regions, Purpose purpose) const;
-  // Takes it, for a payload of so many bytes. Call only after may_take. Of the slots that are used in turn the one given back
-  // first is the first to be taken again; now and then a new one is, until that many have been used: not one after the other,
-  // because a new slot's pages cost more time than its bytes.
+  // Takes a slot for a payload of `bytes`. Requires may_take. Of the slots used in turn, the one that came back first is taken
+  // first. Now and then a new slot is taken, until in_turn slots are used. They do not come all at once, because a new slot's
+  // pages cost more time than its bytes.
   uint32_t take(std::span<const uint16_t> regions, Purpose purpose, size_t bytes);
-  // A slot that is written to is not free even when no peer holds it: a peer may be lost meanwhile. Once per slot.
+  // A slot being written is not free even when no peer holds it, because a peer may be lost meanwhile. Call once per slot.
   void begin_writing(uint32_t slot);
   void end_writing(uint32_t slot);
   bool holds(uint32_t slot, uint16_t region) const;
   const Holders& holders(uint32_t slot) const { return slots_[slot].holders; }
   // False if the region does not hold the slot, or there is no such slot.
   bool give_back(uint32_t slot, uint16_t region);
-  // Everything that the region holds.
+  // Returns everything that the region holds.
   void give_back_all(uint16_t region);
 
-  // How many slots the region could take now, one after the other, for itself.
+  // How many slots the region alone could take now.
   uint32_t available(uint16_t region, Purpose purpose) const {
     const uint32_t held = this->held(region, purpose);
     const uint32_t sure = held < options_.quota_min ? options_.quota_min - held : 0;

@@ -1,4 +1,4 @@
-// For the tests of the shared-memory transport: a process's side of it with a sink that keeps what it is told.
+// For tests of the shared-memory transport: one process's side of it, with a sink that records upcalls.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,14 +39,14 @@ inline JobKey test_key(uint8_t value = 7) {
   return key;
 }
 
-// New for every test process and every call, so that parallel runs do not meet.
+// A new id for every test process and every call, so that parallel runs do not collide.
 PeerId fresh_id();
 
 struct Arrived {
   PeerIndex from = 0;
   FrameHeader header;
   Bytes payload;
-  bool lent = false;
+  bool views_out = false;
 };
 
 class TestNode : public Sink {
@@ -65,7 +65,7 @@ class TestNode : public Sink {
     return on_place ? on_place(from, header) : nullptr;
   }
   void received(PeerIndex from, const FrameHeader& header, const View& view) override {
-    auto sealed = header;  // header_checksum is the transport's own affair
+    auto sealed = header;  // the transport fills in header_checksum
     seal_frame(sealed);
     EXPECT_EQ(check_frame(sealed), FrameFault::none);
     EXPECT_EQ(view.bytes, header.payload_bytes);
@@ -94,7 +94,7 @@ class TestNode : public Sink {
   std::function<void(PeerIndex, const FrameHeader&, const View&)> on_received;
   std::function<void(PeerIndex)> on_credit;
   bool keep_views = false;
-  bool sated = false;  // would rather have nothing more for now
+  bool sated = false;  // has_enough(): the sink wants no more for now
   bool keep_payloads = true;
   int places = 0;
   uint64_t received_count = 0;
@@ -105,7 +105,7 @@ class TestNode : public Sink {
   std::map<PeerIndex, Status> losses;
 };
 
-// Polls all of them until done() or for `limit`; false if it did not happen.
+// Polls all nodes until done() is true; false if that does not happen within `limit`.
 inline bool run_until(const std::vector<TestNode*>& nodes, const std::function<bool()>& done, Nanos limit = 20 * second) {
   const Nanos end = test_now() + limit;
   while (!done()) {
@@ -126,7 +126,7 @@ inline LinkRequest request_for(PeerIndex peer, const TestNode& other, bool dial)
           .deadline = test_now() + 10 * second};
 }
 
-// `a` knows `b` as peer b_index and the other way round.
+// `a` knows `b` as peer b_index, and `b` knows `a` as peer a_index.
 inline void connect(TestNode& a, PeerIndex a_index, TestNode& b, PeerIndex b_index) {
   ASSERT_TRUE(a.transport->add_peer(request_for(b_index, b, true)).ok());
   ASSERT_TRUE(b.transport->add_peer(request_for(a_index, a, false)).ok());
@@ -135,7 +135,7 @@ inline void connect(TestNode& a, PeerIndex a_index, TestNode& b, PeerIndex b_ind
   })) << (a.losses.empty() ? "" : a.losses.begin()->second.to_string());
 }
 
-// All know each other, each by its place in the list.
+// All nodes know each other, each by its index in the list.
 inline void connect_all(const std::vector<TestNode*>& nodes) {
   for (PeerIndex i = 0; i < nodes.size(); ++i) {
     for (PeerIndex j = 0; j < i; ++j) connect(*nodes[i], i, *nodes[j], j);

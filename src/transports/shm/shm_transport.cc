@@ -17,14 +17,14 @@ namespace {
 using shm::Place;
 using shm::Purpose;
 
-constexpr uint32_t small_slot_bytes = 4096;  // a page; the payload of the usual short frame is 1 KiB or less
+constexpr uint32_t small_slot_bytes = 4096;  // a page; short frames usually have 1 KiB or less
 constexpr uint64_t slots_in_turn_bytes =
-    1u << 20;                            // half of it is as quick, unless a payload has 64 KiB and two ranks; more is slower
-constexpr uint32_t small_per_large = 4;  // quotas of small slots, in quotas of large ones
-constexpr uint32_t piece_bytes = 128u << 10;       // sender and receiver work on different pieces, and both stay in the caches
-constexpr uint32_t guaranteed_large = 2;           // one being filled while the other is read
-constexpr uint32_t frames_per_link_and_poll = 16;  // so that one busy peer does not hide the others
-// A death is noticed within this while polling; a system call per poll would cost more than the poll.
+    1u << 20;  // half of it is as fast, except for payloads of 64 KiB between two ranks; more is slower
+constexpr uint32_t small_per_large = 4;       // quotas of small slots, in quotas of large ones
+constexpr uint32_t piece_bytes = 128u << 10;  // small enough that sender and receiver work on different pieces in the caches
+constexpr uint32_t guaranteed_large = 2;      // one being filled while the other is read
+constexpr uint32_t frames_per_link_and_poll = 16;  // so that one busy peer does not delay the others
+// How soon a death is noticed while polling. A system call in each poll would cost more than the poll itself.
 constexpr Nanos sockets_interval = 100 * microsecond;
 constexpr uint32_t polls_per_check = 4096;  // for callers whose time stands still
 constexpr Nanos overflow_interval = 10 * millisecond;
@@ -40,10 +40,10 @@ shm::Geometry geometry_of(const ShmOptions& options) {
   geometry.large_bytes = options.slot_bytes;
   geometry.piece_bytes = std::min(piece_bytes, options.slot_bytes);
   geometry.large_slots = static_cast<uint32_t>(std::clamp<uint64_t>(wanted, options.peers_max * 2 * guaranteed_large, 65536));
-  // What one peer can hold of ours, and so what it can give back before we look.
+  // The slots that one peer can hold, and so the number of releases before we read the release ring.
   const uint32_t held_max = options.slots_per_peer * 2 * (1 + small_per_large);
   geometry.release_entries = std::bit_ceil(std::max(held_max, 16u));
-  // All of that and as many frames without payload, before frames have to wait for room in the ring.
+  // The ring holds all of them and as many frames without payload, before frames have to wait for the ring.
   geometry.ring_cells = std::bit_ceil(std::max(held_max * 2, 16u));
   return geometry;
 }
@@ -100,7 +100,7 @@ size_t ShmTransport::credit(PeerIndex peer) {
   return link == nullptr ? 0 : link->outbound->credit();
 }
 
-// For all of holders_.
+// Takes one slot for all of holders_.
 bool ShmTransport::take_slot(Place place, Purpose purpose, size_t bytes, uint32_t& ref) {
   shm::SlotPool& pool = host_.pool(place);
   const uint32_t low = place == Place::large ? pool.quota_max() : pool.quota_max() / 2;
@@ -112,7 +112,7 @@ bool ShmTransport::take_slot(Place place, Purpose purpose, size_t bytes, uint32_
   return true;
 }
 
-// Whose links stand becomes holders_; true if there is anybody and all of their rings take a frame.
+// Sets holders_ to the regions of the links that are up. True if there is any and all of their rings take a frame.
 bool ShmTransport::hold(std::span<const PeerIndex> peers) {
   holders_.clear();
   bool all_open = true;
@@ -144,8 +144,8 @@ Slot ShmTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool 
   return {};
 }
 
-// After a refusal for holders_: who lacks a slot waits for one; where each could have one but not all at once, they wait for
-// that many shared slots.
+// Called when holders_ got no slot. A region without an available slot waits for one. If each has one but not all at once, they
+// wait for that many shared slots.
 void ShmTransport::want_slots(Place place, Purpose purpose) {
   const auto lacks = [&](uint16_t region) { return host_.pool(place).available(region, purpose) == 0; };
   const bool any_lacks = std::any_of(holders_.begin(), holders_.end(), lacks);
@@ -181,7 +181,7 @@ void ShmTransport::commit(const Slot& slot, const FrameHeader& header) {
   pool.end_writing(shm::ref_index(ref));
 }
 
-// To holders_.
+// Publishes to holders_.
 void ShmTransport::publish(const FrameHeader& header, uint32_t ref) {
   if (holders_.size() == 1) return links_[holders_.front()]->outbound->publish(header, ref);
   for (const uint16_t region : holders_) links_[region]->outbound->publish(header, ref, shm::publish_in_a_row);
@@ -265,7 +265,7 @@ bool ShmTransport::poll_link(Link& link, Sink& sink) {
   if (link.stage != Link::Stage::up) return false;
   shm::Inbound& inbound = *link.inbound;
   shm::Outbound& outbound = *link.outbound;
-  // What was published before the end still counts.
+  // Frames that were published before the end are still delivered.
   const bool ending = link.said_goodbye || link.gone;
   bool any = ending ? inbound.receive_rest(sink) : inbound.receive(sink, frames_per_link_and_poll);
   any |= outbound.service();
@@ -308,7 +308,7 @@ Nanos ShmTransport::next_deadline() const {
     if (link->stage == Link::Stage::connecting) first = std::min(first, link->request.deadline);
     if (link->stage == Link::Stage::connecting && link->request.dial && has_key_ && !link->socket)
       first = std::min(first, checked_at_ + millisecond);
-    // The peer's progress through the ring rings no bell: a full ring is too rare to make every poll pay for it.
+    // The peer's progress through the ring does not ring our bell: a full ring is too rare to make every poll pay for it.
     if (link->stage == Link::Stage::up && link->outbound->overflowing())
       first = std::min(first, checked_at_ + overflow_interval);
   }

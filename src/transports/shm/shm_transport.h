@@ -1,20 +1,22 @@
-// Shared memory between processes of one host: a payload is written once into the sender's memory and read there by every
-// receiver. No kernel on the data path unless a side sleeps.
+// Shared memory between processes of one host: the sender writes a payload once into its own memory, and every receiver reads
+// it there. The data path needs no system call unless a side sleeps.
 //
-// Each process has one arena (shm_arena.h) that only it writes. A link is a region in each of two arenas, the half that sends
-// (shm_outbound.h), the half that receives (shm_inbound.h) and a unix socket whose end is the peer's death.
+// Each process has one arena (shm_arena.h), which it alone writes. A link consists of a region in each of two arenas, a sending
+// half (shm_outbound.h), a receiving half (shm_inbound.h), and a unix socket whose end shows the peer's death.
 //
-// Flow control. Each peer may hold up to slots_per_peer large slots of ours with contributions, as many with results, and
-// four times as many small ones; two (eight small) are guaranteed to each, so no peer can starve another, nor contributions
-// results. acquire() for more than slot_bytes always gives null: such payloads go through send(), in pieces. credit() counts
-// frames of any size. Links end in two steps: after the last word, each side says that it reads the other's memory no more
-// (socket shut down, or the process gone); only then is that memory used again. So a process that was stopped and wakes up
-// late finds what was meant for it, never somebody else's bytes.
+// Flow control. Each peer may hold up to slots_per_peer large slots of ours with contributions, as many with results, and four
+// times as many small ones. Two (eight small) are guaranteed to each, so no peer can starve another, and contributions cannot
+// block results. acquire() for more than slot_bytes always gives null: such payloads go through send(), in pieces. credit()
+// counts frames of any size.
 //
-// Memory. regions = peers_max; large slots = max(4 * peers_max, address_bytes_max / slot_bytes), small slots = 32 * peers_max
-// of 4 KiB. All of it is address space; pages are used when touched first. The memory in use is what payloads in flight took at
-// their peak, at most 2 * slots_per_peer times their size for each peer, but up to so many slots, or 1 MiB of them, are used in
-// turn in any case.
+// End of a link. After the last frame, each side tells the other that it no longer reads the other's memory (it shuts the
+// socket down, or its process ends). Only then is that memory used again. So a process that was stopped and wakes up late finds
+// the frames for it, never another peer's bytes.
+//
+// Memory. regions = peers_max; large slots = max(4 * peers_max, address_bytes_max / slot_bytes); small slots = 32 * peers_max
+// of 4 KiB. All of it is address space; a page is used when it is first touched. The memory in use is the peak of the payloads
+// in flight, at most 2 * slots_per_peer times their size for each peer. In any case up to so many slots, or 1 MiB of them, are
+// used in turn.
 #pragma once
 
 #include <memory>
@@ -31,10 +33,10 @@ namespace unisono {
 
 struct ShmOptions {
   PeerId self;
-  uint32_t peers_max = 64;                // processes on this host that can be linked at a time; at most 256
-  uint32_t slot_bytes = 1u << 20;         // largest payload that is lent without being put together from pieces
+  uint32_t peers_max = 64;                // linked processes on this host at one time; at most 256
+  uint32_t slot_bytes = 1u << 20;         // largest payload in one slot; larger ones go in pieces
   uint32_t slots_per_peer = 16;           // large slots that one peer may hold, for each of contributions and results
-  uint64_t address_bytes_max = 1u << 30;  // of large slots, unless 4 * peers_max of them need more
+  uint64_t address_bytes_max = 1u << 30;  // address space for large slots, unless 4 * peers_max of them need more
   bool payload_checksum = false;          // CRC-32C over payloads
 };
 
@@ -71,7 +73,7 @@ class ShmTransport final : public Transport, public Connector {
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
 
-  // Processes that hold regions of the arena, links that ended but whose peer still reads included.
+  // How many regions of the arena are in use, including ended links whose peer still reads.
   size_t regions_in_use() const;
 
  private:
@@ -115,14 +117,14 @@ class ShmTransport final : public Transport, public Connector {
   ShmOptions options_;
   std::string endpoint_prefix_;  // "shm://<host>/"
   shm::UniqueFd epoll_;
-  shm::UniqueFd bell_;  // rung by peers when we sleep
-  int process_ = 0;     // that made the transport; a forked child that destroys its copy must not end our links
+  shm::UniqueFd bell_;  // peers ring it when we sleep
+  int process_ = 0;     // the process that made the transport; a forked child that destroys its copy must not end our links
   JobKey key_{};
   bool has_key_ = false;
   std::vector<std::unique_ptr<Link>> links_;  // by region
   std::vector<Link*> active_;                 // all links; changed only outside of upcalls
   std::vector<Peer> peers_;                   // by PeerIndex
-  std::vector<uint16_t> holders_;             // of the slot being acquired
+  std::vector<uint16_t> holders_;             // regions that hold the slot being acquired
   Nanos checked_at_ = 0;
   uint32_t polls_unchecked_ = 0;
   bool check_now_ = true;

@@ -38,7 +38,7 @@ TEST(ShmTransport, payloads_of_every_size_arrive_intact_without_a_place) {
     ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == 1; }));
     ASSERT_TRUE(run_until({&pair.a}, [&] { return at_once || (!pair.a.sent_ids.empty() && pair.a.sent_ids.back() == id); }));
     EXPECT_EQ(pair.b.arrived[0].header.operation, id);
-    EXPECT_EQ(pair.b.arrived[0].lent, size > 0);
+    EXPECT_EQ(pair.b.arrived[0].views_out, size > 0);
     EXPECT_TRUE(pair.b.arrived[0].payload == payload);
   }
 }
@@ -53,7 +53,7 @@ TEST(ShmTransport, payloads_beyond_a_slot_land_where_the_sink_says) {
     pair.b.on_place = [&](PeerIndex, const FrameHeader&) { return target.data() + 1; };
     pair.a.transport->send(1, data_header(size), std::span(payload).subspan(3), 1);
     ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == 1; }));
-    EXPECT_FALSE(pair.b.arrived[0].lent);
+    EXPECT_FALSE(pair.b.arrived[0].views_out);
     EXPECT_TRUE(std::equal(target.begin() + 1, target.end(), payload.begin() + 3));
   }
   EXPECT_EQ(pair.b.places, 3);
@@ -144,14 +144,14 @@ TEST(ShmTransport, contributions_block_neither_results_nor_other_peers) {
   EXPECT_TRUE(result);
   nodes[0].transport->abandon(other);
   nodes[0].transport->abandon(result);
-  // Even a send without room goes through, by the slots kept for results: into memory of the receiver.
+  // A send without credit still goes through, in pieces through the slots reserved for results, into the receiver's memory.
   const Bytes payload = pattern(200'000, 3);
   EXPECT_TRUE(nodes[0].transport->send(1, data_header(9), payload, 1));
   ASSERT_TRUE(run_until({&nodes[1]}, [&] { return nodes[1].arrived.size() == 17; }));
   EXPECT_TRUE(nodes[1].arrived[16].payload == payload);
 }
 
-TEST(ShmTransport, credit_is_told_when_a_refused_slot_is_there_again) {
+TEST(ShmTransport, credit_returns_when_a_refused_slot_is_free_again) {
   Pair pair;
   pair.b.keep_views = true;
   const PeerIndex to[] = {1};
@@ -252,7 +252,7 @@ TEST(ShmTransport, close_is_lost_for_the_other_side_only_and_after_all_frames) {
   for (uint64_t i = 0; i < 5; ++i) pair.a.transport->send(1, data_header(i), payload, i);
   pair.a.transport->close(1);
   EXPECT_EQ(pair.a.transport->credit(1), 0u);
-  EXPECT_TRUE(pair.a.transport->send(1, data_header(9), payload, 9)) << "to nobody";
+  EXPECT_TRUE(pair.a.transport->send(1, data_header(9), payload, 9)) << "the link is closed";
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.losses.count(0) == 1; }));
   EXPECT_EQ(pair.b.arrived.size(), 5u);
   EXPECT_EQ(pair.b.losses[0].code(), Code::peer_lost);
@@ -290,7 +290,7 @@ TEST(ShmTransport, memory_of_an_ended_link_is_kept_while_the_peer_looks_at_it) {
     pair.a.transport->send(2, data_header(i), pattern(100'000, 100 + i), i);
     pair.a.poll(), c.poll();
   }
-  EXPECT_EQ(std::memcmp(pair.b.views[0].data, payload.data(), payload.size()), 0) << "overwritten while lent";
+  EXPECT_EQ(std::memcmp(pair.b.views[0].data, payload.data(), payload.size()), 0) << "overwritten while views_out";
   pair.b.transport->release(pair.b.views[0]);
   ASSERT_TRUE(run_until({&pair.a, &pair.b},
                         [&] { return pair.a.transport->regions_in_use() == 1 && pair.b.transport->regions_in_use() == 0; }));
@@ -344,7 +344,7 @@ TEST(ShmTransport, a_small_slot_alone_brings_credit_back) {
   EXPECT_TRUE(pair.a.transport->acquire(to, 100, false));
 }
 
-// A frame that waits for the ring would be lost if its sender, who thinks it is done, closed the link.
+// The sender considers a taken payload done. If it then closed the link, a frame that waits for the ring would be lost.
 TEST(ShmTransport, no_payload_is_taken_while_the_ring_is_full) {
   Pair pair;
   const PeerIndex to[] = {1};
@@ -354,8 +354,9 @@ TEST(ShmTransport, no_payload_is_taken_while_the_ring_is_full) {
   EXPECT_FALSE(pair.a.transport->acquire(to, 100, false));
   EXPECT_FALSE(pair.a.transport->acquire(to, 100'000, true));
   const Bytes payload = pattern(100, 1);
-  EXPECT_FALSE(pair.a.transport->send(1, data_header(sent), payload, 7)) << "not taken: it may not be thought of as sent";
-  EXPECT_LT(pair.a.transport->next_deadline(), never) << "the peer's reading rings no bell";
+  EXPECT_FALSE(pair.a.transport->send(1, data_header(sent), payload, 7))
+      << "not taken, so the sender must not consider it sent";
+  EXPECT_LT(pair.a.transport->next_deadline(), never) << "the peer does not ring a bell when it reads";
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == sent + 1; }));
   EXPECT_EQ(pair.a.sent_ids, std::vector<uint64_t>{7});
   EXPECT_FALSE(pair.a.credits.empty());

@@ -14,7 +14,7 @@ TcpDecoder::Space TcpDecoder::space() {
   const size_t ahead = expect_large_ ? ahead_bytes : inbox_bytes;
   if (in_payload_ && !discard_) {
     if (target_ == nullptr) return space;
-    // All that was in the inbox has been used up by this payload.
+    // This payload has used up everything that was in the inbox.
     space.parts[space.count++] = {target_ + done_, header_.payload_bytes - done_};
     space.parts[space.count++] = {inbox_.get(), ahead};
     return space;
@@ -100,7 +100,7 @@ bool TcpDecoder::finish_frame(Sink& sink) {
     --counters_.frames;
     return false;
   }
-  // The sink may call back: everything is in place for the next frame before it is told.
+  // The sink may call back, so the decoder is ready for the next frame before this upcall.
   const auto header = header_;
   target_ = nullptr;
   block_ = {};

@@ -1,9 +1,9 @@
-// Bytes of one stream to frames: the receiving state machine, without a socket.
+// Turns the bytes of one stream into frames: the receiving state machine, without a socket.
 //
-// The caller asks for space, reads into it, and says how much came. Payloads are read straight to where the sink wants
-// them, or into a block that is lent to it. Behind the payload the space goes on into the inbox, so that one readv takes
-// the rest of one frame and the beginning of the next. While small frames are expected, the inbox takes many of them at
-// once and they are copied out of it; behind large frames little is read ahead, so that their payloads are not copied.
+// The caller asks for space, reads into it, and reports how much came. Payloads are read straight into the sink's receive
+// buffer, or into a block that becomes a zero-copy view. The space continues behind the payload in the inbox, so one readv
+// takes the rest of one frame and the beginning of the next. While small frames are expected, the inbox takes many of them at
+// once, and they are copied out of it. Behind large frames only a little is read ahead, so their payloads are not copied.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace unisono {
 
-// What one or several decoders count.
+// Counters of one or several decoders.
 struct TcpReceiveCounters {
   uint64_t frames = 0;
   uint64_t bytes = 0;
@@ -27,15 +27,15 @@ struct TcpReceiveCounters {
 class TcpDecoder {
  public:
   static constexpr size_t inbox_bytes = 64u << 10;
-  // Read ahead of large frames: a few headers. What lies behind them in the inbox must be copied.
+  // How much is read ahead of large frames: a few headers. Everything behind them in the inbox must be copied.
   static constexpr size_t ahead_bytes = 1u << 10;
-  // A payload of this size or more makes the next one count as large: copying it would cost more than a second system call.
+  // After a payload of this size the decoder expects large frames: copying them would cost more than a second system call.
   static constexpr size_t large_bytes = 16u << 10;
 
   enum class Progress : uint8_t {
     more,       // read on
-    no_memory,  // a payload must be lent, but the peer's share is used up: resume() after something was released
-    fault,      // the stream is damaged: fault() says how; only reset() is allowed now
+    no_memory,  // the peer's share of the pool is used up; call resume() after something was released
+    fault,      // the stream is damaged; see fault(). Only reset() is allowed now
   };
   struct Space {
     iovec parts[2] = {};
@@ -49,14 +49,14 @@ class TcpDecoder {
   TcpDecoder(const TcpDecoder&) = delete;
   TcpDecoder& operator=(const TcpDecoder&) = delete;
 
-  // Never empty after Progress::more.
+  // The memory for the next read; never empty after Progress::more.
   Space space();
   // `bytes` were read into the space() given last.
   Progress took(size_t bytes, Sink& sink);
   Progress resume(Sink& sink) { return took(0, sink); }
-  // The sink's memory for a frame of this operation may not be touched any more; what follows of that frame is dropped.
+  // The receive buffer for a frame of this operation may not be touched any more; the rest of that frame is dropped.
   void cancel(uint32_t group, uint64_t operation);
-  // Forgets everything, as for a new stream; a half-filled block goes back to the pool.
+  // Returns to the state of a new stream. A half-filled block goes back to the pool.
   void reset();
 
   size_t payload_bytes() const { return header_.payload_bytes; }
@@ -75,11 +75,11 @@ class TcpDecoder {
   std::unique_ptr<std::byte[]> inbox_;
   size_t begin_ = 0, end_ = 0;   // unread part of the inbox
   FrameHeader header_;           // of the frame whose payload is coming
-  std::byte* target_ = nullptr;  // where it lands; null while discarding or without memory
-  PayloadPool::Block block_;     // if it will be lent
+  std::byte* target_ = nullptr;  // where its payload lands; null while discarding, or without memory
+  PayloadPool::Block block_;     // the block, if the payload will be a zero-copy view
   size_t done_ = 0;              // bytes of the payload that have landed
   bool in_payload_ = false;
-  bool asked_ = false;  // the sink was asked for this frame
+  bool asked_ = false;  // the sink was asked for a receive buffer for this frame
   bool discard_ = false;
   bool expect_large_ = false;
   FrameFault fault_ = FrameFault::none;

@@ -55,7 +55,7 @@ class TcpDecoderTest : public testing::Test {
     stream.insert(stream.end(), bytes.begin(), bytes.end());
     stream.insert(stream.end(), payload.begin(), payload.end());
   }
-  // Feeds what is left of the stream, at most `step` bytes at a time.
+  // Feeds the rest of the stream, at most `step` bytes at a time.
   TcpDecoder::Progress feed(size_t step, size_t limit = SIZE_MAX) {
     auto progress = TcpDecoder::Progress::more;
     for (size_t fed = 0; at < stream.size() && fed < limit && progress == TcpDecoder::Progress::more;) {
@@ -136,7 +136,7 @@ TEST_F(TcpDecoderTest, reads_large_payloads_behind_each_other_without_a_copy) {
   EXPECT_EQ(space.parts[0].iov_len, memory.size());
 }
 
-TEST_F(TcpDecoderTest, stops_when_the_peer_has_too_much_lent_and_goes_on_after_release) {
+TEST_F(TcpDecoderTest, stops_when_too_many_views_of_the_peer_are_out_and_goes_on_after_release) {
   sink.keep = true;
   for (uint64_t i = 0; i < 5; ++i) frame(i, 500'000);
   EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::no_memory);
@@ -170,7 +170,7 @@ TEST_F(TcpDecoderTest, throws_the_rest_of_a_cancelled_placement_away) {
   expect_all(1);
 }
 
-TEST_F(TcpDecoderTest, a_cancelled_operation_does_not_take_lent_frames_along) {
+TEST_F(TcpDecoderTest, a_cancelled_operation_leaves_views_intact) {
   frame(1, 50'000);
   feed(SIZE_MAX, 30'000);
   decoder.cancel(1, 1);
@@ -316,7 +316,7 @@ TEST_F(TcpSendQueueTest, cancel_removes_what_is_not_begun_and_copies_what_is) {
   EXPECT_EQ(queue.bytes(), 0u);
 }
 
-TEST_F(TcpSendQueueTest, clear_reports_what_it_owes) {
+TEST_F(TcpSendQueueTest, clear_reports_pending_ids) {
   const auto payload = pattern(10'000, 1);
   push(1, payload);
   push(2, std::span(payload).first(10));

@@ -41,7 +41,7 @@ bool TcpDialer::step(Nanos now) {
     broken = settled_;
     drop(attempt);
     attempts_.erase(attempts_.begin() + static_cast<ptrdiff_t>(i));
-    if (!settled_) next_event_ = now;  // the next address need not wait
+    if (!settled_) next_event_ = now;  // try the next address at once
   }
   if (complete()) return true;
   if (broken) {
@@ -55,7 +55,7 @@ bool TcpDialer::step(Nanos now) {
     } else if (attempts_.empty()) {
       start_over(now);
     } else {
-      next_event_ = never;  // all are under way: the kernel or the owner's deadline ends them
+      next_event_ = never;  // all are connecting; the kernel or the owner's deadline ends them
     }
   }
   return any;
@@ -90,7 +90,7 @@ int TcpDialer::open_socket(const TcpAddress& address, Descriptor& socket) const 
 }
 
 void TcpDialer::start(size_t candidate, uint16_t stream) {
-  state_[candidate].turned_away = false;
+  state_[candidate].refused_everywhere = false;
   Attempt attempt;
   attempt.candidate = candidate;
   attempt.stream = stream;
@@ -99,7 +99,7 @@ void TcpDialer::start(size_t candidate, uint16_t stream) {
   if (error != 0) {
     (void)failed(attempt, error);
     attempt.socket.reset();
-    next_event_ = 0;  // without a socket it fails at the next step, where all failures are handled
+    next_event_ = 0;  // an attempt without a socket fails in the next step, which handles all failures
   } else {
     state_[candidate].progress = "no answer";
   }
@@ -112,37 +112,37 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, std::string why) {
 }
 
 TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
-  state_[attempt.candidate].turned_away = error == ECONNREFUSED;
+  state_[attempt.candidate].refused_everywhere = error == ECONNREFUSED;
   return failed(attempt, error_text(error));
 }
 
 TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
   if (!attempt.socket.open()) return Outcome::failed;
-  if (attempt.phase == Phase::replying) return hear_reply(attempt);
+  if (attempt.phase == Phase::replying) return read_reply(attempt);
   pollfd ready{attempt.socket.get(), POLLOUT, 0};
   if (::poll(&ready, 1, 0) <= 0) return Outcome::pending;
   int error = 0;
   socklen_t bytes = sizeof error;
   if (::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
   if (error != 0) return failed(attempt, error);
-  return say_hello(attempt);
+  return send_hello(attempt);
 }
 
-TcpDialer::Outcome TcpDialer::say_hello(Attempt& attempt) {
+TcpDialer::Outcome TcpDialer::send_hello(Attempt& attempt) {
   auto hello = request_.hello;
   hello.stream_index = attempt.stream;
   seal_hello(hello);
   const auto count = send_some(attempt.socket.get(), std::as_bytes(std::span(&hello, 1)));
   if (count < 0) return failed(attempt, static_cast<int>(-count));
-  // The buffer of a fresh connection holds far more.
-  if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the greeting");
-  state_[attempt.candidate].progress = "connected, but no reply to the greeting";
+  // The send buffer of a fresh connection holds far more.
+  if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the hello");
+  state_[attempt.candidate].progress = "connected, but no reply to the hello";
   attempt.phase = Phase::replying;
   rewatch(request_.epoll, attempt.socket.get(), EPOLLIN, 0);
-  return hear_reply(attempt);
+  return read_reply(attempt);
 }
 
-TcpDialer::Outcome TcpDialer::hear_reply(Attempt& attempt) {
+TcpDialer::Outcome TcpDialer::read_reply(Attempt& attempt) {
   auto& reply = attempt.answer.reply;
   const bool whole = attempt.answer_bytes >= sizeof reply;
   auto place = std::as_writable_bytes(std::span(&attempt.answer, 1))
@@ -151,20 +151,20 @@ TcpDialer::Outcome TcpDialer::hear_reply(Attempt& attempt) {
   bool ended = false;
   const auto count = receive_some(attempt.socket.get(), place, ended);
   if (count < 0) return failed(attempt, static_cast<int>(-count));
-  if (ended) return failed(attempt, "closed the connection instead of a reply to the greeting");
+  if (ended) return failed(attempt, "closed the connection instead of a reply to the hello");
   attempt.answer_bytes += static_cast<size_t>(count);
   if (attempt.answer_bytes < sizeof reply) return Outcome::pending;
   if (attempt.answer_bytes == sizeof attempt.answer) return introduced(attempt);
-  if (!is_reply(reply)) return failed(attempt, "something else answers there, not Unisono");
+  if (!is_reply(reply)) return failed(attempt, "another program answers there, not Unisono");
   if (reply.accepted == 1) return Outcome::accepted;
-  if (reply.reason == TcpRefusal::introduction) return whole ? Outcome::pending : hear_reply(attempt);
+  if (reply.reason == TcpRefusal::introduction) return whole ? Outcome::pending : read_reply(attempt);
   auto& candidate = state_[attempt.candidate];
   candidate.hopeless = reply.reason == TcpRefusal::version || reply.reason == TcpRefusal::other_job;
-  candidate.turned_away = candidate.hopeless || reply.reason == TcpRefusal::other_process;
+  candidate.refused_everywhere = candidate.hopeless || reply.reason == TcpRefusal::other_process;
   return failed(attempt, std::string("refused: ") + name(reply.reason));
 }
 
-// The first one to answer is meant from now on, whoever listens at the other addresses.
+// The first process to answer becomes the peer of this link, whatever listens at the other addresses.
 TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt) {
   const auto id = attempt.answer.self;
   const bool meant = request_.hello.to == PeerId{} ? !introduced_ || *introduced_ == id : false;
@@ -180,12 +180,12 @@ void TcpDialer::go_on() {
     if (attempt.phase != Phase::introduced) continue;
     attempt.answer = {};
     attempt.answer_bytes = 0;
-    attempt.phase = Phase::connecting;  // as it is: the next step greets
+    attempt.phase = Phase::connecting;  // the next step sends the new hello
     rewatch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0);
   }
 }
 
-// One handshake is complete: the other attempts are withdrawn, the other streams go to the same address.
+// One handshake is complete: drops the other attempts and opens the other streams to the same address.
 void TcpDialer::settle_on(size_t winner) {
   settled_ = true;
   auto kept = std::move(attempts_[winner]);
@@ -217,8 +217,8 @@ bool TcpDialer::hopeless() const {
   return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.hopeless; });
 }
 
-bool TcpDialer::turned_away() const {
-  return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.turned_away; });
+bool TcpDialer::refused_everywhere() const {
+  return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.refused_everywhere; });
 }
 
 std::string TcpDialer::failures() const {

@@ -18,7 +18,7 @@ bool TcpDrain::watch(int epoll) {
   return unisono::watch(epoll, socket_.get(), last_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT, 0);
 }
 
-// False if the other side takes nothing any more.
+// False if writing failed for good.
 bool TcpDrain::write(Nanos now) {
   while (written_ < last_.size()) {
     const auto count = ::send(socket_.get(), last_.data() + written_, last_.size() - written_, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -1,6 +1,6 @@
-// The end of a connection whose other side may still be reading: what it has to be told last is written as it makes room, and
-// what it still sends is read and forgotten, because unread bytes at close make the kernel send a reset, which destroys our
-// last words. A process that was stopped reads them when it wakes up: so it hears that it was removed.
+// Ends a connection whose other side may still be reading. It writes the last frames as the other side takes them. It reads and
+// discards what still arrives: with unread bytes at close the kernel sends a reset, which could destroy the last frames. A
+// stopped process reads them when it wakes up, so it learns that it was removed.
 #pragma once
 
 #include "base/bytes.h"
@@ -11,17 +11,17 @@ namespace unisono {
 
 class TcpDrain {
  public:
-  // How long the other side is waited for: to read on while it has not got our last words, and to close after that.
+  // How long the other side gets to take the last frames, counted from its last progress, and then to close.
   static constexpr Nanos read_patience = 60 * second, close_patience = 2 * second;
 
-  // last: bytes of frames, the first of which may continue a frame that was half written.
+  // last: bytes of frames; the first may be the rest of a half-written frame.
   TcpDrain(Descriptor socket, Bytes last) : socket_(std::move(socket)), last_(std::move(last)) {}
 
-  // Has `epoll` wake a sleeper for it. False if it cannot.
+  // Registers the socket with `epoll`. False if that fails.
   bool watch(int epoll);
-  // Reads and writes. False when it is over.
+  // Reads and writes. Returns false when the drain is over.
   bool step(Nanos now);
-  // When to call step() at the latest; 0: at once.
+  // The latest time for the next step(); 0: at once.
   Nanos deadline() const { return until_; }
 
  private:
@@ -31,7 +31,7 @@ class TcpDrain {
   Bytes last_;
   size_t written_ = 0;
   int epoll_ = -1;
-  bool finished_ = false;  // all is written and our side is shut down
+  bool finished_ = false;  // everything is written and our side is shut down
   Nanos until_ = 0;
 };
 

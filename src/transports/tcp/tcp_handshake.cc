@@ -15,11 +15,11 @@ const char* name(TcpRefusal refusal) {
     case TcpRefusal::other_job: return "another job is there";
     case TcpRefusal::other_process: return "another process is there";
     case TcpRefusal::unknown_peer: return "it does not expect this process";
-    case TcpRefusal::not_expected: return "it dials itself";
+    case TcpRefusal::not_expected: return "both sides dial, and only one may";
     case TcpRefusal::duplicate: return "it has such a link already";
-    case TcpRefusal::stream: return "stream numbers do not fit";
+    case TcpRefusal::stream: return "its stream numbers do not match";
     case TcpRefusal::busy: return "too many connections wait there";
-    case TcpRefusal::introduction: return "it asks to be greeted by its name";
+    case TcpRefusal::introduction: return "it asks for a hello with its id";
   }
   return "unknown reason";
 }
@@ -28,7 +28,7 @@ void seal_hello(TcpHello& hello) { hello.checksum = crc32c(&hello, offsetof(TcpH
 
 TcpRefusal check_hello(const TcpHello& hello) {
   if (hello.magic != tcp_hello_magic) return TcpRefusal::not_unisono;
-  // The checksum's place may differ in other versions: the version is judged first.
+  // Other versions may have the checksum elsewhere, so the version is checked first.
   if (hello.version != tcp_version) return TcpRefusal::version;
   if (hello.checksum != crc32c(&hello, offsetof(TcpHello, checksum))) return TcpRefusal::not_unisono;
   if (hello.stream_count == 0 || hello.stream_count > tcp_streams_max) return TcpRefusal::stream;

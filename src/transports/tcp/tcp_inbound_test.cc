@@ -1,5 +1,5 @@
-// A transport with a guest book: processes that nobody added, dials that cross, peers that come again, and addresses where
-// nobody is any more.
+// A transport with an InboundRegistry: processes that nobody added, dials that cross, peers that connect again, and addresses
+// that nobody uses any more.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -27,14 +27,14 @@ class Book final : public InboundRegistry {
   std::vector<std::tuple<PeerIndex, PeerId, bool>> answers;
 };
 
-// Two transports with guest books; a has the smaller id. Their time is made here: nothing depends on how fast this machine is.
+// Two transports with registries; a has the smaller id. Time is virtual, so nothing depends on the speed of this machine.
 class InboundConnection : public TcpPair {
  protected:
   void SetUp() override {
     TcpPair::SetUp();
     now = clock_now();
-    a->welcome(book_a);
-    b->welcome(book_b);
+    a->accept_inbound(book_a);
+    b->accept_inbound(book_b);
   }
   LinkRequest to_whoever(const TcpTransport& there) { return request(PeerId{}, there.endpoints(), true); }
   void dial(TcpTransport& from, const TcpTransport& to, PeerId id, PeerIndex index = 0) {
@@ -42,19 +42,19 @@ class InboundConnection : public TcpPair {
     dialled.peer = index;
     ASSERT_TRUE(from.add_peer(dialled).ok());
   }
-  // Which of the two numbers has a link that is up; SIZE_MAX if not exactly one.
+  // The number of the one link that is up; SIZE_MAX if not exactly one is.
   static size_t up_index(const TcpTransport& transport) {
     const bool added = transport.state(0) == LinkState::up, inbound = transport.state(inbound_index) == LinkState::up;
     return added == inbound ? SIZE_MAX : added ? 0 : inbound_index;
   }
   bool linked() { return up_index(*a) != SIZE_MAX && up_index(*b) != SIZE_MAX; }
-  void poll_a() { a->poll(now, *hear_a); }
-  void poll_b() { b->poll(now, *hear_b); }
-  // Until nothing more happens without the passing of time.
+  void poll_a() { a->poll(now, *sink_a); }
+  void poll_b() { b->poll(now, *sink_b); }
+  // Polls until nothing more happens while time stands still.
   void settle() {
     for (int i = 0; i < 40; ++i) poll_a(), poll_b();
   }
-  // True as soon as `done` is; false if it is not after so much time.
+  // Returns true once `done` is true; false if that does not happen within `time`.
   bool within(Nanos time, const std::function<bool()>& done) {
     for (const auto limit = now + time; now <= limit; now += 10 * millisecond) {
       settle();
@@ -62,14 +62,14 @@ class InboundConnection : public TcpPair {
     }
     return false;
   }
-  // One link, the same on both sides, in both directions; nothing was lost and nothing is under way.
+  // There is exactly one link, the same on both sides and usable in both directions; no link was lost, and none is being made.
   void expect_one_link() {
     ASSERT_TRUE(within(2 * second, [&] { return linked(); }));
     EXPECT_FALSE(within(2 * second, [&] { return !linked(); }));
-    expect_frame(*a, *hear_b);
-    expect_frame(*b, *hear_a);
-    EXPECT_TRUE(hear_a->losses.empty());
-    EXPECT_TRUE(hear_b->losses.empty());
+    expect_frame(*a, *sink_b);
+    expect_frame(*b, *sink_a);
+    EXPECT_TRUE(sink_a->losses.empty());
+    EXPECT_TRUE(sink_b->losses.empty());
   }
   void expect_frame(TcpTransport& from, Recorder& to) {
     const auto payload = pattern(100'000, test_seed());
@@ -96,7 +96,7 @@ TEST_F(InboundConnection, a_process_that_nobody_added_gets_a_link) {
   EXPECT_EQ(b->remote(0).bytes, 0u);
 }
 
-TEST_F(InboundConnection, whoever_listens_says_who_it_is) {
+TEST_F(InboundConnection, the_listener_answers_with_its_id) {
   ASSERT_TRUE(a->add_peer(to_whoever(*b)).ok());
   expect_one_link();
   EXPECT_EQ(book_a.answers, (std::vector{std::tuple(PeerIndex{0}, id_b, true)}));
@@ -121,12 +121,12 @@ TEST_F(InboundConnection, an_address_that_leads_to_this_process_itself_is_found_
   EXPECT_EQ(book_a.answers[0], std::tuple(PeerIndex{0}, id_a, false));
   settle();
   EXPECT_EQ(a->state(0), LinkState::unknown);
-  EXPECT_TRUE(hear_a->losses.empty());
+  EXPECT_TRUE(sink_a->losses.empty());
   EXPECT_EQ(a->counters().refused_connections, 0u);
 }
 
 TEST_F(InboundConnection, crossing_dials_make_one_link_of_the_smaller_id) {
-  // In each order in which the two can notice each other: one side is polled that many times alone before the other.
+  // All orders in which the two can notice each other: one side is polled that many times alone before the other.
   for (int lead = -6; lead <= 6; ++lead) {
     SCOPED_TRACE(lead);
     SetUp();
@@ -147,7 +147,7 @@ TEST_F(InboundConnection, the_second_to_dial_finds_the_link_of_the_first) {
     auto& first = a_first ? *a : *b;
     auto& second = a_first ? *b : *a;
     dial(first, second, a_first ? id_b : id_a);
-    // Its hello is there, and not yet read, when the other side dials.
+    // Its hello has arrived, but was not read, when the other side dials.
     for (int i = 0; i < 20; ++i) a_first ? poll_a() : poll_b();
     dial(second, first, a_first ? id_a : id_b);
     expect_one_link();
@@ -186,14 +186,14 @@ TEST_F(InboundConnection, a_peer_that_connects_anew_replaces_its_half_dead_link)
   ASSERT_TRUE(within(1 * second, [&] { return b->state(inbound_index) == LinkState::up; }));
   dial(*a, *b, id_b);
   EXPECT_FALSE(within(280 * millisecond, [&] { return a->state(0) == LinkState::up; }));
-  EXPECT_TRUE(hear_b->losses.empty());
+  EXPECT_TRUE(sink_b->losses.empty());
   ASSERT_TRUE(within(50 * millisecond, [&] { return a->state(0) == LinkState::up; }));
-  ASSERT_EQ(hear_b->losses[inbound_index].size(), 1u);
-  EXPECT_EQ(hear_b->losses[inbound_index][0].code(), Code::peer_lost);
-  EXPECT_NE(hear_b->losses[inbound_index][0].message().find("connected anew"), std::string::npos)
-      << hear_b->losses[inbound_index][0].message();
+  ASSERT_EQ(sink_b->losses[inbound_index].size(), 1u);
+  EXPECT_EQ(sink_b->losses[inbound_index][0].code(), Code::peer_lost);
+  EXPECT_NE(sink_b->losses[inbound_index][0].message().find("connected again"), std::string::npos)
+      << sink_b->losses[inbound_index][0].message();
   EXPECT_EQ(book_b.inbound, (std::vector{id_a, id_a}));
-  expect_frame(*a, *hear_b);
+  expect_frame(*a, *sink_b);
   ASSERT_TRUE(within(1 * second, [&] { return old.closed(); }));
 }
 
@@ -218,7 +218,7 @@ TEST_F(InboundConnection, a_full_book_turns_inbound_away) {
   EXPECT_EQ(b->counters().refused_connections, 1u);
 }
 
-TEST_F(InboundConnection, who_shows_another_key_hears_neither_a_name_nor_a_yes) {
+TEST_F(InboundConnection, a_hello_with_another_key_gets_neither_an_id_nor_acceptance) {
   Unauthenticated unauthenticated(*b), namesake(*b), nobody(*b);
   unauthenticated.say(hello_from(PeerId{7, 7}, PeerId{}, job(1)));
   namesake.say(hello_from(id_b, id_b));
@@ -231,7 +231,7 @@ TEST_F(InboundConnection, who_shows_another_key_hears_neither_a_name_nor_a_yes) 
   EXPECT_TRUE(book_b.inbound.empty());
 }
 
-TEST_F(InboundConnection, who_asks_for_a_name_again_and_again_is_sent_away) {
+TEST_F(InboundConnection, repeated_hellos_without_an_id_are_refused) {
   Unauthenticated curious(*b);
   curious.say(hello_from(PeerId{7, 7}, PeerId{}));
   ASSERT_TRUE(within(1 * second, [&] {
@@ -245,33 +245,33 @@ TEST_F(InboundConnection, who_asks_for_a_name_again_and_again_is_sent_away) {
 
 TEST_F(InboundConnection, a_dial_that_is_refused_everywhere_ends_at_once_if_asked_to) {
   const auto nobody = transport(PeerId{9, 9})->endpoints()[0];
-  // The second listens, but as another process: whoever was there before is gone.
+  // The second address listens, but as another process: the one that was there before is gone.
   auto asked = request(id_b, {nobody, a->endpoints()[0]}, true);
-  asked.give_up_if_refused = true;
+  asked.fail_if_refused = true;
   ASSERT_TRUE(a->add_peer(asked).ok());
-  ASSERT_TRUE(within(200 * millisecond, [&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(within(200 * millisecond, [&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::peer_lost);
   EXPECT_NE(loss_of_a().message().find(nobody.substr(6) + ": connection refused"), std::string::npos) << loss_of_a().message();
 }
 
 TEST_F(InboundConnection, one_address_without_an_answer_leaves_it_open_whether_a_peer_is_gone) {
-  // Accepts connections and says nothing.
+  // A socket that accepts connections and says nothing.
   Descriptor silent(::socket(AF_INET, SOCK_STREAM, 0));
   const auto loopback = *parse_tcp_address("127.0.0.1");
   ASSERT_EQ(::bind(silent.get(), loopback.get(), loopback.bytes), 0);
   ASSERT_EQ(::listen(silent.get(), 8), 0);
   const auto nobody = transport(PeerId{9, 9})->endpoints()[0];
   auto asked = request(id_b, {nobody, local_address(silent.get()).endpoint()}, true, 500 * millisecond);
-  asked.give_up_if_refused = true;
+  asked.fail_if_refused = true;
   ASSERT_TRUE(a->add_peer(asked).ok());
-  ASSERT_TRUE(within(1 * second, [&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(within(1 * second, [&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::unavailable);
 }
 
-TEST_F(InboundConnection, another_job_is_told_from_no_answer) {
+TEST_F(InboundConnection, another_job_differs_from_no_answer) {
   b->set_job(job(0x77));
   ASSERT_TRUE(a->add_peer(to_whoever(*b)).ok());
-  ASSERT_TRUE(within(1 * second, [&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(within(1 * second, [&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::invalid);
   EXPECT_NE(loss_of_a().message().find("another job"), std::string::npos) << loss_of_a().message();
 }

@@ -10,7 +10,8 @@
 namespace unisono {
 namespace {
 
-// Smaller frames go where they wait least; larger ones go round, so that each stream carries its share of the bytes.
+// A smaller frame takes the stream with the shortest queue. Larger ones take turns, so that each stream carries its share of
+// bytes.
 constexpr size_t spread_bytes = 16u << 10;
 
 }  // namespace
@@ -126,14 +127,14 @@ bool TcpLink::read_all(Sink& sink) {
   return any;
 }
 
-bool TcpLink::take_credit_news() {
-  if (!credit_news()) return false;
+bool TcpLink::take_credit_returned() {
+  if (!credit_returned()) return false;
   credit_refused_ = false;
   return true;
 }
 
 bool TcpLink::wants_poll() const {
-  if (lost_ || credit_news() || overflowed_ || silent_) return true;
+  if (lost_ || credit_returned() || overflowed_ || silent_) return true;
   return state_ == LinkState::up && std::any_of(streams_.begin(), streams_.end(), [&](const auto& stream) {
            return (stream->ended() && end_deadline_ == never) || stream->wants_poll(pool_, request_.peer);
          });
@@ -173,8 +174,8 @@ Status TcpLink::end_status() const {
   for (const auto& stream : streams_) {
     if (stream->ended() && (why == "ended" || stream->fault() != FrameFault::none)) why = stream->end_text();
   }
-  if (silent_) why = "no answer from its host for " + std::to_string(options_.silence / second) + " s";
-  if (overflowed_) why = std::to_string(queued_frames()) + " frames wait and it takes none";
+  if (silent_) why = "its host has not answered for " + std::to_string(options_.silence / second) + " s";
+  if (overflowed_) why = std::to_string(queued_frames()) + " frames wait, and the peer takes none";
   return Status(fault() == FrameFault::none ? Code::peer_lost : Code::corrupt,
                 request_.label + ": " + why + "; " + description_ + "; " + std::to_string(traffic_.sent_bytes) +
                     " bytes sent, " + std::to_string(traffic_.received.bytes) + " received");
@@ -216,13 +217,13 @@ void TcpLink::close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<
   lost_.reset();
   dialer.reset();
   for (auto& stream : streams_) {
-    auto last = stream->ended() ? Bytes() : stream->queue().last_words(memory_valid);
+    auto last = stream->ended() ? Bytes() : stream->queue().unsent_bytes(memory_valid);
     auto socket = stream->detach(sent);
     if (greeted && socket.open()) slow.emplace_back(std::move(socket), std::move(last));
   }
 }
 
-std::optional<Status> TcpLink::take_lost_news() {
+std::optional<Status> TcpLink::take_lost_status() {
   auto news = std::move(lost_);
   lost_.reset();
   return news;

@@ -1,7 +1,7 @@
-// One peer: its streams, which frame goes on which, and how the link came up and ended.
+// One link to a peer: its streams, the choice of a stream for each frame, and the link's life.
 //
-// A link is connecting until all its streams are attached, then up, then lost. It makes no upcall except received and
-// place (from read); the rest is collected for the transport, which reports it in order.
+// A link is connecting until all its streams are attached, then up, then lost. Its only upcalls are received and place (from
+// read). It collects everything else for the transport, which reports it in order.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@
 namespace unisono {
 
 struct TcpLinkOptions {
-  // Frames with payload that wait for the kernel; credit() counts down from it. 64 frames of 256 KiB are four times what the
-  // kernel itself buffers at most, so a longer queue only adds delay.
+  // Frames with payload that wait for the kernel; credit() counts down from it. 64 frames of 256 KiB are four times the
+  // kernel's own buffers at most, so a longer queue would only add delay.
   size_t queue_frames_max = 64;
-  // Frames that are accepted beyond it (those without payload always are): enough for one credit or verdict for each of
-  // thousands of operations. A peer that lets more pile up is lost.
+  // Frames that are accepted beyond it (frames without payload always are): enough for one credit or verdict for each of
+  // thousands of operations. A peer for which more pile up is lost.
   size_t extra_frames_max = 4096;
-  // Unanswered for so long although asked: the host is dead.
+  // A host that answers nothing for this long, although asked, counts as dead.
   Nanos silence = 30 * second;
 };
 
@@ -39,21 +39,21 @@ class TcpLink {
   const LinkRequest& request() const { return request_; }
   LinkState state() const { return state_; }
 
-  // Making it. -----------------------------------------------------------------------------------------------------
-  std::unique_ptr<TcpDialer> dialer;  // of the dialling side, until the link is up
+  // Making the link ------------------------------------------------------------------------------------------------
+  std::unique_ptr<TcpDialer> dialer;  // on the dialling side, until the link is up
   uint16_t stream_count() const { return static_cast<uint16_t>(streams_.size()); }
   bool attached(uint16_t stream) const { return stream < streams_.size() && streams_[stream]->attached(); }
-  // The first stream decides how many there are. When the last one is attached, the link is up.
+  // The first stream decides how many there are. The link is up when the last one is attached.
   bool attach(uint16_t stream, uint16_t count, Descriptor socket, int epoll);
-  // While connecting on the listening side: the dialler gave up a part of it, and will start again from nothing.
+  // For the listening side while connecting: a stream of the dialler has ended, so the dialler will start again from nothing.
   bool broken_while_connecting() const;
   void start_again();
-  // Of a dial without an id: whom it led to.
-  void meet(const PeerId& id) { request_.id = id; }
-  // Our dial is withdrawn in favour of theirs.
+  // The id of the process that answered a dial without an id.
+  void identify_peer(const PeerId& id) { request_.id = id; }
+  // Withdraws our dial in favour of the peer's.
   void yield();
 
-  // Using it. ------------------------------------------------------------------------------------------------------
+  // Using the link --------------------------------------------------------------------------------------------------
   size_t credit();
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
   void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation);
@@ -61,35 +61,38 @@ class TcpLink {
   bool read(uint16_t stream, Sink& sink);
   bool read_all(Sink& sink);
   size_t queued_frames() const;
-  // True once after credit() was 0 and is not any more.
-  bool take_credit_news();
-  bool credit_news() const { return credit_refused_ && state_ == LinkState::up && queued_frames() < options_.queue_frames_max; }
+  // Returns true once after credit() was 0 and is not any more.
+  bool take_credit_returned();
+  bool credit_returned() const {
+    return credit_refused_ && state_ == LinkState::up && queued_frames() < options_.queue_frames_max;
+  }
   bool wants_poll() const;
   void update_interest();
 
-  // Ending it. -----------------------------------------------------------------------------------------------------
-  // After an orderly end of one stream the others may still bring what was sent before; they are waited for so long.
+  // Ending the link -------------------------------------------------------------------------------------------------
+  // After an orderly end of one stream, the others may still bring frames sent before; the link waits this long for them.
   static constexpr Nanos end_patience = 50 * millisecond;
-  // Decides from the streams whether the link has ended. Call after reading and flushing.
+  // Decides from the streams whether the link has ended. Call it after reading and flushing.
   bool has_ended(Nanos now);
-  // Why, with what the streams know.
+  // Why the link ended, with what the streams know.
   Status end_status() const;
-  // Looks for a dead host; rare.
+  // Checks whether the peer's host is dead; cheap because it does so rarely.
   void look_for_silence(Nanos now);
-  // When it must be looked at even if nothing arrives.
+  // When the link must be checked even if nothing arrives.
   Nanos next_deadline() const { return silence_check_ < end_deadline_ ? silence_check_ : end_deadline_; }
   void schedule_silence_check(Nanos now);
-  // No more traffic. Sockets are closed, or handed to `slow` for an orderly goodbye. memory_valid: of what is being sent.
+  // Ends all traffic. lose() closes the sockets; close() hands them to `slow` for an orderly end. memory_valid: whether the
+  // memory of pending sends can still be read.
   void lose(const Status& why, std::vector<uint64_t>& sent);
   void close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpDrain>& slow);
-  // The status that Sink::lost is owed, once.
-  std::optional<Status> take_lost_news();
-  bool lost_news() const { return lost_.has_value(); }
+  // The status for Sink::lost, once.
+  std::optional<Status> take_lost_status();
+  bool has_lost_status() const { return lost_.has_value(); }
 
   const TcpTraffic& traffic() const { return traffic_; }
   FrameFault fault() const;
   const std::string& describe() const { return description_; }
-  // "eth0", for messages.
+  // The name of the interface for messages, like "eth0".
   void name_interface(const std::string& interface);
   TcpAddress local() const { return local_; }
   TcpAddress remote() const { return remote_; }
@@ -106,13 +109,13 @@ class TcpLink {
   TcpAddress local_, remote_;
   std::string description_ = "tcp, not connected";
   std::optional<Status> lost_;
-  size_t next_stream_ = 0;      // of large frames
-  bool credit_refused_ = true;  // nothing may be sent while connecting
+  size_t next_stream_ = 0;      // for the next large frame
+  bool credit_refused_ = true;  // no credit while connecting
   bool overflowed_ = false;
   bool silent_ = false;
   Nanos silence_check_ = never;
   Nanos end_deadline_ = never;
-  uint64_t checked_bytes_ = 0;  // sent_bytes when all was last known to be acknowledged
+  uint64_t checked_bytes_ = 0;  // sent_bytes at the last time when everything was acknowledged
 };
 
 }  // namespace unisono

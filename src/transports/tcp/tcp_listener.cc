@@ -33,7 +33,7 @@ Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, int epo
     listener.sockets_.clear();
     listener.port_ = options.port;
     error = options.addresses.empty() ? listener.listen_everywhere() : listener.listen_at_all();
-    // With a port of the kernel's choice on the first address, the second may find it taken.
+    // With a port of the kernel's choice for the first address, the port may be taken at the second one.
     if (error != EADDRINUSE || options.port != 0) break;
   }
   if (error != 0) {
@@ -47,7 +47,7 @@ Result<TcpListener> TcpListener::make(const TcpListenerOptions& options, int epo
   return listener;
 }
 
-// 0 or errno.
+// Returns 0 or errno.
 int TcpListener::listen_at(const TcpAddress& where, bool dual) {
   auto address = where;
   address.set_port(port_);
@@ -76,7 +76,7 @@ int TcpListener::listen_at_all() {
   int last = EADDRNOTAVAIL;
   for (const auto& entry : options_.addresses) {
     const int error = listen_at(entry.address, false);
-    // An address that the interface does not have yet or any more is left out; one whose port is taken is a conflict.
+    // Skips an address that the interface does not have now; a taken port is a conflict.
     if (error != 0 && error != EADDRNOTAVAIL) return error;
     if (last != 0) last = error;
   }
@@ -94,7 +94,7 @@ bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
       if (visitor.inbound) {
         refuse(visitor, TcpRefusal::unknown_peer, "nobody added this peer");
       } else {
-        refuse(visitor, TcpRefusal::not_unisono, "no greeting in time");
+        refuse(visitor, TcpRefusal::not_unisono, "no hello in time");
       }
       fate = Fate::refused;
     }
@@ -118,14 +118,14 @@ bool TcpListener::accept_some(Nanos now) {
   bool any = false;
   for (const auto& listening : sockets_) {
     for (int i = 0; i < accepts_per_step; ++i) {
-      Visitor visitor;
+      PendingConnection visitor;
       visitor.from.bytes = sizeof visitor.from.storage;
       auto* from = reinterpret_cast<sockaddr*>(&visitor.from.storage);
       visitor.socket = Descriptor(::accept4(listening.get(), from, &visitor.from.bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!visitor.socket.open()) {
         if (errno == ECONNABORTED || errno == EINTR) continue;
         if (errno != EMFILE && errno != ENFILE) break;
-        // Left in the backlog it would keep waking us without end: it is taken and turned away.
+        // In the backlog it would wake us without end, so it is accepted and closed.
         spare_.reset();
         Descriptor unwanted(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (unwanted.open()) ++refused_;
@@ -134,7 +134,7 @@ bool TcpListener::accept_some(Nanos now) {
         break;
       }
       any = true;
-      make_place(false);
+      evict_oldest(false);
       set_stream_options(visitor.socket.get());
       visitor.until = now + options_.hello_timeout;
       if (watch(epoll_, visitor.socket.get(), EPOLLIN, 0)) waiting_.push_back(std::move(visitor));
@@ -144,36 +144,37 @@ bool TcpListener::accept_some(Nanos now) {
   return any;
 }
 
-// One more unauthenticated peer or guest comes: if there are too many already, the oldest of its kind goes.
-void TcpListener::make_place(bool inbound) {
-  const auto same = [&](const Visitor& visitor) { return visitor.inbound == inbound && visitor.socket.open(); };
+// One more connection comes: if there are too many of its kind already (unauthenticated or inbound), the oldest of them is
+// closed.
+void TcpListener::evict_oldest(bool inbound) {
+  const auto same = [&](const PendingConnection& visitor) { return visitor.inbound == inbound && visitor.socket.open(); };
   const auto count = static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), same));
   if (count < (inbound ? options_.inbound_max : options_.unauthenticated_max)) return;
   const auto oldest = std::find_if(waiting_.begin(), waiting_.end(), same);
-  refuse(*oldest, TcpRefusal::busy, "too many wait");
+  refuse(*oldest, TcpRefusal::busy, "too many connections wait");
   unwatch(epoll_, oldest->socket.get());
   oldest->socket.reset();
-  // Erased by step(), which may be in the middle of the list; a closed socket reads as withdrawn.
+  // step() erases it, because it may be in the middle of the list; a closed socket counts as withdrawn.
 }
 
-TcpListener::Fate TcpListener::read(Visitor& visitor, Nanos now) {
+TcpListener::Fate TcpListener::read(PendingConnection& visitor, Nanos now) {
   if (!visitor.socket.open()) return Fate::withdrew;
   if (visitor.inbound) {
-    // A guest says nothing more before the reply; what can come is its end.
+    // An inbound connection says nothing more before the reply; only its end can come.
     std::byte ahead{};
     const auto count = ::recv(visitor.socket.get(), &ahead, 1, MSG_DONTWAIT | MSG_PEEK);
     const bool gone = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
     if (!gone && count <= 0) return Fate::stays;
     if (gone) return Fate::withdrew;
-    refuse(visitor, TcpRefusal::not_unisono, "bytes behind the greeting");
+    refuse(visitor, TcpRefusal::not_unisono, "bytes after the hello");
     return Fate::refused;
   }
   bool ended = false;
   const auto count = receive_some(visitor.socket.get(), std::span(visitor.bytes).subspan(visitor.byte_count), ended);
   if (count < 0 || ended) {
     if (visitor.introduced && visitor.byte_count == 0)
-      return Fate::withdrew;  // it has such a link, or wanted nobody but whoever it took us for
-    refuse(visitor, TcpRefusal::not_unisono, "closed before a whole greeting");
+      return Fate::withdrew;  // it has such a link, or the process that it looked for is another one
+    refuse(visitor, TcpRefusal::not_unisono, "closed before a whole hello");
     return Fate::refused;
   }
   visitor.byte_count += static_cast<size_t>(count);
@@ -188,14 +189,14 @@ TcpListener::Fate TcpListener::read(Visitor& visitor, Nanos now) {
     refuse(visitor, why, name(why));
     return Fate::refused;
   }
-  make_place(true);
+  evict_oldest(true);
   visitor.inbound = true;
   visitor.since = now;
   visitor.until = now + options_.inbound_timeout;
   return Fate::stays;
 }
 
-TcpListener::Fate TcpListener::judge(Visitor& visitor, Nanos now, TcpAcceptor& acceptor) {
+TcpListener::Fate TcpListener::judge(PendingConnection& visitor, Nanos now, TcpAcceptor& acceptor) {
   TcpHello hello;
   std::memcpy(&hello, visitor.bytes.data(), sizeof hello);
   const auto verdict = acceptor.judge(hello, now - visitor.since);
@@ -215,9 +216,9 @@ TcpListener::Fate TcpListener::judge(Visitor& visitor, Nanos now, TcpAcceptor& a
   return count == sizeof reply ? Fate::enters : Fate::withdrew;
 }
 
-TcpListener::Fate TcpListener::introduce(Visitor& visitor, Nanos now, const PeerId& self) {
+TcpListener::Fate TcpListener::introduce(PendingConnection& visitor, Nanos now, const PeerId& self) {
   if (std::exchange(visitor.introduced, true)) {
-    refuse(visitor, TcpRefusal::other_process, "greeted nobody twice");
+    refuse(visitor, TcpRefusal::other_process, "the second hello names no process, either");
     return Fate::refused;
   }
   TcpIntroduction introduction;
@@ -231,8 +232,8 @@ TcpListener::Fate TcpListener::introduce(Visitor& visitor, Nanos now, const Peer
   return Fate::stays;
 }
 
-void TcpListener::refuse(Visitor& visitor, TcpRefusal why, const char* text) {
-  // A member that comes twice, or to two of our addresses at once, is no unauthenticated peer.
+void TcpListener::refuse(PendingConnection& visitor, TcpRefusal why, const char* text) {
+  // A member that connects twice, or to two of our addresses at once, is not an unauthenticated peer.
   if (why != TcpRefusal::duplicate) {
     ++refused_;
     last_refusal_ =

@@ -1,15 +1,15 @@
-// What the kernel knows of the way to the other end of a connection.
+// What the kernel knows about the path of a connection.
 #pragma once
 
 #include "base/clock.h"
 
 namespace unisono {
 
-// The shortest round trip seen, at least that of the handshake; 0 if unknown.
+// The shortest measured round trip; at least the handshake's is known. 0 if unknown.
 Nanos least_round_trip(int socket);
 
-// On a short way, bounds what the kernel holds of this connection, sent or not: see tcp_path.cc. Elsewhere it stays with the
-// kernel, because a bound that is set ends its autotuning. For a connected socket on which little has been sent.
+// On a short path, bounds how much the kernel holds of this connection, sent or not; tcp_path.cc says why. On other paths the
+// kernel keeps its choice, because a fixed bound ends its autotuning. For a connected socket on which little has been sent.
 void bound_unacknowledged(int socket);
 
 }  // namespace unisono

@@ -26,7 +26,7 @@ TEST(TcpPath, a_connection_inside_one_host_is_short_and_gets_a_bound) {
   ASSERT_EQ(::bind(acceptor.get(), reinterpret_cast<sockaddr*>(&where), bytes), 0);
   ASSERT_EQ(::listen(acceptor.get(), 1), 0);
   ASSERT_EQ(::getsockname(acceptor.get(), reinterpret_cast<sockaddr*>(&where), &bytes), 0);
-  // A handshake on a busy machine may take long: any of some connections will do.
+  // A handshake on a busy machine may take long, so the shortest of several counts.
   Nanos shortest = never;
   for (int i = 0; i < 20; ++i) {
     const Descriptor dialled(::socket(AF_INET, SOCK_STREAM, 0));

@@ -101,7 +101,7 @@ bool TcpSendQueue::cancel(uint64_t match, uint64_t mask) {
       }
       frame.notify = false;
       intact = copy_payload(frame);
-      if (!intact) frame.payload_left = 0;  // the stream is given up; its memory must not be read
+      if (!intact) frame.payload_left = 0;  // this stream ends; the payload's memory must not be read any more
     }
     at(kept++) = frame;
   }
@@ -109,7 +109,7 @@ bool TcpSendQueue::cancel(uint64_t match, uint64_t mask) {
   return intact;
 }
 
-Bytes TcpSendQueue::last_words(bool memory_valid) const {
+Bytes TcpSendQueue::unsent_bytes(bool memory_valid) const {
   Bytes words;
   for (size_t i = 0; i < count_; ++i) {
     const auto& frame = at(i);

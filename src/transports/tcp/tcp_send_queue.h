@@ -1,7 +1,7 @@
-// Frames that wait for one stream's socket, in order. No socket here: the stream writes what gather() shows.
+// Frames that wait for one stream's socket, in order. It has no socket: the stream writes what gather() shows.
 //
-// Payloads stay where the sender has them, except small ones and those that were cancelled in the middle: these are copied
-// into blocks of the pool. The ring grows only beyond its reserve and never shrinks, so it does not allocate once warm.
+// Payloads stay in the sender's memory. Small ones, and those cancelled in the middle, are copied into blocks of the pool. The
+// ring grows only beyond its reserve and never shrinks, so a warm queue does not allocate.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace unisono {
 
 class TcpSendQueue {
  public:
-  // Payloads up to this size are copied rather than waited for.
+  // Payloads up to this size are copied at once, so that their sender need not wait.
   static constexpr size_t copied_bytes_max = 4096;
   static constexpr int gather_max = 32;  // parts of one system call: 16 frames
   static constexpr size_t gather_bytes_max = 4u << 20;
@@ -31,11 +31,11 @@ class TcpSendQueue {
     size_t payload_left = 0;
     uint64_t id = 0;
     uint64_t block = 0;   // handle of the copy that payload points into; 0 if it is the sender's memory
-    bool notify = false;  // sent(id) is owed
+    bool notify = false;  // sent(id) is still to be reported
     size_t left() const { return header_left + payload_left; }
     void advance(size_t bytes);
   };
-  // Parts of one frame that are not written yet; at most two.
+  // The unwritten parts of one frame; at most two.
   static int parts_of(const Frame& frame, iovec* parts);
 
   TcpSendQueue(PayloadPool& pool, size_t reserve);
@@ -47,20 +47,21 @@ class TcpSendQueue {
   size_t count() const { return count_; }
   size_t bytes() const { return bytes_; }
 
-  // Takes a frame, of which a part may be written already. Copies its payload if that is small and memory is there; returns
-  // true if the sender's memory is not needed any more.
+  // Takes a frame that may be partly written. Copies a small payload if there is memory. Returns true if the sender's memory is
+  // not needed any more.
   bool push(Frame frame);
   // Shows the next bytes to write. Returns the number of parts.
   int gather(iovec* parts, size_t& bytes) const;
-  // `bytes` of these were written. Ids of finished frames that owe a notice are appended; returns finished frames.
+  // `bytes` of the gathered ones were written. Appends the ids of finished frames to be reported; returns how many frames
+  // finished.
   size_t wrote(size_t bytes, std::vector<uint64_t>& sent);
   // See Transport::cancel. Returns false if half a frame was cancelled and there was no memory to copy its rest: then the
-  // stream cannot go on.
+  // stream cannot continue.
   bool cancel(uint64_t match, uint64_t mask);
-  // What the other side must still get when nothing more is sent: the rest of a frame half written, and frames that the queue
-  // owns. None of the sender's memory if it may have gone.
-  Bytes last_words(bool memory_valid) const;
-  // Drops everything; ids that owe a notice are appended.
+  // What the other side must still get when nothing more is sent: the rest of a half-written frame, and frames that the queue
+  // owns. Leaves out the sender's memory unless memory_valid.
+  Bytes unsent_bytes(bool memory_valid) const;
+  // Drops everything; appends the ids to be reported.
   void clear(std::vector<uint64_t>& sent);
 
  private:

@@ -16,7 +16,7 @@ ptrdiff_t write_parts(int socket, iovec* parts, int count) {
   message.msg_iovlen = static_cast<size_t>(count);
   const auto written = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (written >= 0) return written;
-  // No kernel memory is no different from no space: it is tried again.
+  // A lack of kernel memory is treated as a full buffer: the stream tries again.
   return errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM ? 0 : -errno;
 }
 
@@ -91,7 +91,7 @@ bool TcpStream::flush(std::vector<uint64_t>& sent) {
     if (static_cast<size_t>(written) < bytes) break;
   }
   if (write_error_ != 0) queue_.clear(sent);
-  if (queue_.empty() && (interest_ & EPOLLOUT) != 0) update_interest();  // it would be ready all the time now
+  if (queue_.empty() && (interest_ & EPOLLOUT) != 0) update_interest();  // an empty queue would report EPOLLOUT all the time
   return any;
 }
 
@@ -105,7 +105,7 @@ bool TcpStream::read(Sink& sink) {
   if (paused_) {
     const auto progress = decoder_.resume(sink);
     if (progress == TcpDecoder::Progress::no_memory) {
-      // What is still unread cannot be awaited when the other direction is dead: nobody might ever release anything.
+      // With the other direction dead, do not wait for memory: perhaps nobody ever releases any.
       if (write_error_ != 0) end(write_error_);
       return ended_;
     }
@@ -121,7 +121,7 @@ bool TcpStream::read(Sink& sink) {
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == ENOMEM)) {
         drained_ = true;
-        // The kernel gave the error to the writer; there is nothing left to read either.
+        // The kernel gave the error to the writer; nothing is left to read.
         if (write_error_ != 0) end(write_error_);
       } else {
         orderly_ = count == 0;
@@ -131,7 +131,7 @@ bool TcpStream::read(Sink& sink) {
     }
     taken += static_cast<size_t>(count);
     const auto progress = decoder_.took(static_cast<size_t>(count), sink);
-    if (!socket_.open()) return true;  // closed by the sink
+    if (!socket_.open()) return true;  // an upcall closed it
     if (progress == TcpDecoder::Progress::fault) {
       fault_ = decoder_.fault();
       return ended_ = true;
@@ -140,7 +140,7 @@ bool TcpStream::read(Sink& sink) {
       paused_ = drained_ = true;
       return true;
     }
-    // Less than asked for: the socket is empty, and asking again would cost a system call to hear so.
+    // A short read means that the socket is empty; another system call would only confirm it.
     if (static_cast<size_t>(count) < space.bytes()) {
       drained_ = true;
       return true;
@@ -178,7 +178,7 @@ void TcpStream::update_interest() {
   if (!paused_ && !ended_) wanted |= EPOLLIN;
   if (!queue_.empty() && !ended_) wanted |= EPOLLOUT;
   if (wanted == interest_) return;
-  // A watch without any interest would still tell of a hang-up, again and again, to a sleeper that cannot act on it.
+  // A watch without any interest would still report a hang-up again and again to a sleeper that cannot act on it.
   if (wanted == 0) unwatch(epoll_, socket_.get());
   else if (interest_ != 0) rewatch(epoll_, socket_.get(), wanted, tag_);
   else if (!watch(epoll_, socket_.get(), wanted, tag_)) end(ENOMEM);

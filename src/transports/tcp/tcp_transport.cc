@@ -13,14 +13,14 @@ namespace {
 
 constexpr uint64_t control_tag = UINT64_MAX;
 constexpr PeerIndex peers_max = 1u << 16;
-// Up to here a failing read per stream is cheaper than epoll_wait and a read for those that it names.
+// Up to this many streams, a failing read for each is cheaper than epoll_wait and a read for each ready one.
 constexpr size_t direct_streams_max = 3;
-// While links are in use and nothing is being connected, new connections can wait for a few polls.
+// While links are in use and none is being made, new connections can wait for a few polls.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
 constexpr size_t drains_max = 64;
 
-bool is_gone(const TcpLink& link) { return link.request().give_up_if_refused && link.dialer->turned_away(); }
+bool is_gone(const TcpLink& link) { return link.request().fail_if_refused && link.dialer->refused_everywhere(); }
 
 }  // namespace
 
@@ -61,7 +61,7 @@ Status TcpTransport::open() {
 }
 
 TcpTransport::~TcpTransport() {
-  // Not flushed: the senders' memory may have gone before us.
+  // Pending payloads are not written: the senders' memory may be gone already.
   for (auto* link : live_) link->close(false, sent_, drains_);
   step_drains(0);
 }
@@ -110,11 +110,12 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
     return Status(Code::invalid, "tcp: peer index " + std::to_string(request.peer) + " is too large");
   if (request.id == options_.self) return Status(Code::invalid, "tcp: " + request.label + ": is this process itself");
   const bool anyone = request.id == PeerId{};
-  if (anyone && (book_ == nullptr || !request.dial)) {
-    return Status(Code::invalid, "tcp: " + request.label + ": whoever listens can only be dialled, and with a guest book");
+  if (anyone && (registry_ == nullptr || !request.dial)) {
+    return Status(Code::invalid,
+                  "tcp: " + request.label + ": a link without an id can only be dialled, and needs an InboundRegistry");
   }
   if (by_id_.contains(request.id)) return Status(Code::invalid, "tcp: " + request.label + ": there is a link to it already");
-  if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->lost_news())) {
+  if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->has_lost_status())) {
     return Status(Code::invalid, "tcp: " + request.label + ": its index is in use for " + old->request().label);
   }
   std::unique_ptr<TcpDialer> dialer;
@@ -161,7 +162,7 @@ Status TcpTransport::unreachable(const TcpLink& link, const char* what) const {
   auto code = Code::unavailable;
   if (link.dialer) {
     text += "tried " + link.dialer->failures();
-    const bool nobody_here = book_ != nullptr && link.dialer->hopeless();
+    const bool nobody_here = registry_ != nullptr && link.dialer->hopeless();
     if (nobody_here && link.request().id == PeerId{}) code = Code::invalid;
     else if (is_gone(link)) code = Code::peer_lost;
     else if (nobody_here) code = Code::invalid;
@@ -229,7 +230,7 @@ void TcpTransport::close(PeerIndex peer) {
   retired_.sent_bytes += traffic.sent_bytes;
   retired_.received.frames += traffic.received.frames;
   retired_.received.bytes += traffic.received.bytes;
-  if (polling_) graveyard_.push_back(std::move(links_[peer]));
+  if (polling_) closed_links_.push_back(std::move(links_[peer]));
   links_[peer].reset();
   count_streams();
   check_control_ = true;
@@ -244,7 +245,7 @@ bool TcpTransport::poll(Nanos now, Sink& sink) {
   bool any = control_is_due(now) && step_control(now);
   any |= move_bytes(now, sink);
   any |= report(sink);
-  graveyard_.clear();
+  closed_links_.clear();
   polling_ = false;
   return any;
 }
@@ -284,7 +285,7 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
       return true;
     }
     if (const auto id = link.dialer->introduced()) {
-      meet(link, *id);
+      identify_peer(link, *id);
       return true;
     }
   }
@@ -346,7 +347,7 @@ bool TcpTransport::move_ready(Sink& sink) {
       check_control_ = any = true;
       continue;
     }
-    // Closed by an upcall a moment ago, and even replaced: a read for nothing then.
+    // An upcall may have closed or replaced the link a moment ago; then this read finds nothing.
     if (auto* link = find(static_cast<PeerIndex>(tag >> 16))) any |= link->read(static_cast<uint16_t>(tag), sink);
   }
   return any;
@@ -364,7 +365,7 @@ bool TcpTransport::report(Sink& sink) {
   for (size_t i = 0; i < live_.size();) {
     auto* link = live_[i];
     const auto peer = link->request().peer;
-    if (auto why = link->take_lost_news()) {
+    if (auto why = link->take_lost_status()) {
       live_.erase(live_.begin() + static_cast<ptrdiff_t>(i));
       by_id_.erase(link->request().id);
       listener_->look_again();
@@ -375,7 +376,7 @@ bool TcpTransport::report(Sink& sink) {
       continue;
     }
     ++i;
-    if (!link->take_credit_news()) continue;
+    if (!link->take_credit_returned()) continue;
     sink.credit(peer);
     any = true;
   }

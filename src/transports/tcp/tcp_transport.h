@@ -1,8 +1,8 @@
-// TCP: one listening port per process, links of one or more connections to each peer, payloads received where they belong.
+// TCP: one listening port per process, links of one or more connections to each peer, payloads read into their receive buffers.
 //
-// This class composes: the listener and the dialers make connections, links carry frames, and poll() drives all of them
-// and reports. No thread, no clock; nothing blocks. With few streams poll() simply tries to read each of them, which takes one
-// system call less than asking first; with many it asks epoll which ones are ready.
+// This class composes: the listener and the dialers make connections, links carry frames, and poll() drives all of them and
+// reports. It has no thread and no clock, and nothing blocks. With few streams poll() tries to read each of them, which takes
+// one system call less than asking first. With many it asks epoll which ones are ready.
 #pragma once
 
 #include <array>
@@ -28,23 +28,23 @@ struct TcpOptions {
   std::string interface {};       // name ("eth0") or address ("10.0.0.7", "::1") to listen at and dial from; empty = all
   uint16_t port = 0;              // 0 = the kernel chooses
   uint32_t streams = 1;           // connections per link that this side dials, 1 … tcp_streams_max
-  bool payload_checksum = false;  // of what this side sends; what arrives is checked if it has one
+  bool payload_checksum = false;  // for sent frames; a received frame is checked if it has one
   TcpLinkOptions link{};
   PayloadPoolLimits pool{};
-  Nanos hello_timeout = 5 * second;     // a connection that says nothing is closed then
-  Nanos inbound_timeout = 10 * second;  // a good hello waits so long for its peer to be added
-  size_t unauthenticated_max = 64;      // connections without a good hello; the oldest goes
-  // With a guest book: a linked peer that connects anew waits so long for the end of its old link, which may be on the way, or
-  // for its own, if it is of a dial that is withdrawn just now; then the new connection replaces the old one.
+  Nanos hello_timeout = 5 * second;     // a connection without a hello is closed after it
+  Nanos inbound_timeout = 10 * second;  // how long a good hello waits for its peer to be added
+  size_t unauthenticated_max = 64;      // connections without a good hello; the oldest is closed
+  // With an InboundRegistry: how long the new connection of a linked peer waits. The end of the peer's old link may be on the
+  // way, or the old link may belong to a dial that is being withdrawn. After that the new connection replaces the old link.
   Nanos replace_after = 300 * millisecond;
-  // And who dials us while we dial it, and has the larger id, waits so long for our connection: a handshake over a long way.
-  // Then its own is taken.
+  // With an InboundRegistry: when two processes dial each other, the connection of the larger id waits this long for the one of
+  // the smaller id. The time covers a handshake over a long path. After it the larger id's connection is taken.
   Nanos yield_after = 1 * second;
 };
 
 class TcpTransport final : public Transport, public Connector, private TcpAcceptor {
  public:
-  // invalid: no such interface, or streams out of range. unavailable: the port is taken.
+  // Returns invalid if there is no such interface or `streams` is out of range, and unavailable if the port is taken.
   static Result<std::unique_ptr<TcpTransport>> make(const TcpOptions& options);
   ~TcpTransport() override;
 
@@ -74,17 +74,17 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
 
-  // From now on processes that nobody added come in, too (a hello to PeerId{} is for whoever listens), and links are symmetric:
-  // if two dial each other, the connection of the smaller id survives, and no `lost` is said; a peer that is linked and
-  // connects anew replaces its link, which is lost then. A dial that meets another job or version is lost with the code
-  // invalid. Before any link is made; `book` outlives the transport. Links have one stream, so that a payload is placed and
-  // received before the next one is placed.
-  void welcome(InboundRegistry& book) { book_ = &book; }
-  // Where the other end of this link is, or was; no bytes if it never was up.
+  // From now on, processes that nobody added may connect, too (a hello to PeerId{} is for any process), and links are
+  // symmetric. If two processes dial each other, the connection of the smaller id survives, and no `lost` follows. A linked
+  // peer that connects again replaces its link, which is lost then. A dial that meets another job or version is lost with the
+  // code invalid. Call this before any link is made; `registry` must outlive the transport. Links have one stream, so that a
+  // payload is placed and received before the next one is placed.
+  void accept_inbound(InboundRegistry& registry) { registry_ = &registry; }
+  // The remote address of this link, also after its end; empty if it was never up.
   TcpAddress remote(PeerIndex peer) const;
 
   uint16_t port() const { return listener_->port(); }
-  // How many connections were refused, and which was the last; empty: none.
+  // How many connections were refused and why the last one was; empty if none.
   std::string last_refusal() const { return listener_->last_refusal(); }
 
  private:
@@ -97,10 +97,10 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   PeerId introduction() const override { return options_.self; }
   void enter(const TcpHello& hello, Descriptor socket) override;
 
-  // Of tcp_transport_inbound.cc.
+  // Defined in tcp_transport_inbound.cc.
   Verdict admit(const TcpHello& hello);
   std::optional<Verdict> judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited);
-  void meet(TcpLink& link, const PeerId& id);
+  void identify_peer(TcpLink& link, const PeerId& id);
 
   bool control_is_due(Nanos now);
   bool step_control(Nanos now);
@@ -117,22 +117,22 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
 
   TcpOptions options_;
   Descriptor epoll_;                          // control_ and all streams; what a sleeper waits on
-  Descriptor control_;                        // listening sockets, unauthenticated peers, dialled sockets, farewells
+  Descriptor control_;                        // listening sockets, unauthenticated peers, dialled sockets, drains
   std::vector<InterfaceAddress> interfaces_;  // of this host, best first
-  std::vector<InterfaceAddress> listening_;   // the part of them that was chosen
+  std::vector<InterfaceAddress> listening_;   // the part of them to listen at
   std::optional<TcpListener> listener_;
   std::optional<JobKey> job_;
-  InboundRegistry* book_ = nullptr;
+  InboundRegistry* registry_ = nullptr;
   PayloadPool pool_;
-  std::vector<std::unique_ptr<TcpLink>> links_;      // by PeerIndex
-  std::vector<TcpLink*> live_;                       // connecting, up, or lost and not yet reported
-  std::map<PeerId, PeerIndex> by_id_;                // of live_
-  std::vector<std::unique_ptr<TcpLink>> graveyard_;  // closed during poll
+  std::vector<std::unique_ptr<TcpLink>> links_;         // by PeerIndex
+  std::vector<TcpLink*> live_;                          // connecting, up, or lost and not yet reported
+  std::map<PeerId, PeerIndex> by_id_;                   // of live_
+  std::vector<std::unique_ptr<TcpLink>> closed_links_;  // closed during poll
   std::vector<TcpDrain> drains_;
-  std::vector<PeerIndex> over_;      // dials without an id that led to a link that there is
+  std::vector<PeerIndex> over_;      // dials without an id that led to an existing link or to this process
   std::vector<uint64_t> sent_;       // ids to report
   std::vector<uint64_t> reporting_;  // being reported
-  TcpTraffic retired_;               // of links that are gone
+  TcpTraffic retired_;               // traffic of closed links
   uint64_t refused_frames_[frame_fault_count] = {};
   size_t stream_count_ = 0;
   size_t connecting_ = 0;
@@ -140,8 +140,8 @@ class TcpTransport final : public Transport, public Connector, private TcpAccept
   Nanos now_ = 0;  // of the last poll()
   Nanos last_control_ = 0;
   Nanos control_deadline_ = never;
-  bool check_control_ = true;  // something is to be done there
-  bool slept_ = false;         // something may have happened there
+  bool check_control_ = true;  // control_ has work
+  bool slept_ = false;         // control_ may have work
   bool polling_ = false;
 };
 

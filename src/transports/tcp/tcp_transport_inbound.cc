@@ -1,4 +1,4 @@
-// Who comes to the port of a TcpTransport, and which of two connections of a pair survives.
+// Inbound connections of a TcpTransport, and the choice between two connections of one pair.
 #include <utility>
 
 #include "base/check.h"
@@ -14,14 +14,14 @@ TcpAddress TcpTransport::remote(PeerIndex peer) const {
 TcpAcceptor::Verdict TcpTransport::judge(const TcpHello& hello, Nanos waited) {
   if (!job_) return {.wait = true};
   if (hello.key != *job_) return {.refusal = TcpRefusal::other_job};
-  if (book_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
+  if (registry_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
   if (hello.to != options_.self) return {.refusal = TcpRefusal::other_process};
-  if (book_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
+  if (registry_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
   const auto known = by_id_.find(hello.from);
-  if (known == by_id_.end()) return book_ == nullptr ? Verdict{.wait = true} : admit(hello);
+  if (known == by_id_.end()) return registry_ == nullptr ? Verdict{.wait = true} : admit(hello);
   auto& link = *links_[known->second];
-  if (link.state() == LinkState::lost) return {.wait = true};  // until that is reported and it is added again
-  if (book_ != nullptr) {
+  if (link.state() == LinkState::lost) return {.wait = true};  // until `lost` is reported and the peer is added again
+  if (registry_ != nullptr) {
     if (const auto verdict = judge_rival(hello, link, waited)) return *verdict;
   } else {
     if (link.state() == LinkState::up) return {.refusal = TcpRefusal::duplicate};
@@ -38,20 +38,20 @@ TcpAcceptor::Verdict TcpTransport::admit(const TcpHello& hello) {
   LinkRequest inbound;
   inbound.id = hello.from;
   inbound.deadline = now_ + options_.inbound_timeout;
-  if (!book_->admit(inbound)) return {.refusal = TcpRefusal::busy};
+  if (!registry_->admit(inbound)) return {.refusal = TcpRefusal::busy};
   inbound.dial = false;
   const auto added = add_peer(inbound);
   UNISONO_CHECK(added.ok());
   return {};
 }
 
-// Both sides decide alike without a word: the smaller id's dial is taken by the larger one, which withdraws its own; the
-// smaller one lets the larger one's wait until it is withdrawn. A dial is accepted only by who has no other, so no link that is
-// up on one side is withdrawn by the other.
+// Both sides decide alike without exchanging messages. The process with the larger id takes the smaller id's dial and withdraws
+// its own. The process with the smaller id lets the other dial wait until it is withdrawn. A process takes a dial only if it
+// has no other connection of the pair, so neither side withdraws a link that is up on the other.
 std::optional<TcpAcceptor::Verdict> TcpTransport::judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited) {
   if (link.state() == LinkState::up) {
     if (waited >= options_.replace_after) {
-      link.lose(Status(Code::peer_lost, link.request().label + ": it has connected anew; " + link.describe()), sent_);
+      link.lose(Status(Code::peer_lost, link.request().label + ": it has connected again; " + link.describe()), sent_);
       count_streams();
       return Verdict{.wait = true};
     }
@@ -67,23 +67,23 @@ void TcpTransport::enter(const TcpHello& hello, Descriptor socket) {
   const auto known = by_id_.find(hello.from);
   UNISONO_CHECK(known != by_id_.end());
   auto& link = *links_[known->second];
-  // Without a watch the connection is closed again, and the dialler starts over.
+  // If epoll refuses the socket, it is closed again, and the dialler starts over.
   if (!link.attach(hello.stream_index, hello.stream_count, std::move(socket), epoll_.get())) link.start_again();
   if (link.state() == LinkState::up) mark_up(link);
 }
 
-void TcpTransport::meet(TcpLink& link, const PeerId& id) {
+void TcpTransport::identify_peer(TcpLink& link, const PeerId& id) {
   const auto peer = link.request().peer;
   const bool goes_on = id != options_.self && !by_id_.contains(id);
   if (goes_on) {
-    link.meet(id);
+    link.identify_peer(id);
     by_id_[id] = peer;
     link.dialer->go_on();
     check_control_ = true;
   } else {
     over_.push_back(peer);
   }
-  book_->answered(peer, id, goes_on);
+  registry_->answered(peer, id, goes_on);
 }
 
 }  // namespace unisono

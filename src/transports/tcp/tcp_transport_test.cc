@@ -1,4 +1,4 @@
-// What TCP adds to the promises of every transport: how links come together, how they end, and their limits.
+// What TCP adds to the promises of every transport: making links, ending links, and their limits.
 #include "transports/tcp/tcp_transport.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST_F(Tcp, unreachable_addresses_do_not_keep_the_reachable_one_from_winning) {
 TEST_F(Tcp, a_link_that_never_comes_up_names_every_address_and_its_error) {
   const auto nobody = transport(PeerId{9, 9})->endpoints()[0];
   ASSERT_TRUE(a->add_peer(request(id_b, {nobody, a->endpoints()[0]}, true, 300 * millisecond)).ok());
-  ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(until([&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::unavailable);
   const auto& text = loss_of_a().message();
   EXPECT_NE(text.find("rank 3 (host b, pid 42)"), std::string::npos) << text;
@@ -63,9 +63,9 @@ TEST_F(Tcp, a_link_that_never_comes_up_names_every_address_and_its_error) {
   EXPECT_EQ(a->state(0), LinkState::lost);
 }
 
-TEST_F(Tcp, who_waits_in_vain_says_where_it_waited) {
+TEST_F(Tcp, the_waiting_side_names_its_endpoints_when_nobody_connects) {
   ASSERT_TRUE(a->add_peer(request(id_b, {}, false, 50 * millisecond)).ok());
-  ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(until([&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::unavailable);
   EXPECT_NE(loss_of_a().message().find(a->endpoints()[0]), std::string::npos) << loss_of_a().message();
 }
@@ -74,7 +74,7 @@ TEST_F(Tcp, another_job_is_refused_at_once_by_name) {
   b->set_job(job(0x77));
   ASSERT_TRUE(a->add_peer(request(id_b, b->endpoints(), true)).ok());
   ASSERT_TRUE(b->add_peer(request(id_a, {}, false)).ok());
-  ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(until([&] { return !sink_a->losses.empty(); }));
   EXPECT_EQ(loss_of_a().code(), Code::unavailable);
   EXPECT_NE(loss_of_a().message().find("another job"), std::string::npos) << loss_of_a().message();
   EXPECT_EQ(b->counters().refused_connections, 1u);
@@ -84,13 +84,13 @@ TEST_F(Tcp, another_job_is_refused_at_once_by_name) {
 TEST_F(Tcp, an_index_can_be_used_again_after_lost_and_after_close) {
   link();
   b->close(0);
-  ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
-  hear_a->losses.clear();
+  ASSERT_TRUE(until([&] { return !sink_a->losses.empty(); }));
+  sink_a->losses.clear();
   link();
   expect_link_works();
   a->close(0);
-  ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
-  hear_b->losses.clear();
+  ASSERT_TRUE(until([&] { return !sink_b->losses.empty(); }));
+  sink_b->losses.clear();
   link();
   expect_link_works();
 }
@@ -110,7 +110,7 @@ TEST_F(Tcp, the_loss_of_a_link_names_peer_cause_addresses_and_bytes) {
   link();
   expect_link_works();
   b.reset();
-  ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
+  ASSERT_TRUE(until([&] { return !sink_a->losses.empty(); }));
   const auto& text = loss_of_a().message();
   EXPECT_EQ(loss_of_a().code(), Code::peer_lost);
   EXPECT_NE(text.find("rank 3 (host b, pid 42): "), std::string::npos) << text;
@@ -165,14 +165,14 @@ TEST_F(Tcp, frames_that_the_kernel_took_survive_close) {
   uint64_t taken = 0;
   while (a->send(0, data_header(taken, payload.size()), payload, taken)) ++taken;
   ASSERT_GT(taken, 0u);
-  // Input that nobody reads must not turn the end into a reset, which would throw away what is under way.
+  // Unread input must not turn the end into a reset, which would destroy frames in flight.
   for (int i = 0; i < 50; ++i) b->send(0, data_header(0, 0), {}, 0);
   a->close(0);
-  ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
-  EXPECT_GE(hear_b->frames.size(), taken);
+  ASSERT_TRUE(until([&] { return !sink_b->losses.empty(); }));
+  EXPECT_GE(sink_b->frames.size(), taken);
 }
 
-TEST_F(Tcp, last_words_reach_a_peer_that_reads_late_behind_a_frame_half_written) {
+TEST_F(Tcp, the_last_frames_reach_a_peer_that_reads_late_after_a_frame_half_written) {
   link();
   auto payload = pattern((1u << 20) - 4093, test_seed());
   const auto whole = payload;
@@ -187,11 +187,11 @@ TEST_F(Tcp, last_words_reach_a_peer_that_reads_late_behind_a_frame_half_written)
   a->send(0, drain, {}, 0);
   for (int i = 0; i < 50; ++i) b->send(0, data_header(0, 0), {}, 0);
   a->close(0);
-  for (int i = 0; i < 100; ++i) a->poll(clock_now(), *hear_a);  // the other side still sleeps
-  ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
-  ASSERT_EQ(hear_b->frames.size(), sent + 1);
-  EXPECT_EQ(hear_b->frames[sent - 1].payload, whole);
-  EXPECT_EQ(hear_b->frames[sent].header.kind, FrameKind::goodbye);
+  for (int i = 0; i < 100; ++i) a->poll(clock_now(), *sink_a);  // the other side still sleeps
+  ASSERT_TRUE(until([&] { return !sink_b->losses.empty(); }));
+  ASSERT_EQ(sink_b->frames.size(), sent + 1);
+  EXPECT_EQ(sink_b->frames[sent - 1].payload, whole);
+  EXPECT_EQ(sink_b->frames[sent].header.kind, FrameKind::goodbye);
 }
 
 TEST_F(Tcp, a_sink_that_keeps_views_holds_back_its_peer_and_nobody_else) {
@@ -199,8 +199,8 @@ TEST_F(Tcp, a_sink_that_keeps_views_holds_back_its_peer_and_nobody_else) {
   tight.pool.owner_bytes_max = 1u << 20;
   b = transport(id_b, tight);
   b->set_job(job());
-  hear_b = std::make_unique<Recorder>(b.get());
-  hear_b->keep_views = true;
+  sink_b = std::make_unique<Recorder>(b.get());
+  sink_b->keep_views = true;
   link();
   const auto payload = pattern(256u << 10, test_seed());
   size_t sent = 0;
@@ -211,23 +211,23 @@ TEST_F(Tcp, a_sink_that_keeps_views_holds_back_its_peer_and_nobody_else) {
     pump();
     turn();
   }
-  EXPECT_EQ(hear_b->views.size(), 4u);
+  EXPECT_EQ(sink_b->views.size(), 4u);
   ASSERT_TRUE(until([&] {
     pump();
-    for (const auto& view : std::exchange(hear_b->views, {})) b->release(view);
-    return hear_b->frames.size() == 40;
+    for (const auto& view : std::exchange(sink_b->views, {})) b->release(view);
+    return sink_b->frames.size() == 40;
   }));
-  EXPECT_TRUE(hear_b->losses.empty());
+  EXPECT_TRUE(sink_b->losses.empty());
 }
 
 TEST_F(Tcp, a_peer_that_takes_nothing_is_lost_when_too_much_waits) {
   link();
-  // Not even frames without payload are kept without end.
-  for (int i = 0; i < 2'000'000 && hear_a->losses.empty(); ++i) {
+  // Even frames without payload are bounded.
+  for (int i = 0; i < 2'000'000 && sink_a->losses.empty(); ++i) {
     EXPECT_TRUE(a->send(0, data_header(1, 0), {}, 0));
-    if (i % 10'000 == 0) a->poll(clock_now(), *hear_a);
+    if (i % 10'000 == 0) a->poll(clock_now(), *sink_a);
   }
-  ASSERT_FALSE(hear_a->losses.empty());
+  ASSERT_FALSE(sink_a->losses.empty());
   EXPECT_NE(loss_of_a().message().find("frames wait"), std::string::npos) << loss_of_a().message();
 }
 

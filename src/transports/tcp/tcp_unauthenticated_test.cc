@@ -1,4 +1,4 @@
-// What comes to the port without being a transport of ours, or pretends to be one: it is counted, and does no harm.
+// Connections that do not belong to a transport of this job, or only pretend to: each is counted and does no harm.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 class TcpUnauthenticated : public TcpPair {
  protected:
-  // What a member of this name says on the two streams of its link.
+  // Sends the hellos of a member with this name on both streams of its link.
   void say_both(Unauthenticated& first, Unauthenticated& second) {
     auto hello = two_streams();
     first.say(hello);
@@ -25,9 +25,9 @@ class TcpUnauthenticated : public TcpPair {
     seal_hello(hello);
     return hello;
   }
-  // Polls at one time, so that no time-out passes.
+  // Polls at one time, so that no timeout passes.
   void poll_at(Nanos now, int times = 100) {
-    for (int i = 0; i < times; ++i) b->poll(now, *hear_b);
+    for (int i = 0; i < times; ++i) b->poll(now, *sink_b);
   }
   const PeerId member_id{7, 7};
 };
@@ -70,18 +70,18 @@ TEST_F(TcpUnauthenticated, silence_ends_after_its_time_and_not_before) {
   Unauthenticated unauthenticated(*b);
   Nanos now = clock_now();
   ASSERT_TRUE(until([&] {
-    b->poll(now, *hear_b);
+    b->poll(now, *sink_b);
     return b->next_deadline() != never && b->next_deadline() > now;
   }));
   EXPECT_LE(b->next_deadline(), now + 6 * second);
-  b->poll(now + 4 * second, *hear_b);
+  b->poll(now + 4 * second, *sink_b);
   EXPECT_FALSE(unauthenticated.closed());
-  b->poll(now + 11 * second, *hear_b);
+  b->poll(now + 11 * second, *sink_b);
   EXPECT_TRUE(unauthenticated.closed());
   EXPECT_EQ(b->counters().refused_connections, 1u);
 }
 
-TEST_F(TcpUnauthenticated, a_wrong_key_a_wrong_version_and_a_wrong_addressee_are_told_why) {
+TEST_F(TcpUnauthenticated, a_wrong_key_version_or_addressee_gets_the_reason) {
   link();
   auto versioned = hello_from(PeerId{7, 7}, id_b);
   versioned.version = 77;
@@ -104,7 +104,7 @@ TEST_F(TcpUnauthenticated, a_wrong_key_a_wrong_version_and_a_wrong_addressee_are
     ASSERT_TRUE(until([&] { return unauthenticated.closed(); }));
     EXPECT_EQ(unauthenticated.refusal(), why);
   }
-  EXPECT_EQ(b->counters().refused_connections, 5u) << "a duplicate is no unauthenticated peer";
+  EXPECT_EQ(b->counters().refused_connections, 5u) << "a duplicate is not an unauthenticated peer";
   expect_link_works();
 }
 
@@ -120,10 +120,10 @@ TEST_F(TcpUnauthenticated, a_good_hello_that_nobody_wants_is_refused_in_the_end)
   Unauthenticated unauthenticated(*b);
   unauthenticated.say(hello_from(PeerId{7, 7}, id_b));
   Nanos now = clock_now();
-  for (int i = 0; i < 100; ++i) b->poll(now, *hear_b);
-  b->poll(now + 9 * second, *hear_b);
+  for (int i = 0; i < 100; ++i) b->poll(now, *sink_b);
+  b->poll(now + 9 * second, *sink_b);
   EXPECT_FALSE(unauthenticated.closed());
-  b->poll(now + 21 * second, *hear_b);
+  b->poll(now + 21 * second, *sink_b);
   EXPECT_TRUE(unauthenticated.closed());
   EXPECT_EQ(unauthenticated.refusal(), TcpRefusal::unknown_peer);
 }
@@ -141,10 +141,10 @@ TEST_F(TcpUnauthenticated, a_thousand_connections_do_no_harm) {
   expect_link_works();
   const auto open = std::ranges::count_if(crowd, [](auto& unauthenticated) { return !unauthenticated->closed(); });
   EXPECT_LE(open, 64);
-  // A member still gets in: the oldest unauthenticated peer makes way.
+  // A member still gets in: the oldest unauthenticated peer is closed.
   b->close(0);
-  ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
-  hear_a->losses.clear();
+  ASSERT_TRUE(until([&] { return !sink_a->losses.empty(); }));
+  sink_a->losses.clear();
   link();
 }
 
@@ -169,9 +169,9 @@ TEST_F(TcpUnauthenticated, bytes_behind_an_accepted_hello_that_are_no_frames_end
   member.say(hello_from(PeerId{7, 7}, id_b));
   ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
   member.say(pattern(64, test_seed()));
-  ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
-  EXPECT_EQ(hear_b->losses[0][0].code(), Code::corrupt);
-  EXPECT_NE(hear_b->losses[0][0].message().find("magic"), std::string::npos) << hear_b->losses[0][0].message();
+  ASSERT_TRUE(until([&] { return !sink_b->losses.empty(); }));
+  EXPECT_EQ(sink_b->losses[0][0].code(), Code::corrupt);
+  EXPECT_NE(sink_b->losses[0][0].message().find("magic"), std::string::npos) << sink_b->losses[0][0].message();
   EXPECT_EQ(b->counters().refused_frames[static_cast<size_t>(FrameFault::magic)], 1u);
   ASSERT_TRUE(until([&] { return member.closed(); }));
 }
@@ -187,9 +187,9 @@ TEST_F(TcpUnauthenticated, a_link_that_ends_inside_a_frame_says_so) {
   for (int i = 0; i < 100; ++i) turn();
   EXPECT_FALSE(member.closed());
   member.go();
-  ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
-  EXPECT_NE(hear_b->losses[0][0].message().find("inside a frame"), std::string::npos) << hear_b->losses[0][0].message();
-  EXPECT_TRUE(hear_b->frames.empty());
+  ASSERT_TRUE(until([&] { return !sink_b->losses.empty(); }));
+  EXPECT_NE(sink_b->losses[0][0].message().find("inside a frame"), std::string::npos) << sink_b->losses[0][0].message();
+  EXPECT_TRUE(sink_b->frames.empty());
 }
 
 TEST_F(TcpUnauthenticated, the_end_of_one_stream_waits_for_what_the_others_still_bring) {
@@ -202,15 +202,15 @@ TEST_F(TcpUnauthenticated, the_end_of_one_stream_waits_for_what_the_others_still
   const auto now = clock_now();
   second.go();
   poll_at(now);
-  EXPECT_TRUE(hear_b->losses.empty());
+  EXPECT_TRUE(sink_b->losses.empty());
   EXPECT_LE(b->next_deadline(), now + 100 * millisecond);
   auto header = data_header(5, 0);
   seal_frame(header);
   first.say(std::as_bytes(std::span(&header, 1)));
   first.go();
   poll_at(now);
-  EXPECT_EQ(hear_b->frames.size(), 1u);
-  EXPECT_EQ(hear_b->losses[0].size(), 1u);
+  EXPECT_EQ(sink_b->frames.size(), 1u);
+  EXPECT_EQ(sink_b->losses[0].size(), 1u);
 }
 
 TEST_F(TcpUnauthenticated, the_other_streams_are_not_waited_for_without_end) {
@@ -222,9 +222,9 @@ TEST_F(TcpUnauthenticated, the_other_streams_are_not_waited_for_without_end) {
   const auto now = clock_now();
   second.go();
   poll_at(now);
-  EXPECT_TRUE(hear_b->losses.empty());
-  b->poll(now + 100 * millisecond, *hear_b);
-  EXPECT_EQ(hear_b->losses[0].size(), 1u);
+  EXPECT_TRUE(sink_b->losses.empty());
+  b->poll(now + 100 * millisecond, *sink_b);
+  EXPECT_EQ(sink_b->losses[0].size(), 1u);
 }
 
 TEST_F(TcpUnauthenticated, a_dialler_that_starts_again_replaces_its_half_made_link) {

@@ -9,7 +9,8 @@
 namespace unisono {
 namespace {
 
-// Handles of views that this decorator lends itself; no transport counts so far.
+// Marks handles of views that this decorator itself gives out. The inner transport must not use this bit; ShmTransport does,
+// for its pool blocks, so it cannot be the inner one.
 constexpr uint64_t own_handle = uint64_t{1} << 63;
 
 void flip_bit(void* bytes, size_t count, uint64_t choice) {
@@ -52,7 +53,7 @@ void FaultyTransport::release(const View& view) {
   free_copies_.push_back(index);
 }
 
-// Nothing that is held has a placement: the sink is asked when it is delivered.
+// Held frames have no receive buffer yet: the sink is asked when they are delivered.
 void FaultyTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
   inner_.cancel(match, mask, group, operation);
 }
@@ -60,20 +61,20 @@ void FaultyTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint
 void FaultyTransport::close(PeerIndex peer) {
   inner_.close(peer);
   drop_held(peer);
-  const auto same = [&](const News& news) { return news.peer == peer; };
+  const auto same = [&](const LostEvent& news) { return news.peer == peer; };
   std::erase_if(breaking_, same);
-  std::erase_if(broken_news_, same);
+  std::erase_if(lost_events_, same);
   links_.erase(peer);
 }
 
 // Receiving ---------------------------------------------------------------------------------------------------------
 
-std::byte* FaultyTransport::heard_place(PeerIndex from, const FrameHeader& header) {
-  // What will be held or damaged must not be in the sink's memory yet.
+std::byte* FaultyTransport::on_place(PeerIndex from, const FrameHeader& header) {
+  // A frame that will be held or damaged must not land in the sink's memory yet.
   return plan_.faults_frames() || plan_.fail_receive != 0 || broken(from) ? nullptr : outer_->place(from, header);
 }
 
-void FaultyTransport::heard_frame(PeerIndex from, const FrameHeader& header, const View& view) {
+void FaultyTransport::on_frame(PeerIndex from, const FrameHeader& header, const View& view) {
   const auto drop = [&] {
     if (view.handle != 0) inner_.release(view);
   };
@@ -100,7 +101,7 @@ void FaultyTransport::heard_frame(PeerIndex from, const FrameHeader& header, con
 
 FaultyTransport::Choice FaultyTransport::choose(PeerIndex from, uint64_t number) const {
   Random random(mix64(plan_.seed ^ mix64(from + 1)) ^ mix64(number));
-  // Always all of them, so that changing one chance moves no other fault.
+  // Draws all of them always, so that a change of one probability moves no other fault.
   Choice choice{};
   choice.delay = random.chance(plan_.delay);
   choice.reorder = random.chance(plan_.reorder);
@@ -113,7 +114,7 @@ FaultyTransport::Choice FaultyTransport::choose(PeerIndex from, uint64_t number)
   return choice;
 }
 
-// As a receiver of a stream would: check, refuse, count, and give the link up.
+// Does what a receiver of a stream would do: check, refuse, count, and end the link.
 void FaultyTransport::damage(PeerIndex from, FrameHeader header, const View& view, const Choice& choice) {
   auto payload = copy_and_release(view);
   seal_frame(header);
@@ -162,7 +163,7 @@ Bytes FaultyTransport::copy_and_release(const View& view) {
   return payload;
 }
 
-// The inner transport was not allowed to place this frame; the sink is asked now.
+// The inner transport could not ask for a receive buffer for this frame; this decorator asks the sink now.
 void FaultyTransport::deliver_lent(PeerIndex from, const FrameHeader& header, const View& view) {
   if (view.handle == 0 || view.bytes == 0) return outer_->received(from, header, view);
   auto* target = plan_.faults_frames() || plan_.fail_receive != 0 ? outer_->place(from, header) : nullptr;
@@ -188,11 +189,11 @@ void FaultyTransport::deliver_copy(PeerIndex from, const FrameHeader& header, By
   outer_->received(from, header, {copies_[index].data(), copies_[index].size(), own_handle | index});
 }
 
-void FaultyTransport::heard_lost(PeerIndex peer, const Status& why) {
+void FaultyTransport::on_lost(PeerIndex peer, const Status& why) {
   auto& link = links_[peer];
   if (link.broken) return;
   link.broken = true;
-  // What had arrived before the end is delivered before it, however late it was to be.
+  // Frames that arrived before the end are delivered before it, even if they were delayed to later.
   for (size_t i = 0; i < held_.size();) {
     if (held_[i].from != peer) {
       ++i;
@@ -205,7 +206,7 @@ void FaultyTransport::heard_lost(PeerIndex peer, const Status& why) {
   outer_->lost(peer, why);
 }
 
-void FaultyTransport::heard_credit(PeerIndex peer) {
+void FaultyTransport::on_credit(PeerIndex peer) {
   if (!broken(peer)) outer_->credit(peer);
 }
 
@@ -231,16 +232,16 @@ void FaultyTransport::drop_held(PeerIndex peer) {
 bool FaultyTransport::poll(Nanos now, Sink& sink) {
   outer_ = &sink;
   now_ = now;
-  bool any = inner_.poll(now, ear_);
+  bool any = inner_.poll(now, inner_sink_);
   any |= deliver_held();
-  // Links closed in the last turn have had their last sent() now.
-  for (const auto& news : std::exchange(broken_news_, {})) {
+  // Links closed in the last turn have made their last sent() upcall now.
+  for (const auto& news : std::exchange(lost_events_, {})) {
     sink.lost(news.peer, news.why);
     any = true;
   }
   for (auto& news : std::exchange(breaking_, {})) {
     inner_.close(news.peer);
-    broken_news_.push_back(std::move(news));
+    lost_events_.push_back(std::move(news));
     any = true;
   }
   return any;
@@ -262,7 +263,7 @@ bool FaultyTransport::deliver_held() {
 }
 
 Nanos FaultyTransport::next_deadline() const {
-  if (!breaking_.empty() || !broken_news_.empty()) return 0;
+  if (!breaking_.empty() || !lost_events_.empty()) return 0;
   Nanos next = inner_.next_deadline();
   for (const auto& held : held_) next = std::min(next, held.passes_left == 0 ? now_ : held.due);
   return next;

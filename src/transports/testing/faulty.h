@@ -1,9 +1,9 @@
-// A transport with faults, around any other: what a bad network, a bad cable and a dying peer look like from above.
+// A transport decorator that injects faults: it shows the layer above a bad network, a bad cable and a dying peer.
 //
-// Every decision follows from the seed, the peer and the number of the frame from it, so that a run can be repeated whatever
-// the timing. Faults are made where frames arrive. Delay, reorder and disconnect are within the contract of Transport, and
-// damage is found and reported as a receiver of a stream would: the frame is refused and counted, the link is lost as
-// corrupt. Duplicate and cut break the contract on purpose: the layer above must notice them.
+// Every decision follows from the seed, the peer and the frame's number from that peer, so a run can be repeated whatever the
+// timing. Faults are injected where frames arrive. Delay, reorder and disconnect are within the contract of Transport. Damage
+// is reported as a receiver of a stream would: the frame is refused and counted, and the link is lost with the code corrupt.
+// Duplicate and cut break the contract on purpose: the layer above must notice them.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,17 @@ namespace unisono {
 
 struct FaultPlan {
   uint64_t seed = 1;
-  // Chances per frame received, 0 … 1.
+  // Probabilities per received frame, 0 … 1.
   double delay = 0;            // held for up to delay_max
   double reorder = 0;          // held until up to reorder_frames_max later frames have passed it, at most delay_max
   double duplicate = 0;        // delivered twice
-  double cut = 0;              // the end of the payload is missing; the header says the shorter length
-  double corrupt_header = 0;   // one bit of it flipped
-  double corrupt_payload = 0;  // likewise; goes unnoticed unless the frame has a payload checksum
+  double cut = 0;              // the end of the payload is missing, and the header says the shorter length
+  double corrupt_header = 0;   // one flipped bit in the header
+  double corrupt_payload = 0;  // one flipped bit in the payload; goes unnoticed unless the frame has a payload checksum
   double disconnect = 0;       // the link is lost instead
   Nanos delay_max = 5 * millisecond;
   uint32_t reorder_frames_max = 4;
-  // Not 0: the n-th frame given to send or commit, or received, ends its link instead. Counted from 1 over all peers.
+  // If not 0: the n-th frame given to send or commit, or received, ends its link instead. Counted from 1 over all peers.
   uint64_t fail_send = 0;
   uint64_t fail_receive = 0;
 
@@ -42,7 +42,7 @@ struct FaultPlan {
 // Borrows `inner`, which must outlive it and be driven only through it.
 class FaultyTransport final : public Transport {
  public:
-  FaultyTransport(Transport& inner, const FaultPlan& plan) : inner_(inner), plan_(plan), ear_(*this) {}
+  FaultyTransport(Transport& inner, const FaultPlan& plan) : inner_(inner), plan_(plan), inner_sink_(*this) {}
 
   const char* name() const override { return "faulty"; }
   size_t credit(PeerIndex peer) override { return broken(peer) ? 0 : inner_.credit(peer); }
@@ -52,7 +52,7 @@ class FaultyTransport final : public Transport {
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
   void release(const View& view) override;
-  // Only where nothing is done to frames on their way in.
+  // Only if no fault is injected into received frames.
   bool looks_ahead() const override { return inner_.looks_ahead() && !plan_.faults_frames() && plan_.fail_receive == 0; }
   Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override {
     return broken(from) ? Next::none : inner_.next(from, expected, payload);
@@ -63,7 +63,7 @@ class FaultyTransport final : public Transport {
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   int wait_handle() const override { return inner_.wait_handle(); }
-  bool arm() override { return breaking_.empty() && broken_news_.empty() && inner_.arm(); }
+  bool arm() override { return breaking_.empty() && lost_events_.empty() && inner_.arm(); }
   void disarm() override { inner_.disarm(); }
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override { return "faulty " + inner_.describe(peer); }
@@ -74,7 +74,7 @@ class FaultyTransport final : public Transport {
  private:
   struct Link {
     uint64_t frames = 0;  // received
-    bool broken = false;  // by us
+    bool broken = false;  // by this decorator
   };
   struct Held {
     PeerIndex from = 0;
@@ -83,34 +83,32 @@ class FaultyTransport final : public Transport {
     Nanos due = 0;
     uint32_t passes_left = UINT32_MAX;  // later frames of this peer that must pass first
   };
-  struct Choice {  // of faults for one frame
+  struct Choice {  // faults for one frame
     bool delay, reorder, duplicate, cut, corrupt_header, corrupt_payload, disconnect;
-    uint64_t amount;  // of randomness left, for whatever needs a size
+    uint64_t amount;  // random bits for faults that need a size
   };
-  struct News {
+  struct LostEvent {
     PeerIndex peer = 0;
     Status why;
   };
 
-  class Ear final : public Sink {  // what inner_ is given
+  class InnerSink final : public Sink {  // the sink that inner_ gets
    public:
-    explicit Ear(FaultyTransport& owner) : owner_(owner) {}
-    std::byte* place(PeerIndex from, const FrameHeader& header) override { return owner_.heard_place(from, header); }
-    void received(PeerIndex from, const FrameHeader& header, const View& view) override {
-      owner_.heard_frame(from, header, view);
-    }
+    explicit InnerSink(FaultyTransport& owner) : owner_(owner) {}
+    std::byte* place(PeerIndex from, const FrameHeader& header) override { return owner_.on_place(from, header); }
+    void received(PeerIndex from, const FrameHeader& header, const View& view) override { owner_.on_frame(from, header, view); }
     void sent(uint64_t id) override { owner_.outer_->sent(id); }
-    void lost(PeerIndex peer, const Status& why) override { owner_.heard_lost(peer, why); }
-    void credit(PeerIndex peer) override { owner_.heard_credit(peer); }
+    void lost(PeerIndex peer, const Status& why) override { owner_.on_lost(peer, why); }
+    void credit(PeerIndex peer) override { owner_.on_credit(peer); }
 
    private:
     FaultyTransport& owner_;
   };
 
-  std::byte* heard_place(PeerIndex from, const FrameHeader& header);
-  void heard_frame(PeerIndex from, const FrameHeader& header, const View& view);
-  void heard_lost(PeerIndex peer, const Status& why);
-  void heard_credit(PeerIndex peer);
+  std::byte* on_place(PeerIndex from, const FrameHeader& header);
+  void on_frame(PeerIndex from, const FrameHeader& header, const View& view);
+  void on_lost(PeerIndex peer, const Status& why);
+  void on_credit(PeerIndex peer);
 
   bool broken(PeerIndex peer) const;
   Choice choose(PeerIndex from, uint64_t number) const;
@@ -125,14 +123,14 @@ class FaultyTransport final : public Transport {
 
   Transport& inner_;
   FaultPlan plan_;
-  Ear ear_;
+  InnerSink inner_sink_;
   Sink* outer_ = nullptr;
   Nanos now_ = 0;
   std::map<PeerIndex, Link> links_;
   std::vector<Held> held_;
-  std::vector<News> breaking_;     // links to close in inner_ when it is not polling
-  std::vector<News> broken_news_;  // closed; their last sent() come with the next poll, then lost
-  std::vector<Bytes> copies_;      // lent from here; handle = own_handle | index
+  std::vector<LostEvent> breaking_;     // links to close in inner_ when it is not polling
+  std::vector<LostEvent> lost_events_;  // closed; their last sent() come with the next poll, then lost
+  std::vector<Bytes> copies_;           // lent from here; handle = own_handle | index
   std::vector<size_t> free_copies_;
   std::map<uint64_t, std::vector<PeerIndex>> slot_peers_;
   uint64_t send_count_ = 0;

@@ -88,7 +88,7 @@ TEST_F(Faulty, cut_frames_say_their_new_length) {
   for (const auto& frame : recorder->frames) {
     EXPECT_LT(frame.payload.size(), 100u);
     EXPECT_EQ(frame.header.payload_bytes, frame.payload.size());
-    auto sealed = frame.header;  // header_checksum is the transport's own affair
+    auto sealed = frame.header;  // the transport fills in header_checksum
     seal_frame(sealed);
     EXPECT_EQ(check_frame(sealed), FrameFault::none);
   }
@@ -168,7 +168,7 @@ TEST_F(Faulty, the_nth_commit_fails) {
   EXPECT_EQ(recorder->losses[0].size(), 1u);
 }
 
-TEST_F(Faulty, copies_that_are_lent_stay_until_released) {
+TEST_F(Faulty, copies_given_out_stay_until_released) {
   start({.duplicate = 1});
   recorder->keep_views = true;
   send(20);

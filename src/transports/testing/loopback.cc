@@ -19,7 +19,7 @@ namespace unisono {
 
 // The mutex guards everything here. It is never held during an upcall.
 struct LoopbackHub::State {
-  // What an endpoint finds in its inbox: a frame, or the news that a peer is gone (behind that peer's last frame).
+  // An item of an endpoint's inbox: a frame, or the event that a peer is gone (behind that peer's last frame).
   struct Item {
     PeerIndex from = 0;
     FrameHeader header;
@@ -29,13 +29,13 @@ struct LoopbackHub::State {
     std::optional<Status> lost{};
   };
 
-  struct Desk {  // what the hub keeps for one endpoint
+  struct EndpointState {  // the hub's state of one endpoint
     std::string label;
     bool dead = false;
     std::vector<char> linked;           // by peer
     std::vector<char> wants_credit;     // by peer: credit() or acquire() refused
-    std::vector<size_t> under_way;      // by peer: frames with payload that it has not taken yet
-    std::vector<PeerIndex> has_credit;  // news
+    std::vector<size_t> under_way;      // by peer: frames with payload that the peer has not taken yet
+    std::vector<PeerIndex> has_credit;  // peers to report through Sink::credit
     std::deque<Item> inbox;
     size_t slots_out = 0;
     bool armed = false;
@@ -44,7 +44,7 @@ struct LoopbackHub::State {
   };
 
   struct Shared {                            // a block with payload
-    uint32_t owner = PayloadPool::no_owner;  // endpoint whose slot it is
+    uint32_t owner = PayloadPool::no_owner;  // the endpoint whose slot it is
     uint32_t uses = 0;
     std::byte* data = nullptr;
     std::vector<PeerIndex> peers;
@@ -56,15 +56,15 @@ struct LoopbackHub::State {
   std::mutex mutex;
   PayloadPool pool{PayloadPoolLimits{}};
   std::vector<Shared> blocks;  // by handle - 1
-  std::vector<Desk> desks;
+  std::vector<EndpointState> endpoint_states;
   std::vector<std::unique_ptr<Endpoint>> endpoints;
 
   uint64_t take_block(size_t bytes, uint32_t owner, uint32_t uses);
   void drop_block(uint64_t block);
-  void ring(Desk& desk);
+  void ring(EndpointState& endpoint_state);
   void push(PeerIndex from, PeerIndex to, const FrameHeader& header, uint64_t block, bool lend);
   void unlink(size_t a, size_t b, const char* why, bool tell_a, bool tell_b);
-  void empty_inbox(Desk& desk, std::optional<PeerIndex> from);
+  void empty_inbox(EndpointState& endpoint_state, std::optional<PeerIndex> from);
   void give_credit(PeerIndex owner);
   FrameHeader seal(const FrameHeader& header, std::span<const std::byte> payload) const;
 };
@@ -86,31 +86,34 @@ void LoopbackHub::State::drop_block(uint64_t block) {
   if (--shared.uses > 0) return;
   pool.give(block);
   if (shared.owner == PayloadPool::no_owner) return;
-  --desks[shared.owner].slots_out;
+  --endpoint_states[shared.owner].slots_out;
   give_credit(shared.owner);
 }
 
-// Something came free at this endpoint: whoever was refused is told, if it can send now.
+// A slot or queue position of this endpoint became free: peers whose sends were refused get credit, if the endpoint can send
+// now.
 void LoopbackHub::State::give_credit(PeerIndex owner) {
-  auto& desk = desks[owner];
-  for (PeerIndex peer = 0; peer < desks.size(); ++peer) {
-    if (!desk.wants_credit[peer] || !desk.linked[peer] || desk.under_way[peer] >= options.queue_frames_max) continue;
-    desk.wants_credit[peer] = 0;
-    desk.has_credit.push_back(peer);
-    ring(desk);
+  auto& endpoint_state = endpoint_states[owner];
+  for (PeerIndex peer = 0; peer < endpoint_states.size(); ++peer) {
+    if (!endpoint_state.wants_credit[peer] || !endpoint_state.linked[peer] ||
+        endpoint_state.under_way[peer] >= options.queue_frames_max)
+      continue;
+    endpoint_state.wants_credit[peer] = 0;
+    endpoint_state.has_credit.push_back(peer);
+    ring(endpoint_state);
   }
 }
 
-void LoopbackHub::State::ring(Desk& desk) {
-  if (!desk.armed) return;
-  desk.armed = false;
+void LoopbackHub::State::ring(EndpointState& endpoint_state) {
+  if (!endpoint_state.armed) return;
+  endpoint_state.armed = false;
   const uint64_t one = 1;
-  (void)!::write(desk.bell.get(), &one, sizeof one);  // fails only when it is readable already
+  (void)!::write(endpoint_state.bell.get(), &one, sizeof one);  // fails only when it is readable already
 }
 
 void LoopbackHub::State::push(PeerIndex from, PeerIndex to, const FrameHeader& header, uint64_t block, bool lend) {
-  auto& sender = desks[from];
-  auto& receiver = desks[to];
+  auto& sender = endpoint_states[from];
+  auto& receiver = endpoint_states[to];
   Item item{.from = from, .header = header, .block = block, .lend = lend};
   if (block != 0) {
     item.data = blocks[block - 1].data;
@@ -122,26 +125,26 @@ void LoopbackHub::State::push(PeerIndex from, PeerIndex to, const FrameHeader& h
   ring(receiver);
 }
 
-void LoopbackHub::State::empty_inbox(Desk& desk, std::optional<PeerIndex> from) {
+void LoopbackHub::State::empty_inbox(EndpointState& endpoint_state, std::optional<PeerIndex> from) {
   std::deque<Item> kept;
-  for (auto& item : desk.inbox) {
+  for (auto& item : endpoint_state.inbox) {
     if (from && item.from != *from) kept.push_back(std::move(item));
     else drop_block(item.block);
   }
-  desk.inbox.swap(kept);
+  endpoint_state.inbox.swap(kept);
 }
 
 void LoopbackHub::State::unlink(size_t a, size_t b, const char* why, bool tell_a, bool tell_b) {
-  if (!desks[a].linked[b]) return;
+  if (!endpoint_states[a].linked[b]) return;
   const auto end = [&](size_t self, size_t peer, bool tell) {
-    auto& desk = desks[self];
-    desk.linked[peer] = desk.wants_credit[peer] = 0;
-    desk.under_way[peer] = 0;
-    if (!tell) return empty_inbox(desk, static_cast<PeerIndex>(peer));
+    auto& endpoint_state = endpoint_states[self];
+    endpoint_state.linked[peer] = endpoint_state.wants_credit[peer] = 0;
+    endpoint_state.under_way[peer] = 0;
+    if (!tell) return empty_inbox(endpoint_state, static_cast<PeerIndex>(peer));
     Item news{.from = static_cast<PeerIndex>(peer), .header = {}};
-    news.lost = Status(Code::peer_lost, desks[peer].label + ": " + why + "; loopback");
-    desk.inbox.push_back(std::move(news));
-    ring(desk);
+    news.lost = Status(Code::peer_lost, endpoint_states[peer].label + ": " + why + "; loopback");
+    endpoint_state.inbox.push_back(std::move(news));
+    ring(endpoint_state);
   };
   end(a, b, tell_a);
   end(b, a, tell_b);
@@ -167,9 +170,9 @@ class LoopbackHub::Endpoint final : public Transport {
   size_t credit(PeerIndex peer) override {
     const std::lock_guard lock(state_.mutex);
     if (!linked(peer)) return 0;
-    const size_t used = desk().under_way[peer];
+    const size_t used = endpoint_state().under_way[peer];
     if (used < state_.options.queue_frames_max) return state_.options.queue_frames_max - used;
-    desk().wants_credit[peer] = 1;
+    endpoint_state().wants_credit[peer] = 1;
     return 0;
   }
 
@@ -177,16 +180,16 @@ class LoopbackHub::Endpoint final : public Transport {
     UNISONO_CHECK(bytes <= payload_bytes_max);
     const std::lock_guard lock(state_.mutex);
     const auto& options = state_.options;
-    bool possible = desk().slots_out < options.slots - (result ? 0 : options.result_slots);
-    for (const auto peer : peers) possible &= !linked(peer) || desk().under_way[peer] < options.queue_frames_max;
+    bool possible = endpoint_state().slots_out < options.slots - (result ? 0 : options.result_slots);
+    for (const auto peer : peers) possible &= !linked(peer) || endpoint_state().under_way[peer] < options.queue_frames_max;
     const uint64_t block = possible ? state_.take_block(bytes, self_, 1) : 0;
     if (block == 0) {
       for (const auto peer : peers) {
-        if (linked(peer)) desk().wants_credit[peer] = 1;
+        if (linked(peer)) endpoint_state().wants_credit[peer] = 1;
       }
       return {};
     }
-    ++desk().slots_out;
+    ++endpoint_state().slots_out;
     auto& shared = state_.blocks[block - 1];
     shared.peers.assign(peers.begin(), peers.end());
     return {shared.data, std::max<size_t>(bytes, 1), block};
@@ -239,7 +242,7 @@ class LoopbackHub::Endpoint final : public Transport {
   Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override {
     const std::lock_guard lock(state_.mutex);
     const auto next = first_from(from);
-    if (next == desk().inbox.end() || next->lost) return Next::none;
+    if (next == endpoint_state().inbox.end() || next->lost) return Next::none;
     if (!alike(next->header, expected)) return Next::other;
     payload = next->data;
     return Next::expected;
@@ -249,14 +252,14 @@ class LoopbackHub::Endpoint final : public Transport {
     const std::lock_guard lock(state_.mutex);
     for (const auto peer : from) {
       const auto next = first_from(peer);
-      UNISONO_CHECK(next != desk().inbox.end() && !next->lost);
+      UNISONO_CHECK(next != endpoint_state().inbox.end() && !next->lost);
       count(*next);
       state_.drop_block(next->block);
-      desk().inbox.erase(next);
+      endpoint_state().inbox.erase(next);
     }
   }
 
-  // Sends are copies, and a placement is filled in the same poll that asked for it: nothing is ever pending.
+  // Sends are copies, and a receive buffer is filled in the same poll that asked for it, so nothing is ever pending.
   void cancel(uint64_t, uint64_t, uint32_t, uint64_t) override {}
 
   bool poll(Nanos, Sink& sink) override {
@@ -268,7 +271,7 @@ class LoopbackHub::Endpoint final : public Transport {
       if (item->lost) sink.lost(item->from, *item->lost);
       else deliver(*item, sink);
     }
-    for (const auto peer : take_credit_news()) {
+    for (const auto peer : take_credit_returned()) {
       any = true;
       sink.credit(peer);
     }
@@ -279,53 +282,53 @@ class LoopbackHub::Endpoint final : public Transport {
 
   void close(PeerIndex peer) override {
     const std::lock_guard lock(state_.mutex);
-    if (peer < state_.desks.size()) state_.unlink(self_, peer, "closed the link", false, true);
+    if (peer < state_.endpoint_states.size()) state_.unlink(self_, peer, "closed the link", false, true);
   }
 
-  int wait_handle() const override { return desk().bell.get(); }
+  int wait_handle() const override { return endpoint_state().bell.get(); }
 
   bool arm() override {
     const std::lock_guard lock(state_.mutex);
     silence_bell();
-    desk().armed = desk().inbox.empty() && desk().has_credit.empty();
-    return desk().armed;
+    endpoint_state().armed = endpoint_state().inbox.empty() && endpoint_state().has_credit.empty();
+    return endpoint_state().armed;
   }
 
   void disarm() override {
     const std::lock_guard lock(state_.mutex);
-    desk().armed = false;
+    endpoint_state().armed = false;
     silence_bell();
   }
 
   TransportCounters counters() const override {
     const std::lock_guard lock(state_.mutex);
-    return desk().counters;
+    return endpoint_state().counters;
   }
 
   std::string describe(PeerIndex peer) const override {
     const std::lock_guard lock(state_.mutex);
-    return "loopback to " + (peer < state_.desks.size() ? state_.desks[peer].label : std::string("nobody"));
+    return "loopback to " + (peer < state_.endpoint_states.size() ? state_.endpoint_states[peer].label : std::string("nobody"));
   }
 
  private:
   using Item = State::Item;
 
-  State::Desk& desk() const { return state_.desks[self_]; }
-  bool linked(PeerIndex peer) const { return peer < state_.desks.size() && desk().linked[peer]; }
+  State::EndpointState& endpoint_state() const { return state_.endpoint_states[self_]; }
+  bool linked(PeerIndex peer) const { return peer < state_.endpoint_states.size() && endpoint_state().linked[peer]; }
 
   void silence_bell() {
     uint64_t count = 0;
-    (void)!::read(desk().bell.get(), &count, sizeof count);
+    (void)!::read(endpoint_state().bell.get(), &count, sizeof count);
   }
 
   size_t inbox_count() {
     const std::lock_guard lock(state_.mutex);
-    return desk().inbox.size();
+    return endpoint_state().inbox.size();
   }
 
   std::optional<Item> next_item() {
     const std::lock_guard lock(state_.mutex);
-    auto& inbox = desk().inbox;
+    auto& inbox = endpoint_state().inbox;
     if (inbox.empty()) return {};  // a link was closed by an upcall
     auto item = std::move(inbox.front());
     inbox.pop_front();
@@ -334,14 +337,13 @@ class LoopbackHub::Endpoint final : public Transport {
   }
 
   std::deque<Item>::iterator first_from(PeerIndex from) {
-    return std::ranges::find_if(desk().inbox, [&](const Item& item) { return item.from == from; });
+    return std::ranges::find_if(endpoint_state().inbox, [&](const Item& item) { return item.from == from; });
   }
 
-  // A frame leaves the inbox.
   void count(const Item& item) {
-    ++desk().counters.received_frames;
-    desk().counters.received_bytes += sizeof item.header + item.header.payload_bytes;
-    auto& sender = state_.desks[item.from];
+    ++endpoint_state().counters.received_frames;
+    endpoint_state().counters.received_bytes += sizeof item.header + item.header.payload_bytes;
+    auto& sender = state_.endpoint_states[item.from];
     if (item.block != 0 && sender.under_way[self_] > 0) --sender.under_way[self_];
     state_.give_credit(item.from);
   }
@@ -355,9 +357,9 @@ class LoopbackHub::Endpoint final : public Transport {
     sink.received(item.from, item.header, {target, bytes, 0});
   }
 
-  std::vector<PeerIndex> take_credit_news() {
+  std::vector<PeerIndex> take_credit_returned() {
     const std::lock_guard lock(state_.mutex);
-    return std::exchange(desk().has_credit, {});
+    return std::exchange(endpoint_state().has_credit, {});
   }
 
   State& state_;
@@ -372,34 +374,34 @@ Result<std::unique_ptr<LoopbackHub>> LoopbackHub::make(const LoopbackOptions& op
     return Status(Code::invalid, "loopback: needs an endpoint, a queue, and more slots than are kept back for results");
   }
   auto state = std::make_unique<State>(options);
-  state->desks.resize(options.count);
+  state->endpoint_states.resize(options.count);
   for (size_t i = 0; i < options.count; ++i) {
-    auto& desk = state->desks[i];
-    desk.label = options.label ? options.label(i) : "rank " + std::to_string(i) + " (loopback)";
-    desk.linked.assign(options.count, 1);
-    desk.linked[i] = 0;
-    desk.wants_credit.assign(options.count, 0);
-    desk.under_way.assign(options.count, 0);
-    desk.bell = Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (!desk.bell.open()) return Status(Code::unavailable, "loopback: cannot make an eventfd: " + error_text(errno));
+    auto& endpoint_state = state->endpoint_states[i];
+    endpoint_state.label = options.label ? options.label(i) : "rank " + std::to_string(i) + " (loopback)";
+    endpoint_state.linked.assign(options.count, 1);
+    endpoint_state.linked[i] = 0;
+    endpoint_state.wants_credit.assign(options.count, 0);
+    endpoint_state.under_way.assign(options.count, 0);
+    endpoint_state.bell = Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!endpoint_state.bell.open()) return Status(Code::unavailable, "loopback: cannot make an eventfd: " + error_text(errno));
     state->endpoints.push_back(std::make_unique<Endpoint>(*state, static_cast<PeerIndex>(i)));
   }
   return std::unique_ptr<LoopbackHub>(new LoopbackHub(std::move(state)));
 }
 
-size_t LoopbackHub::size() const { return state_->desks.size(); }
+size_t LoopbackHub::size() const { return state_->endpoint_states.size(); }
 
 Transport& LoopbackHub::at(size_t i) { return *state_->endpoints[i]; }
 
 void LoopbackHub::kill(size_t i) {
   const std::lock_guard lock(state_->mutex);
-  auto& desk = state_->desks[i];
-  desk.dead = true;
+  auto& endpoint_state = state_->endpoint_states[i];
+  endpoint_state.dead = true;
   for (size_t peer = 0; peer < size(); ++peer) {
     if (peer != i) state_->unlink(i, peer, "died", false, true);
   }
-  state_->empty_inbox(desk, {});
-  desk.has_credit.clear();
+  state_->empty_inbox(endpoint_state, {});
+  endpoint_state.has_credit.clear();
 }
 
 }  // namespace unisono

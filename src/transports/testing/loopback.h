@@ -1,8 +1,8 @@
 // Links inside one process, through memory: for tests, for the simulator's neighbours, and for several ranks in one process.
 //
-// A hub connects all its endpoints with each other; each endpoint is a Transport and may live in its own thread. Frames
-// arrive in order and cannot be damaged. Slots are lent, and reach every receiver without a copy; send() copies.
-// The hub owns everything, including lent views, and must outlive its users.
+// A hub connects all its endpoints with each other; each endpoint is a Transport and may live in its own thread. Frames arrive
+// in order and cannot be damaged. Slots reach every receiver without a copy, as zero-copy views; send() copies. The hub owns
+// everything, including these views, and must outlive its users.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ namespace unisono {
 
 struct LoopbackOptions {
   size_t count = 2;
-  // Frames with payload that one endpoint may have under way to one other; credit() counts down from it. Frames without
-  // payload are taken beyond it.
+  // Frames with payload that may be in flight from one endpoint to another; credit() counts down from it. Frames without
+  // payload are accepted beyond it.
   size_t queue_frames_max = 64;
-  // Per endpoint; result_slots of them are kept back for payloads that end a chunk.
+  // Slots per endpoint; result_slots of them are reserved for payloads that end a chunk.
   size_t slots = 64;
   size_t result_slots = 16;
   bool payload_checksum = false;
-  // Under which endpoint i is known to the others; "rank i (loopback)" if null.
+  // The label under which the others know endpoint i; "rank i (loopback)" if null.
   std::function<std::string(size_t)> label{};
 };
 
@@ -39,7 +39,8 @@ class LoopbackHub {
   size_t size() const;
   // Endpoint i; it knows endpoint j as PeerIndex j.
   Transport& at(size_t i);
-  // As if the process of endpoint i had died: everyone else gets what it had sent, then lost. It does nothing any more.
+  // Simulates the death of endpoint i's process: the others get what it had sent, then lost. The endpoint does nothing any
+  // more.
   void kill(size_t i);
 
  private:

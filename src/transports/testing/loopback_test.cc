@@ -62,7 +62,7 @@ TEST(Loopback, keeps_slots_back_for_results) {
   EXPECT_EQ(slots.size(), 10u);
 }
 
-TEST(Loopback, a_freed_slot_is_told_of) {
+TEST(Loopback, a_freed_slot_gives_credit) {
   auto hub = LoopbackHub::make({.count = 2, .slots = 2, .result_slots = 1});
   ASSERT_TRUE(hub.ok());
   auto& transport = (*hub)->at(0);

@@ -1,5 +1,5 @@
-// Datagrams are checked and sealed many at a time. Nobody sees that: neither when one of a batch changes what the others belong
-// to, nor when one is forged.
+// Datagrams are checked and sealed many at a time, and the result is as one by one: also when one of a batch changes what the
+// others belong to, and when one is forged.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 using conformance::data_header;
 using conformance::pattern;
 
-// Frames of one fragment each that come to process 1 in one batch.
+// Sends frames of one fragment each, which reach process 1 in one batch.
 void send_together(VirtualCluster& cluster, uint64_t count) {
   for (uint64_t frame = 0; frame < count; ++frame) {
     cluster.transports[0]->send(1, data_header(frame, 100), pattern(100, frame), frame);
@@ -27,12 +27,12 @@ TEST(UdpBatch, a_link_that_is_closed_by_the_first_of_a_batch_takes_no_other) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
-  cluster.ears[1]->on_received = [&](PeerIndex from, const FrameHeader&) { cluster.transports[1]->close(from); };
+  cluster.frame_sinks[1]->on_received = [&](PeerIndex from, const FrameHeader&) { cluster.transports[1]->close(from); };
   send_together(cluster, 10);
-  // Its farewell goes on, so they are late, not an unauthenticated peer's.
+  // Its link is draining, so the datagrams are late and do not count as an unauthenticated peer's.
   const auto before = cluster.transports[1]->dropped(DatagramFault::late);
-  cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
-  EXPECT_EQ(cluster.ears[1]->frames.size(), 1u);
+  cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
+  EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 1u);
   EXPECT_GE(cluster.transports[1]->dropped(DatagramFault::late) - before, 9u);
 }
 
@@ -81,12 +81,12 @@ TEST_F(UdpBatchOfGroup, one_that_is_closed_by_the_first_takes_no_other) {
   sinks[1].transport = cluster.transports[1].get();
   send_ranges(10);
   const auto before = cluster.transports[1]->dropped(DatagramFault::run);
-  cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
+  cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
   EXPECT_EQ(sinks[1].calls, 1u);
   EXPECT_GE(cluster.transports[1]->dropped(DatagramFault::run) - before, 9u);
 }
 
-// A damaged bit anywhere, the tag included, costs that datagram and no other.
+// A flipped bit anywhere, the tag included, costs that datagram and no other.
 TEST_F(UdpBatchOfGroup, a_forged_one_among_good_ones_is_the_only_one_that_is_dropped) {
   for (const size_t at : {size_t{0}, size_t{3}, size_t{9}}) {
     for (const size_t byte : {size_t{41}, size_t{48}, size_t{55}, size_t{56}, size_t{1055}}) {
@@ -104,7 +104,7 @@ TEST_F(UdpBatchOfGroup, a_forged_one_among_good_ones_is_the_only_one_that_is_dro
       cluster.network.filter = nullptr;
       cluster.network.inject(bad);
       const auto calls = sinks[1].calls, tags = cluster.transports[1]->dropped(DatagramFault::tag);
-      cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
+      cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
       EXPECT_EQ(cluster.transports[1]->dropped(DatagramFault::tag) - tags, 1u) << "datagram " << at << ", byte " << byte;
       EXPECT_GE(sinks[1].calls - calls, 9u);
       cluster.pass(50 * millisecond);
@@ -112,9 +112,9 @@ TEST_F(UdpBatchOfGroup, a_forged_one_among_good_ones_is_the_only_one_that_is_dro
   }
 }
 
-// What leaves ------------------------------------------------------------------------------------------------------------
+// Sending ----------------------------------------------------------------------------------------------------------------
 
-// Takes so many at a time.
+// A socket that takes only a few datagrams at a time.
 class SlowSocket final : public DatagramSocket {
  public:
   SendOutcome send(std::span<const OutDatagram> batch) override {
@@ -180,7 +180,7 @@ TEST_F(UdpOutboxOf, seals_each_for_its_own_link) {
   EXPECT_EQ(counters.datagrams, UdpOutbox::batch);
 }
 
-// What the network does not take stays as it is, and what comes behind it is sealed too.
+// Datagrams that the network did not take stay as they are, and later ones are sealed, too.
 TEST_F(UdpOutboxOf, goes_on_where_the_network_stopped) {
   socket.most = 10;
   uint32_t number = 0;

@@ -33,7 +33,7 @@ constexpr BadNetwork bad_network{.lose = 0.1, .repeat = 0.05, .reorder = 0.1};
   return udp_cluster(count, {.interface = "127.0.0.1", .datagram_bytes_max = 8972}, &bad_network);
 });
 
-// As when a process is killed: its port is closed, and it has said nothing.
+// Simulates a killed process: its port is closed, and it has said nothing.
 TEST(UdpKernel, a_peer_that_died_without_a_word_is_noticed_by_its_closed_port) {
   for (const char* address : {"127.0.0.1", "::1"}) {
     BadSocket* mouth = nullptr;

@@ -1,4 +1,4 @@
-// Endpoints of UDP: "udp://192.168.1.7:45001", "udp://[::1]:45001". Addresses are those of socket_address.h.
+// Endpoints of UDP links: "udp://192.168.1.7:45001", "udp://[::1]:45001". Their addresses are those of socket_address.h.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace unisono {
 
-// invalid: not of the form above.
+// Returns invalid if the text does not have this form.
 Result<TcpAddress> parse_udp_endpoint(std::string_view text);
 inline std::string udp_endpoint(const TcpAddress& address) { return "udp://" + address.to_string(); }
 

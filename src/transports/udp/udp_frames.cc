@@ -84,7 +84,7 @@ void UdpFrames::clear(std::vector<uint64_t>& sent) {
 }
 
 std::optional<FragmentPlace> UdpFrames::next(uint32_t fragment_bytes) {
-  // Lost fragments must not hold up frames that have not begun.
+  // Lost fragments must not delay frames that have not begun.
   if (waiting() == 0 || queue_.full() || queue_.has_unsent()) return queue_.next();
   auto& frame = waiting_[first_++];
   const auto bytes = static_cast<uint32_t>(sizeof(FrameHeader) + frame.payload.size());

@@ -14,7 +14,7 @@ SipKey as_key(const JobKey& job) {
   return key;
 }
 
-// One 64-bit number of the job per purpose: "purpose" is 4 letters, `part` tells apart the halves of longer ones.
+// A 64-bit number derived from the job's key. "purpose" has 4 letters; `part` numbers the halves of longer values.
 uint64_t derived(const JobKey& job, std::string_view purpose, uint32_t part, std::span<const std::byte> rest = {}) {
   std::array<std::byte, 8> head{};
   std::memcpy(head.data(), purpose.data(), 4);
@@ -59,10 +59,10 @@ bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const
 }
 
 DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self, DatagramAuth auth) {
-  // Processes and nonces, the dialling side's first: a contiguous part of the hello in a confirmation.
+  // Both processes and both nonces, the dialling side's first: they are contiguous in a confirmation.
   const auto what = std::as_bytes(std::span(&confirm, 1)).subspan(offsetof(UdpHello, from));
   DatagramGroup group{.run_id = derived(job, "ULRN", 0, what), .epoch = 0, .self = self, .world = 2, .auth = auth, .key = {}};
-  group.epoch = static_cast<uint32_t>(derived(job, "ULEP", 0, what)) | 1;  // hellos alone have 0
+  group.epoch = static_cast<uint32_t>(derived(job, "ULEP", 0, what)) | 1;  // only hellos have epoch 0
   const uint64_t key[2] = {derived(job, "ULKY", 0, what), derived(job, "ULKY", 1, what)};
   std::memcpy(group.key.data(), key, sizeof key);
   return group;
@@ -111,7 +111,7 @@ bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
   if (hello.from != options_.peer || hello.to != options_.self) return false;
   if (options_.dial) {
     if (hello.step != UdpHelloStep::answer || hello.other_nonce != nonce_) return false;
-    if (done_) return hello.nonce == other_nonce_;  // the confirmation was lost: once more
+    if (done_) return hello.nonce == other_nonce_;  // the confirmation was lost: repeat it
     remember(hello);
     answered_ = true;
     interval_ = options_.retry_first;
@@ -121,8 +121,8 @@ bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
   }
   if (done_) return false;
   if (hello.step == UdpHelloStep::ask) {
-    // The last one that asks is answered. An old ask, said again by an unauthenticated peer, only moves the answer elsewhere: a
-    // confirmation says all again.
+    // Answers the latest ask. An unauthenticated peer may repeat an old ask; that only changes the address of the answer, and a
+    // confirmation carries everything again.
     if (!answered_) interval_ = options_.retry_first;
     other_nonce_ = hello.nonce;
     answered_ = true;

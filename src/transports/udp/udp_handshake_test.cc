@@ -30,7 +30,7 @@ std::vector<std::byte> bytes_of(const UdpHelloDatagram& datagram) {
   return bytes;
 }
 
-// Through the wire, as the other side reads it.
+// Sends the hello over the wire format, as the other side reads it.
 UdpHello carried(const std::optional<UdpHelloDatagram>& datagram) {
   UdpHello hello;
   EXPECT_TRUE(datagram.has_value());
@@ -43,7 +43,7 @@ UdpHello carried(const std::optional<UdpHelloDatagram>& datagram) {
 TEST(UdpHandshake, three_messages_give_both_sides_the_same_keys) {
   auto a = dialler(), b = waiter();
   ASSERT_TRUE(a.due(0));
-  EXPECT_FALSE(b.message().has_value()) << "who waits says nothing first";
+  EXPECT_FALSE(b.message().has_value()) << "the waiting side says nothing first";
   ASSERT_TRUE(b.heard(carried(a.message()), 10));
   EXPECT_FALSE(b.done());
   ASSERT_TRUE(a.heard(carried(b.message()), 20));
@@ -121,7 +121,7 @@ TEST(UdpHandshake, a_lost_confirmation_is_said_again) {
   auto a = dialler(), b = waiter();
   b.heard(carried(a.message()), 0);
   a.heard(carried(b.message()), 0);
-  // It is lost. Either side may notice first.
+  // The confirmation is lost. Either side may notice first.
   EXPECT_TRUE(a.due(20 * millisecond));
   EXPECT_TRUE(a.message()->hello.step == UdpHelloStep::confirm);
   EXPECT_TRUE(b.due(20 * millisecond));
@@ -135,7 +135,7 @@ TEST(UdpHandshake, a_recorded_hello_opens_nothing) {
   b.heard(carried(a.message()), 0);
   a.heard(carried(b.message()), 0);
   const auto old = carried(a.message());
-  auto later = waiter(7);  // the link is made anew
+  auto later = waiter(7);  // the link is made again
   EXPECT_FALSE(later.heard(old, 0));
   EXPECT_FALSE(later.done());
   auto again = dialler(7);
@@ -147,7 +147,7 @@ TEST(UdpHandshake, an_old_ask_between_does_not_spoil_it) {
   auto a = dialler(3), before = dialler(2), b = waiter();
   b.heard(carried(a.message()), 0);
   const auto answer = carried(b.message());
-  b.heard(carried(before.message()), 0);  // said again by an unauthenticated peer
+  b.heard(carried(before.message()), 0);  // repeated by an unauthenticated peer
   a.heard(answer, 0);
   b.heard(carried(a.message()), 0);
   ASSERT_TRUE(b.done());

@@ -1,6 +1,6 @@
-// Datagrams of somebody who is no member, against a whole transport that is up, with links and a group: nothing of them is
-// taken, each is counted once, nothing is answered and no memory grows. The corpus is what was said to the process and by it,
-// and what an older job and an older epoch said.
+// Datagrams of an unauthenticated peer against a whole transport with links and a group. None is accepted, each is counted
+// once, nothing is answered, and no memory grows. The corpus is what the process received and sent, and what an older job and
+// an older epoch sent.
 #include <gtest/gtest.h>
 
 #include <malloc.h>
@@ -42,7 +42,7 @@ struct Silent final : DatagramSink {
   uint64_t heard = 0;
 };
 
-// A corpus of datagrams that all were authentic once, somewhere, for somebody.
+// A corpus of datagrams that were all authentic once, for some receiver.
 class Talk {
  public:
   explicit Talk(uint8_t job) : cluster(3), sinks(3) {
@@ -54,7 +54,7 @@ class Talk {
       for (Rank to : {1u, 2u, 0u}) talk(to, epoch);
       cluster.pass(20 * millisecond);
     }
-    cluster.pass(3 * second);  // pings
+    cluster.pass(3 * second);  // keep-alive pings
     cluster.network.watcher = nullptr;
     for (auto& sink : sinks) sink.heard = 0;
   }
@@ -95,7 +95,7 @@ class Talk {
 
 enum Attack { replay, spoofed_address, spoofed_rank, other_field, bits, cut, longer, noise, attack_count };
 
-// Into `datagram`, whose memory is used again.
+// Writes into `datagram`, whose memory is reused.
 void attack(Random& random, const Flying& genuine, Flying& datagram) {
   datagram.from = genuine.from;
   datagram.bytes.assign(genuine.bytes.begin(), genuine.bytes.end());
@@ -126,7 +126,7 @@ void expect_nothing_of(uint64_t datagrams) {
   Talk old_job(0x11), talk(0x5A);
   auto& network = talk.cluster.network;
   auto& victim = *talk.cluster.transports[0];
-  auto& ear = *talk.cluster.ears[0];
+  auto& ear = *talk.cluster.frame_sinks[0];
   auto corpus = talk.corpus, meant = talk.corpus;
   corpus.insert(corpus.end(), old_job.corpus.begin(), old_job.corpus.end());
   std::erase_if(meant, [&](const Flying& said) { return said.to.to_string() != talk.cluster.endpoint(0); });
@@ -138,7 +138,7 @@ void expect_nothing_of(uint64_t datagrams) {
   datagram.to = *parse_tcp_endpoint("tcp://" + talk.cluster.endpoint(0));
   const auto one = [&] {
     const auto before = talk.dropped();
-    const auto& genuine = random.below(4) > 0 ? meant : corpus;  // most of what was said to this process: that gets furthest
+    const auto& genuine = random.below(4) > 0 ? meant : corpus;  // mostly datagrams meant for this process: those get furthest
     attack(random, genuine[random.below(genuine.size())], datagram);
     network.inject(datagram);
     victim.poll(network.now, ear);
@@ -179,8 +179,8 @@ TEST(LongUdpHostile, of_unauthenticated_nothing_is_taken_and_everything_counted_
   expect_nothing_of(10'000'000 / slower);
 }
 
-// A member that says what it likes, with good tags and new numbers, but nothing that ends the link: no more memory than the
-// limits say.
+// A member that sends arbitrary contents with good tags and new numbers, but nothing that ends the link: memory stays within
+// the limits.
 TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
   VirtualCluster cluster(0);
   constexpr size_t pool_bytes = 4u << 20;
@@ -215,14 +215,14 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
     header.packet_index = static_cast<uint32_t>(random.below(16));
     header.deadline_us = 16;
     Bytes payload(random.below(200));
-    if (header.kind == DatagramKind::fragment) {  // of frames of the largest size and the most fragments; never the first,
-                                                  // whose header would be read
+    if (header.kind == DatagramKind::fragment) {
+      // Frames of the largest size with the most fragments; never fragment 0, whose frame header would be read.
       header.slice = fragment_bytes_min;
       header.deadline_us = frame_bytes_max;
       header.packet_index = static_cast<uint32_t>(1 + random.below(frame_bytes_max / fragment_bytes_min - 2));
       payload.resize(fragment_bytes_min);
     } else if (header.kind == DatagramKind::control) {
-      payload.assign(5, std::byte{1});  // a ping; its number is any
+      payload.assign(5, std::byte{1});  // a ping with an arbitrary number
       payload[0] = static_cast<std::byte>(random.next());
     }
     header.payload_bytes = static_cast<uint16_t>(payload.size());
@@ -232,19 +232,20 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
     std::copy(payload.begin(), payload.end(), datagram.bytes.begin() + sizeof header);
     datagram.at = cluster.network.now += microsecond;
     cluster.network.inject(datagram);
-    victim.poll(cluster.network.now, *cluster.ears[0]);
+    victim.poll(cluster.network.now, *cluster.frame_sinks[0]);
     most = std::max(most, static_cast<int64_t>(memory_in_use()) - static_cast<int64_t>(memory));
-    ASSERT_TRUE(victim.flow(1) == flow && cluster.ears[0]->losses.empty()) << cluster.ears[0]->losses[1].at(0).message();
+    ASSERT_TRUE(victim.flow(1) == flow && cluster.frame_sinks[0]->losses.empty())
+        << cluster.frame_sinks[0]->losses[1].at(0).message();
   }
   std::cout << "    at most " << most << " bytes more\n";
-  // The first frame is let in whatever its size: so the peer can always make progress.
+  // The first frame is accepted whatever its size, so that the peer can always make progress.
   if (counts_memory) {
     EXPECT_LT(most, static_cast<int64_t>(std::max<size_t>(pool_bytes, 2 * payload_bytes_max) + UdpFlow::table_bytes_max));
   }
-  EXPECT_TRUE(cluster.ears[0]->frames.empty());
+  EXPECT_TRUE(cluster.frame_sinks[0]->frames.empty());
 }
 
-// A peer that confirms nothing: what is queued for it has an end.
+// A peer that confirms nothing: the queue for it is bounded.
 TEST(UdpHostile, for_a_peer_that_confirms_nothing_no_more_is_kept_than_the_limits_say) {
   VirtualCluster cluster(2);
   cluster.link_all();
@@ -257,14 +258,14 @@ TEST(UdpHostile, for_a_peer_that_confirms_nothing_no_more_is_kept_than_the_limit
     cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
   EXPECT_EQ(frames, cluster.options.queue_frames_max);
   int64_t most = 0;
-  for (; cluster.ears[0]->losses.empty() && frames < 100'000; ++frames) {
+  for (; cluster.frame_sinks[0]->losses.empty() && frames < 100'000; ++frames) {
     cluster.transports[0]->send(1, data_header(1, 0), {}, 1);
-    if (frames % 16 == 0) cluster.transports[0]->poll(cluster.network.now += 10 * microsecond, *cluster.ears[0]);
+    if (frames % 16 == 0) cluster.transports[0]->poll(cluster.network.now += 10 * microsecond, *cluster.frame_sinks[0]);
     most = std::max(most, static_cast<int64_t>(memory_in_use()) - static_cast<int64_t>(memory));
   }
   std::cout << "    " << frames << " frames, at most " << most << " bytes more\n";
-  ASSERT_FALSE(cluster.ears[0]->losses.empty());
-  EXPECT_NE(cluster.ears[0]->losses[1].at(0).message().find("it takes none"), std::string::npos);
+  ASSERT_FALSE(cluster.frame_sinks[0]->losses.empty());
+  EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("the peer takes none"), std::string::npos);
   if (counts_memory) {
     EXPECT_LT(most, static_cast<int64_t>(UdpFlow::table_bytes_max +
                                          2 * cluster.options.queue_frames_max * UdpFrames::copied_bytes_max));

@@ -1,4 +1,4 @@
-// Processes that leave over links that lose: what they sent last arrives, their farewell is heard, and none of it takes long.
+// Processes that leave over lossy links: their last frames and their goodbye arrive, and all of it is quick.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace {
 using conformance::data_header;
 using conformance::pattern;
 
-// Every process sends a last frame to all others, and leaves as soon as it has theirs: as the node does, first waiting for what
-// it owes, then closing, then waiting for its farewells, then gone.
+// Every process sends a last frame to all others and leaves as soon as it has theirs. Like Runtime, it first waits for its
+// pending frames, then closes, waits for its drains and is gone.
 class Leaving {
  public:
   Leaving(size_t count, uint64_t seed, double lose) : cluster(count, seed), steps_(count), begun_(count), gone_at_(count) {
@@ -50,8 +50,8 @@ class Leaving {
     auto& transport = cluster.transports[i];
     const auto now = cluster.network.now;
     if (steps_[i] == Step::receiving) {
-      if (cluster.ears[i]->frames.size() + 1 < steps_.size()) {
-        for (const auto& [peer, why] : cluster.ears[i]->losses)
+      if (cluster.frame_sinks[i]->frames.size() + 1 < steps_.size()) {
+        for (const auto& [peer, why] : cluster.frame_sinks[i]->losses)
           EXPECT_TRUE(has_frame_of(i, peer)) << i << " lacks the frame of " << peer << ": " << why.at(0).message();
         return;
       }
@@ -70,7 +70,7 @@ class Leaving {
     }
   }
   bool has_frame_of(size_t i, PeerIndex peer) const {
-    const auto& frames = cluster.ears[i]->frames;
+    const auto& frames = cluster.frame_sinks[i]->frames;
     return std::any_of(frames.begin(), frames.end(), [&](const auto& frame) { return frame.header.operation == peer; });
   }
   static constexpr Nanos patience = 2 * second;
@@ -96,20 +96,20 @@ TEST(UdpLeaving, everybody_has_everything_and_is_gone_soon_whatever_is_lost) {
   }
 }
 
-// A frame is owed until its receiver confirms it; the farewell until it is answered.
-TEST(UdpLeaving, what_is_under_way_is_owed_and_no_more_than_that) {
+// A frame is pending until its receiver confirms it; a goodbye is pending until it is answered.
+TEST(UdpLeaving, only_frames_in_flight_and_the_goodbye_are_pending) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
-  EXPECT_FALSE(cluster.transports[0]->has_pending()) << "a link alone owes nothing";
+  EXPECT_FALSE(cluster.transports[0]->has_pending()) << "a link alone has nothing pending";
   cluster.transports[0]->send(1, data_header(1, 100), pattern(100, 1), 1);
   EXPECT_TRUE(cluster.transports[0]->has_pending());
   ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
-  EXPECT_EQ(cluster.ears[1]->frames.size(), 1u);
+  EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 1u);
   cluster.transports[0]->close(1);
-  EXPECT_TRUE(cluster.transports[0]->has_pending()) << "its farewell";
+  EXPECT_TRUE(cluster.transports[0]->has_pending()) << "its goodbye";
   ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
-  EXPECT_EQ(cluster.ears[1]->losses[0].size(), 1u);
+  EXPECT_EQ(cluster.frame_sinks[1]->losses[0].size(), 1u);
 }
 
 TEST(UdpLeaving, a_drain_to_nobody_ends_at_the_first_refusal) {
@@ -117,7 +117,7 @@ TEST(UdpLeaving, a_drain_to_nobody_ends_at_the_first_refusal) {
   cluster.link_all();
   cluster.pass(100 * millisecond);
   cluster.network.filter = [](const VirtualNetwork::Flying&) { return false; };
-  cluster.transports[1].reset();  // its last word is lost
+  cluster.transports[1].reset();  // its goodbye is lost
   const auto since = cluster.network.now;
   cluster.transports[0]->close(1);
   ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
@@ -141,7 +141,7 @@ TEST(UdpLeaving, a_drain_that_nobody_answers_is_said_a_few_times) {
   EXPECT_LE(words, 20);
 }
 
-// A peer that neither confirms nor refuses is given up by the linger time, with frames and all.
+// A peer that neither confirms nor refuses anything: the link is abandoned after the drain time, with its frames.
 TEST(UdpLeaving, frames_that_nobody_confirms_are_given_up_in_the_end) {
   VirtualCluster cluster(2);
   cluster.link_all();

@@ -14,7 +14,7 @@ using conformance::data_header;
 using conformance::pattern;
 using conformance::same;
 
-// What a receiver keeps: ranges by sender and stream.
+// Keeps what a receiver gets: ranges by sender and stream.
 class Collector final : public DatagramSink {
  public:
   struct Stream {
@@ -61,7 +61,7 @@ class UdpLossy : public testing::Test {
     cluster.options = options;
     for (size_t i = 0; i < count; ++i) cluster.start(i);
     cluster.link_all();
-    cluster.pass(50 * millisecond);  // probes of the path
+    cluster.pass(50 * millisecond);  // path probes
     sinks.resize(count);
     std::vector<PeerIndex> peers(count);
     for (size_t i = 0; i < count; ++i) peers[i] = static_cast<PeerIndex>(i);
@@ -82,7 +82,7 @@ class UdpLossy : public testing::Test {
       sum += cluster.transports[at]->dropped(static_cast<DatagramFault>(fault));
     return sum;
   }
-  // Asks rank `from` for all ranges that are missing of a stream of so many, or confirms it.
+  // Asks rank `from` for all missing ranges of a stream of `ranges`, or confirms the stream.
   void ask_for_missing(size_t at, Rank from, StreamName name, uint32_t ranges) {
     Bytes bitmap((ranges + 7) / 8, std::byte{0});
     bool any = false;
@@ -217,7 +217,7 @@ TEST_F(UdpLossy, memory_of_a_dropped_stream_is_not_read) {
   const auto sent = cluster.transports[0]->datagram_counters(group_number, 1).sent;
   EXPECT_LT(sent, 900u);
   cluster.transports[0]->drop_stream(group_number, 1, name);
-  payload.reset();  // the sanitizer sees whoever reads it
+  payload.reset();  // a sanitizer would see a read of it
   ask_for_missing(1, 0, name, 900);
   cluster.pass(50 * millisecond);
   EXPECT_EQ(cluster.transports[0]->datagram_counters(group_number, 1).sent, sent);
@@ -242,13 +242,13 @@ TEST_F(UdpLossy, streams_to_several_peers_and_frames_share_the_link) {
   ASSERT_TRUE(cluster.until([&] {
     const auto one = got(1, 0, {.op = 1, .phase = 0}).ranges.size(), two = got(2, 0, {.op = 1, .phase = 0}).ranges.size();
     if (std::max(one, two) < 300) least = std::min(one, two);
-    return one == 300 && two == 300 && !cluster.ears[1]->frames.empty();
+    return one == 300 && two == 300 && !cluster.frame_sinks[1]->frames.empty();
   }));
   EXPECT_GT(least, 30u) << "one peer waited for the other";  // rates are doubled meanwhile, not both at once
-  EXPECT_TRUE(same(cluster.ears[1]->frames[0].payload, frame));
+  EXPECT_TRUE(same(cluster.frame_sinks[1]->frames[0].payload, frame));
 }
 
-// Each of four gets a quarter of what the rank may send: less than half of its own rate, but something always waits.
+// Each of the four gets a quarter of what the rank may send: less than half of its own rate, but something always waits.
 TEST_F(UdpLossy, rates_rise_although_several_peers_share_what_the_rank_sends) {
   begin(5);
   cluster.pass(200 * millisecond);
@@ -282,7 +282,7 @@ TEST_F(UdpLossy, groups_that_cannot_be_are_refused) {
   EXPECT_TRUE(transport.open_group(2, other, peers, sink).ok());
 }
 
-// What is not as it should be ----------------------------------------------------------------------------------------------
+// Wrong datagrams -----------------------------------------------------------------------------------------------------------
 
 class UdpLossyFaults : public UdpLossy {
  protected:
@@ -299,7 +299,7 @@ class UdpLossyFaults : public UdpLossy {
     cluster.pass(20 * millisecond);
     ASSERT_FALSE(genuine.bytes.empty());
   }
-  // Rank 1 hears the changed datagram, counts it under this reason alone, and does nothing else.
+  // Rank 1 gets the changed datagram, counts it under this reason alone, and does nothing else.
   void expect_dropped(const std::function<void(VirtualNetwork::Flying&, DatagramHeader&)>& change, DatagramFault reason,
                       bool seal = false, bool reaches_sink = false) {
     auto datagram = genuine;
@@ -316,7 +316,7 @@ class UdpLossyFaults : public UdpLossy {
     };
     const auto calls = sinks[1].calls, before = dropped(1), reasons = cluster.transports[1]->dropped(reason);
     cluster.network.inject(datagram);
-    cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
+    cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
     EXPECT_EQ(cluster.transports[1]->dropped(reason) - reasons, 1u) << name(reason);
     EXPECT_EQ(dropped(1) - before, 1u) << "counted twice";
     EXPECT_EQ(sinks[1].calls - calls, reaches_sink ? 1u : 0u);
@@ -388,8 +388,8 @@ TEST_F(UdpLossyFaults, verdicts_of_the_sink_are_counted_by_sender) {
   }
 }
 
-// A recorded half second of a link and of a group, said again in full and with bits flipped: nothing of it arrives twice or at
-// all.
+// Half a second of a link and of a group is recorded and replayed, whole and with flipped bits: nothing of it is delivered
+// again.
 TEST_F(UdpLossyFaults, a_recorded_conversation_said_again_changes_nothing) {
   std::vector<VirtualNetwork::Flying> recorded;
   cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) { recorded.push_back(datagram); };
@@ -397,7 +397,7 @@ TEST_F(UdpLossyFaults, a_recorded_conversation_said_again_changes_nothing) {
   cluster.transports[0]->send_stream(group_number, stream(1, payload, {.op = 2, .phase = 0}));
   for (uint64_t i = 0; i < 5; ++i) cluster.transports[0]->send(1, data_header(i, payload.size()), payload, i);
   ASSERT_TRUE(cluster.until(
-      [&] { return cluster.ears[1]->frames.size() == 5 && got(1, 0, {.op = 2, .phase = 0}).ranges.size() == 50; }));
+      [&] { return cluster.frame_sinks[1]->frames.size() == 5 && got(1, 0, {.op = 2, .phase = 0}).ranges.size() == 50; }));
   cluster.pass(50 * millisecond);
   cluster.network.watcher = nullptr;
   Random random(3);
@@ -411,10 +411,10 @@ TEST_F(UdpLossyFaults, a_recorded_conversation_said_again_changes_nothing) {
     }
   }
   cluster.pass(50 * millisecond);
-  EXPECT_EQ(cluster.ears[1]->frames.size(), 5u);
+  EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 5u);
   EXPECT_EQ(got(1, 0, {.op = 2, .phase = 0}).ranges.size(), 50u);
   EXPECT_TRUE(same(sinks[1].whole(0, 2, 0), payload));
-  for (const auto& ear : cluster.ears) EXPECT_TRUE(ear->losses.empty());
+  for (const auto& ear : cluster.frame_sinks) EXPECT_TRUE(ear->losses.empty());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the kernel is told of the way to a peer.
+// What the transport tells the kernel about the next hop to a peer.
 #include <gtest/gtest.h>
 
 #include "tests/conformance/udp_virtual_cluster.h"
@@ -9,8 +9,8 @@ namespace {
 using conformance::data_header;
 using conformance::pattern;
 
-// The kernel is told that the way to a peer works while what is sent arrives there: that the peer is heard says nothing of the
-// way there.
+// The transport confirms the next hop to the kernel while its datagrams arrive at the peer. Datagrams from the peer say nothing
+// about the way to it.
 TEST(UdpNeighbour, is_confirmed_by_what_arrives_there_not_by_what_comes_from_there) {
   VirtualCluster cluster(2);
   cluster.link_all();
@@ -32,7 +32,7 @@ TEST(UdpNeighbour, is_confirmed_by_what_arrives_there_not_by_what_comes_from_the
   EXPECT_GE(confirmed, 3);
   EXPECT_LE(confirmed, 6) << "four in a second are enough";
   lost = true;
-  talk();  // what was known before is said
+  talk();  // reports of what arrived before
   confirmed = 0;
   talk();
   EXPECT_EQ(confirmed, 0);

@@ -1,5 +1,4 @@
-// The rate control against a virtual bottleneck: one link with a short queue, some random loss behind it, one or several
-// senders.
+// The rate control against a virtual bottleneck: one link with a short queue, random loss behind it, one or several senders.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -20,8 +19,8 @@ struct LinkSettings {
   double rate = 25e6;  // bytes/s: 200 Mbit/s
   size_t queue_bytes = 256'000;
   Nanos delay = 100 * microsecond;  // each way
-  double loss = 0;                  // of datagrams and of feedback
-  uint64_t start = 1'250'000;       // of each sender
+  double loss = 0;                  // probability for datagrams and for feedback
+  uint64_t start = 1'250'000;       // rate of each sender
   Nanos on = never, off = 0;        // senders pause for `off` after each `on`
 };
 
@@ -144,7 +143,7 @@ class Bottleneck {
   Nanos free_at_ = 0, now_ = 0;
 };
 
-// Shares of the link's rate that went over it, by sender, and the fraction of datagrams that the queue dropped.
+// By sender, the share of the link's rate that it got; and the fraction of datagrams that the queue dropped.
 struct Outcome {
   std::vector<double> shares;
   double together = 0, queue_loss = 0;

@@ -1,5 +1,5 @@
-// Whole frames over a virtual link that loses, delays, reorders and doubles datagrams in both directions: everything between a
-// frame and its datagrams, put together without a socket.
+// Whole frames over a virtual link that loses, delays, reorders and repeats datagrams in both directions: everything between a
+// frame and its datagrams, without a socket.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,11 +21,11 @@ constexpr uint32_t ethernet_fragment_bytes = 1416;
 
 struct PathSettings {
   double loss = 0, doubled = 0;
-  Nanos delay = 100 * microsecond, jitter = 0;  // jitter: uniform, of each datagram by itself; so it reorders
+  Nanos delay = 100 * microsecond, jitter = 0;  // jitter: uniform, independent for each datagram; so it reorders
   double rate = 125e6;                          // bytes/s; the queue has no limit
   double burst = 1;                             // mean length of a burst of losses, datagrams
   Nanos dead_from = never, dead_to = never;     // nothing arrives
-  size_t owner_bytes_max = 64u << 20;           // of the receiver's pool
+  size_t owner_bytes_max = 64u << 20;           // for the receiver's pool
 };
 
 struct Frame {
@@ -53,7 +53,7 @@ class Network : Sink {
     frames_.push_back(std::move(frame));
   }
 
-  // Until all frames are known to have arrived, or `until`.
+  // Runs until all frames are known to have arrived, or until `until`.
   bool run(Nanos until) {
     while (confirmed_ < frames_.size() && now_ < until) {
       while (pushed_ < frames_.size() && !queue_.full())
@@ -241,7 +241,7 @@ TEST(ReliableSimulation, an_outage_makes_no_storm_and_the_rest_follows_soon_afte
   ASSERT_TRUE(network.run(11 * second));
   EXPECT_LE(network.now(), 3 * second + 200 * millisecond);
   EXPECT_LE(network.sent(), network.fragments() + network.fragments() / 10 + 600)
-      << "what was under way, and two datagrams per 50 ms";
+      << "what was in flight, and two datagrams per 50 ms";
 }
 
 TEST(ReliableSimulation, one_short_frame_takes_a_round_trip_and_few_datagrams) {

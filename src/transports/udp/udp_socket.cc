@@ -16,15 +16,15 @@
 namespace unisono {
 namespace {
 
-constexpr size_t datagrams_per_call = 256;  // of sending
-constexpr size_t messages_per_call = 32;    // of receiving: with a run in each they are 2 MiB
+constexpr size_t datagrams_per_call = 256;  // for sending
+constexpr size_t messages_per_call = 32;    // for receiving; with a run in each they are 2 MiB
 constexpr size_t run_datagrams_max = 64;    // UDP_MAX_SEGMENTS of every kernel that has UDP_SEGMENT
-constexpr size_t run_bytes_max = 65507;     // a run is one IP packet until it is cut
+constexpr size_t run_bytes_max = 65507;     // a run is one IP packet until the kernel cuts it
 constexpr size_t run_buffer_bytes = 65536;
-constexpr int tries_max = 3;         // an error that comes so often in a row is the datagram's own
-constexpr int errors_per_call = 64;  // a flood of them must not hold up what else there is
+constexpr int tries_max = 3;         // an error that comes this often in a row is about the datagram itself
+constexpr int errors_per_call = 64;  // many errors must not delay the datagrams
 constexpr size_t cache_line = 64;
-constexpr Nanos wait_max = 10 * second;  // what would have waited longer came before somebody set the clock on the wall
+constexpr Nanos wait_max = 10 * second;  // a longer wait means that the wall clock was set meanwhile
 
 bool set_option(int socket, int level, int name, int value) {
   return ::setsockopt(socket, level, name, &value, sizeof value) == 0;
@@ -42,7 +42,7 @@ Nanos clock_now(clockid_t clock) {
   return Nanos{time.tv_sec} * second + time.tv_nsec;
 }
 
-// How long the datagram with this stamp has been here.
+// The time since the arrival of the datagram with this time stamp.
 Nanos waited(const cmsghdr* note, Nanos wall) {
   timespec stamp{};
   if (note->cmsg_len < CMSG_LEN(sizeof stamp)) return 0;
@@ -59,7 +59,7 @@ bool one_address(const TcpAddress* a, const TcpAddress* b) {
   return a == b || (a->bytes == b->bytes && std::memcmp(&a->storage, &b->storage, a->bytes) == 0);
 }
 
-// How many of the first ones can go as a run: to one address, of one size, but for the last, which may be shorter.
+// How many of the first datagrams can go as one run: to one address and of one size; the last may be shorter.
 size_t run_of(std::span<const OutDatagram> batch) {
   const size_t size = bytes_of(batch[0]);
   size_t count = 1, total = size;
@@ -73,8 +73,8 @@ size_t run_of(std::span<const OutDatagram> batch) {
   return count;
 }
 
-// May mean something that was sent before, by any call: the network answers late, and the kernel tells at the next occasion,
-// once.
+// True for an error that may be about an earlier datagram of any call: the network answers late, and the kernel reports it
+// once, at the next call.
 bool may_be_about_the_past(int error) {
   switch (error) {
     case ECONNREFUSED:
@@ -104,21 +104,21 @@ SendStop stop_of(int error) {
 
 }  // namespace
 
-// Messages to the kernel: each is a datagram or a run of them, made of the pieces header, payload, header, payload, …
+// Messages for the kernel: each is a datagram or a run, made of the pieces header, payload, header, payload, …
 struct UdpSocket::Outbox {
   union Control {
     cmsghdr align;
     std::array<std::byte, CMSG_SPACE(sizeof(uint16_t))> bytes;
   };
   std::array<mmsghdr, datagrams_per_call> messages;
-  std::array<size_t, datagrams_per_call> counts;  // of datagrams in each message
+  std::array<size_t, datagrams_per_call> counts;  // datagrams in each message
   std::array<iovec, 2 * datagrams_per_call> pieces;
   std::array<Control, datagrams_per_call> control;
 
   void set(size_t index, std::span<const OutDatagram> run, size_t first_piece) {
     auto& message = messages[index].msg_hdr;
     message = {};
-    // The interface of the kernel knows no const; it does not write there.
+    // The kernel's interface has no const; the kernel does not write there.
     message.msg_name = const_cast<sockaddr_storage*>(&run[0].to->storage);
     message.msg_namelen = run[0].to->bytes;
     message.msg_iov = &pieces[first_piece];
@@ -140,7 +140,7 @@ struct UdpSocket::Outbox {
   }
 };
 
-// What comes lands here and is given on from here.
+// Received datagrams land here, and the inbox gets them from here.
 struct UdpSocket::Ring {
   union Control {
     cmsghdr align;
@@ -152,7 +152,7 @@ struct UdpSocket::Ring {
   std::array<Control, messages_per_call> control;
   std::unique_ptr<std::byte[]> memory;
 
-  // One byte more than a whole datagram, so that a longer one can be told from it.
+  // One byte more than a whole datagram, so that a longer one is recognised.
   explicit Ring(size_t datagram_bytes) {
     const size_t stride = (datagram_bytes + 1 + cache_line - 1) / cache_line * cache_line;
     memory = std::make_unique_for_overwrite<std::byte[]>(stride * messages_per_call);
@@ -166,7 +166,7 @@ struct UdpSocket::Ring {
       arm(i);
     }
   }
-  // The kernel overwrites the room that there is with the room that it used.
+  // The kernel overwrites the available sizes with the used sizes, so they are set again.
   void arm(size_t index) {
     messages[index].msg_hdr.msg_namelen = sizeof(sockaddr_storage);
     messages[index].msg_hdr.msg_controllen = control[index].bytes.size();
@@ -203,8 +203,8 @@ Status UdpSocket::set_up(const UdpSocketOptions& options) {
                           : set_option(socket, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   if (!whole) return fail(Code::unsupported, "cannot forbid fragments at");
 
-  // The rest makes it better, and works without. Errors of the network come with the address that they are about; and only with
-  // this on does the kernel tell of datagrams that its own queues drop (ENOBUFS).
+  // These options are improvements, and the socket works without them. With them, errors of the network name their address, and
+  // the kernel reports datagrams that its own queues drop (ENOBUFS).
   (void)(wide ? set_option(socket, IPPROTO_IPV6, IPV6_RECVERR, 1) : set_option(socket, IPPROTO_IP, IP_RECVERR, 1));
   (void)set_option(socket, SOL_SOCKET, SO_RXQ_OVFL, 1);
   (void)set_option(socket, SOL_SOCKET, SO_TIMESTAMPNS, 1);
@@ -225,14 +225,13 @@ Status UdpSocket::set_up(const UdpSocketOptions& options) {
 int UdpSocket::receive_buffer_bytes() const { return get_option(socket_.get(), SOL_SOCKET, SO_RCVBUF); }
 int UdpSocket::send_buffer_bytes() const { return get_option(socket_.get(), SOL_SOCKET, SO_SNDBUF); }
 
-// --- sending
-// -------------------------------------------------------------------------------------------------------------------
+// --- sending --------------------------------------------------------------------------------------------------------------
 
 SendOutcome UdpSocket::send(std::span<const OutDatagram> batch) {
   SendOutcome outcome;
   while (outcome.taken < batch.size() && outcome.stop == SendStop::none) {
     auto left = batch.subspan(outcome.taken);
-    // A call says it of all its messages, or of none.
+    // `confirms` applies to all messages of one call.
     size_t count = 1;
     while (count < left.size() && left[count].confirms == left[0].confirms) ++count;
     left = left.first(count);
@@ -241,7 +240,7 @@ SendOutcome UdpSocket::send(std::span<const OutDatagram> batch) {
   return outcome;
 }
 
-// Makes messages of the first datagrams.
+// Makes messages of the first datagrams; returns how many datagrams they hold.
 size_t UdpSocket::fill(std::span<const OutDatagram> batch) {
   batch = batch.first(std::min(batch.size(), datagrams_per_call));
   size_t messages = 0;
@@ -253,16 +252,16 @@ size_t UdpSocket::fill(std::span<const OutDatagram> batch) {
   return messages;
 }
 
-// Gives the filled messages to the kernel, until it has all or stops for good, or until the rest must be filled anew.
+// Gives the filled messages to the kernel until all are taken, sending stops, or the rest must be filled again.
 void UdpSocket::give(std::span<const OutDatagram> batch, size_t messages, SendOutcome& outcome) {
-  size_t done = 0;  // of the batch
+  size_t done = 0;  // datagrams of the batch
   int tries = 0;
   for (size_t at = 0; at < messages;) {
     const int count =
         ::sendmmsg(socket_.get(), &outbox_->messages[at], static_cast<unsigned>(messages - at), flags_for(batch[0]));
     ++counters_.sent_calls;
     if (count > 0) {
-      // What stopped it was not told, and will not be told again if it was about the past.
+      // The kernel did not report why it stopped. An error about an earlier datagram is not reported again.
       if (static_cast<size_t>(count) < messages - at) errors_waiting_ = true;
       for (const size_t end = at + static_cast<size_t>(count); at < end; ++at) {
         const size_t datagrams = outbox_->counts[at];
@@ -280,7 +279,8 @@ void UdpSocket::give(std::span<const OutDatagram> batch, size_t messages, SendOu
     }
     if (outbox_->counts[at] > 1 && stop_of(error) != SendStop::would_block && stop_of(error) != SendStop::no_buffers &&
         error != EPERM) {
-      // Is it the datagram, or that it is in a run? Alone it shows. Kernels and devices refuse runs with various numbers.
+      // Is the datagram at fault, or the run? Sending it alone shows that. Kernels and devices refuse runs with various error
+      // numbers.
       error = give_alone(batch[done]);
       if (error == 0) {
         send_runs_ = false;
@@ -294,7 +294,7 @@ void UdpSocket::give(std::span<const OutDatagram> batch, size_t messages, SendOu
   }
 }
 
-// 0 or errno.
+// Returns 0 or errno.
 int UdpSocket::give_alone(const OutDatagram& datagram) {
   outbox_->set(0, std::span(&datagram, 1), 0);
   for (int tries = 0;;) {
@@ -306,8 +306,7 @@ int UdpSocket::give_alone(const OutDatagram& datagram) {
   }
 }
 
-// --- receiving
-// -----------------------------------------------------------------------------------------------------------------
+// --- receiving ------------------------------------------------------------------------------------------------------------
 
 ReceiveOutcome UdpSocket::receive(DatagramInbox& inbox, size_t datagrams_max) {
   ReceiveOutcome outcome;
@@ -322,16 +321,16 @@ ReceiveOutcome UdpSocket::receive(DatagramInbox& inbox, size_t datagrams_max) {
     } else if (count == 0 || errno == EAGAIN) {
       outcome.drained = true;
     } else if (errno != EINTR) {
-      read_errors(inbox);  // about something that was sent; telling it took the place of receiving
+      read_errors(inbox);  // an error about a sent datagram was reported instead of a datagram
       if (++tries > errors_per_call) break;
     }
   } while (!outcome.drained && outcome.datagrams < datagrams_max);
-  // While nothing came the buffer was not full.
+  // If nothing came, the buffer was not full.
   if (outcome.drained && outcome.datagrams > 0) read_own_drops();
   return outcome;
 }
 
-// now, wall: the same moment, after these came; the kernel's stamps are of the clock on the wall.
+// now, wall: the same moment on both clocks, after the datagrams came. The kernel's stamps use the wall clock.
 size_t UdpSocket::deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox& inbox) {
   size_t datagrams = 0;
   std::array<InDatagram, datagrams_per_batch> batch;
@@ -344,7 +343,7 @@ size_t UdpSocket::deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox&
   for (size_t i = 0; i < messages; ++i) {
     auto& message = ring_->messages[i].msg_hdr;
     std::span<const std::byte> bytes(static_cast<const std::byte*>(ring_->pieces[i].iov_base), ring_->messages[i].msg_len);
-    size_t size = 0;  // of the datagrams of a run
+    size_t size = 0;  // of each datagram of a run
     Nanos came = now;
     for (auto* note = CMSG_FIRSTHDR(&message); note != nullptr; note = CMSG_NXTHDR(&message, note)) {
       uint32_t value = 0;
@@ -397,8 +396,8 @@ void UdpSocket::read_errors(DatagramInbox& inbox) {
       if (!error || note->cmsg_len < CMSG_LEN(sizeof what)) continue;
       std::memcpy(&what, CMSG_DATA(note), sizeof what);
       const bool by_network = what.ee_origin == SO_EE_ORIGIN_ICMP || what.ee_origin == SO_EE_ORIGIN_ICMP6;
-      // Only a host says that nobody is there. That it cannot be reached now is a loss; send tells of datagrams that are too
-      // long.
+      // Only a host can say that nobody listens there. A host that cannot be reached now counts as loss; send reports datagrams
+      // that are too long.
       if (!by_network || what.ee_errno != ECONNREFUSED) continue;
       ++counters_.refused;
       inbox.refused(about);
@@ -406,8 +405,7 @@ void UdpSocket::read_errors(DatagramInbox& inbox) {
   }
 }
 
-// The kernel tells its count with each datagram, as it was when that one came; those that were dropped after the last one are
-// known only here.
+// The kernel attaches its drop count to each datagram. Drops after the last datagram show only here.
 void UdpSocket::read_own_drops() {
   std::array<uint32_t, SK_MEMINFO_VARS> values{};
   socklen_t bytes = sizeof values;

@@ -1,8 +1,8 @@
 // A UDP socket of the kernel: the only file of the UDP transport with system calls for data.
 //
-// Nothing is fragmented. Datagrams are given to the kernel in batches, header and payload from where they lie; runs of equal
-// size to one address go through it as one (segmentation offload) where it can, and such runs are received as one likewise.
-// Sockets are of one family. Clocks are read here for one thing: when the kernel says that a datagram came, as a time of
+// No datagram is fragmented. The kernel gets datagrams in batches, with header and payload from their own memory. Where the
+// kernel can, a run of datagrams of one size to one address is one message (segmentation offload), and such runs are also
+// received as one. A socket has one address family. It reads clocks for one purpose: to convert the kernel's arrival times to
 // CLOCK_MONOTONIC.
 #pragma once
 
@@ -20,23 +20,22 @@ namespace unisono {
 
 struct UdpSocketOptions {
   TcpAddress address{};                 // of an interface, or the wildcard; port 0: the kernel chooses
-  uint32_t datagram_bytes_max = 65507;  // that can be received whole
-  int receive_buffer_bytes = 16 << 20;  // asked of the kernel, which may give less
+  uint32_t datagram_bytes_max = 65507;  // the longest datagram that is received whole
+  int receive_buffer_bytes = 16 << 20;  // requested; the kernel may give less
   int send_buffer_bytes = 4 << 20;
-  bool segmentation_offload = true;  // of what is sent
-  // Costs 64 KiB per buffer of the ring, whatever datagram_bytes_max is; and own_drops counts a run that was dropped as one
-  // datagram.
+  bool segmentation_offload = true;  // for sending
+  // Costs 64 KiB per buffer of the ring, whatever datagram_bytes_max is. own_drops then counts a dropped run as one datagram.
   bool receive_offload = true;
 };
 
 struct UdpSocketCounters {
   uint64_t sent = 0, received = 0;  // datagrams
   uint64_t sent_calls = 0, received_calls = 0;
-  uint64_t sent_in_runs = 0;  // of sent: through segmentation offload
-  uint64_t refused = 0;       // errors of the network about what was sent (closed port, unreachable host)
+  uint64_t sent_in_runs = 0;  // those of `sent` that went through segmentation offload
+  uint64_t refused = 0;       // network errors about sent datagrams (closed port, unreachable host)
 };
 
-// What a counter of 32 bits that only grows, and wraps, has counted. It is told in any order, but never half its range apart.
+// The total of a 32-bit counter that only grows, and wraps. Its values may arrive in any order, less than half its range apart.
 class WrappingCount {
  public:
   void saw(uint32_t count) {
@@ -54,7 +53,8 @@ class WrappingCount {
 
 class UdpSocket final : public DatagramSocket {
  public:
-  // unavailable: the address cannot be bound; unsupported: the kernel has no such sockets. The message names the address.
+  // Returns unavailable if the address cannot be bound, and unsupported if the kernel has no such sockets. The message names
+  // the address.
   static Result<std::unique_ptr<UdpSocket>> make(const UdpSocketOptions& options);
   ~UdpSocket() override;
 
@@ -64,7 +64,7 @@ class UdpSocket final : public DatagramSocket {
   uint64_t own_drops() const override { return own_drops_.total(); }
   const TcpAddress& address() const override { return address_; }
 
-  // As the kernel counts them: its overhead included, so that about half is payload.
+  // Sizes as the kernel counts them, including its overhead; about half is payload.
   int receive_buffer_bytes() const;
   int send_buffer_bytes() const;
   bool segmentation_offload() const { return send_runs_; }
@@ -86,7 +86,7 @@ class UdpSocket final : public DatagramSocket {
   Descriptor socket_;
   TcpAddress address_;
   bool send_runs_ = false, receive_runs_ = false;
-  bool errors_waiting_ = false;  // in the kernel's queue, which keeps the handle readable
+  bool errors_waiting_ = false;  // in the kernel's error queue, which keeps the handle readable
   WrappingCount own_drops_;
   UdpSocketCounters counters_;
   std::unique_ptr<Outbox> outbox_;

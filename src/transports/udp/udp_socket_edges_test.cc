@@ -1,5 +1,5 @@
-// UDP sockets at the edges: kernels that refuse runs, unauthenticated peers' datagrams, addresses that cannot be had, counters
-// that wrap, memory.
+// Edge cases of UDP sockets: kernels that refuse runs, datagrams of unauthenticated peers, unavailable addresses, counters that
+// wrap, and memory.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -51,7 +51,7 @@ std::vector<OutDatagram> equal_ones(size_t count, const TcpAddress& to, const By
   return std::vector<OutDatagram>(count, one);
 }
 
-// Without checksums the kernel makes no segments: the only refusal that can be had everywhere.
+// Without checksums the kernel makes no segments: the only refusal that every kernel can show.
 TEST(UdpSocketRefusedRuns, cost_no_datagram_and_are_not_tried_again) {
   const auto sender = make(options()), receiver = make(options());
   if (!sender->segmentation_offload()) GTEST_SKIP() << "this kernel has no segmentation offload for UDP";
@@ -87,7 +87,7 @@ TEST(UdpSocketRuns, need_fewer_calls) {
   }
 }
 
-// Kernels before 6.9 refuse longer ones. A socket that does not undo runs shows them.
+// Kernels before 6.9 refuse longer runs. A plain socket shows the runs as they are.
 TEST(UdpSocketRuns, have_64_datagrams_at_most) {
   const auto sender = make(options());
   const Descriptor receiver(::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0));
@@ -160,7 +160,7 @@ TEST(UdpSocket, says_which_port_is_taken) {
 }
 
 TEST(UdpSocket, says_which_address_is_not_of_this_host) {
-  const auto made = UdpSocket::make({.address = address_of("192.0.2.1")});  // set aside for documentation
+  const auto made = UdpSocket::make({.address = address_of("192.0.2.1")});  // an address reserved for documentation
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), Code::unavailable);
   EXPECT_NE(made.status().message().find("192.0.2.1"), std::string::npos);
@@ -174,7 +174,7 @@ TEST(UdpSocket, needs_an_address_and_a_possible_size) {
 
 TEST(UdpSocket, without_a_way_to_an_address_says_so) {
   const auto socket = make(options());
-  const auto elsewhere = address_of("::1", 9);  // of the other family
+  const auto elsewhere = address_of("::1", 9);  // an address of the other family
   const Bytes payload(100);
   const auto outcome = socket->send(equal_ones(3, elsewhere, payload));
   EXPECT_EQ(outcome.taken, 0u);
@@ -188,7 +188,7 @@ TEST(WrappingCount, goes_on_after_the_last_number) {
   EXPECT_EQ(count.total(), 0x100000005ull);
 }
 
-TEST(WrappingCount, is_not_misled_by_what_is_told_late) {
+TEST(WrappingCount, ignores_late_values) {
   WrappingCount count;
   for (const uint32_t seen : {10u, 7u, 10u, 0u, 12u}) count.saw(seen);
   EXPECT_EQ(count.total(), 12u);

@@ -1,5 +1,5 @@
-// What the kernel says when it does not take a datagram: a full socket, a full queue behind it, a firewall, a narrow interface.
-// In a network of the test's own, so this needs root, and the programs ip, tc and nft.
+// What the kernel reports when it does not take a datagram: a full socket, a full queue behind it, a firewall, a narrow
+// interface. Each test has its own network name space, so it needs root, and the programs ip, tc and nft.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -35,7 +35,7 @@ bool enter_new_network() {
   return ::ioctl(socket.get(), SIOCSIFFLAGS, &request) == 0;
 }
 
-// In a thread, because a network belongs to a thread. False: this host does not allow it.
+// Runs `test` in a thread, because a network name space belongs to a thread. False: this host does not allow it.
 bool in_new_network(const std::string& set_up, const std::function<void()>& test) {
   bool possible = false;
   std::thread([&] {
@@ -78,7 +78,7 @@ std::vector<uint32_t> up_to(size_t count) {
   return numbers;
 }
 
-// A queue of tc is emptied by the sender and by a timer: on two processors, two datagrams may pass each other.
+// A queue of tc is emptied by the sender and by a timer, so two datagrams may overtake each other on two processors.
 std::vector<uint32_t> in_order(std::vector<uint32_t> numbers) {
   std::ranges::sort(numbers);
   return numbers;
@@ -115,7 +115,7 @@ TEST(UdpSocketKernel, a_full_socket_blocks_until_it_is_writable_and_nothing_is_l
   }
 }
 
-TEST(UdpSocketKernel, a_full_queue_behind_the_socket_is_told_and_its_datagram_is_not_taken) {
+TEST(UdpSocketKernel, a_full_queue_behind_the_socket_is_reported_and_its_datagram_is_not_taken) {
   const auto test = [] {
     const auto sender = make_socket({.segmentation_offload = false}), receiver = make_socket();
     const Bytes payload(944);
@@ -153,14 +153,14 @@ void firewall(bool runs) {
   EXPECT_EQ(none.refusals, 0);
 }
 
-TEST(UdpSocketKernel, a_firewall_is_told_for_its_datagrams_only) {
+TEST(UdpSocketKernel, a_firewall_is_reported_for_its_datagrams_only) {
   const char* set_up = "nft add table ip t && nft add chain ip t o '{ type filter hook output priority 0; }'";
   for (const bool runs : {false, true}) {
     if (!in_new_network(set_up, [&] { firewall(runs); })) GTEST_SKIP();
   }
 }
 
-// Kernels refuse runs of datagrams that are too long with another number than the datagrams alone.
+// For datagrams that are too long, kernels refuse a run with another error number than a single datagram.
 void narrow_path(const char* address, size_t largest) {
   const auto sender = make_socket({}, address), receiver = make_socket({}, address);
   const bool runs = sender->segmentation_offload();

@@ -1,5 +1,5 @@
-// Sending and receiving take no memory once a socket is made. This file replaces the global operator new of the whole test
-// program, and counts.
+// Sending and receiving allocate nothing once a socket is made. This file replaces the global operator new of the whole test
+// program and counts.
 #include <array>
 #include <vector>
 
@@ -22,7 +22,7 @@ void* unisono::replaced_new::allocate(size_t bytes, size_t alignment) {
   return from_heap(bytes, alignment);
 }
 
-// Not inlined: the compiler would warn of memory of new that goes to free.
+// Not inlined: the compiler would warn that memory from new goes to free.
 [[gnu::noinline]] void unisono::replaced_new::release(void* memory) { std::free(memory); }
 
 namespace unisono {

@@ -61,7 +61,7 @@ short events_of(const DatagramSocket& socket, int wait_ms) {
   return ::poll(&wait, 1, wait_ms) > 0 ? wait.revents : short{0};
 }
 
-// Receives until there are so many, or nothing comes any more.
+// Receives until there are `count` datagrams, or nothing comes any more.
 void receive_all(DatagramSocket& socket, Inbox& inbox, size_t count) {
   while (inbox.datagrams.size() < count && events_of(socket, patience_ms) != 0) socket.receive(inbox, 1'000'000);
 }
@@ -72,7 +72,7 @@ Bytes random_bytes(Random& random, size_t count) {
   return bytes;
 }
 
-// Says which is the first that differs, not what all of them are.
+// Reports the first difference only.
 void expect_same(const std::vector<Bytes>& seen, const std::vector<Bytes>& expected) {
   EXPECT_EQ(seen.size(), expected.size());
   for (size_t i = 0; i < std::min(seen.size(), expected.size()); ++i) {
@@ -81,7 +81,7 @@ void expect_same(const std::vector<Bytes>& seen, const std::vector<Bytes>& expec
   }
 }
 
-// Datagrams with memory of their own, and what must arrive of each.
+// Datagrams with their own memory, and the bytes that must arrive for each.
 struct Batch {
   std::vector<Bytes> payloads;
   std::vector<OutDatagram> datagrams;
@@ -113,7 +113,7 @@ bool has_ipv6() {
   return has;
 }
 
-// Family, offload of what is sent, offload of what is received.
+// Address family, offload for sending, offload for receiving.
 class UdpSocketOf : public testing::TestWithParam<std::tuple<int, bool, bool>> {
  protected:
   void SetUp() override {
@@ -141,15 +141,15 @@ TEST_P(UdpSocketOf, datagrams_of_mixed_sizes_arrive_whole_and_in_order) {
   Random random(seed);
   const auto sender = make(options()), receiver = make(options());
   std::vector<size_t> sizes;
-  while (sizes.size() < 1000) {  // runs of equal ones, some with a shorter or longer one behind
+  while (sizes.size() < 1000) {  // runs of equal sizes, some followed by a shorter or longer one
     const size_t size = datagram_header_bytes + random.below(3000);
     sizes.insert(sizes.end(), 1 + random.below(100), size);
     if (random.chance(0.5)) sizes.push_back(datagram_header_bytes + random.below(3000));
   }
   Batch batch(random, receiver->address(), sizes);
-  for (auto& datagram : batch.datagrams) datagram.confirms = random.chance(0.1);  // these go in calls of their own
+  for (auto& datagram : batch.datagrams) datagram.confirms = random.chance(0.1);  // these need calls of their own
   Inbox inbox;
-  for (size_t at = 0; at < sizes.size();) {  // what is under way fits into any buffer
+  for (size_t at = 0; at < sizes.size();) {  // the datagrams in flight fit into any buffer
     const auto part = std::span(batch.datagrams).subspan(at, std::min<size_t>(30, sizes.size() - at));
     EXPECT_EQ(sender->send(part), (SendOutcome{.taken = part.size()}));
     at += part.size();
@@ -183,7 +183,7 @@ TEST_P(UdpSocketOf, one_batch_goes_to_several_receivers) {
 TEST_P(UdpSocketOf, all_sizes_arrive) {
   Random random(2);
   const auto sender = make(options()), receiver = make(options());
-  const size_t largest = family() == AF_INET ? 65507 : 65488;  // that is one packet on an interface of 65536
+  const size_t largest = family() == AF_INET ? 65507 : 65488;  // one packet on an interface with an MTU of 65536
   for (const size_t size : {size_t{56}, size_t{57}, size_t{1472}, size_t{8972}, size_t{32753}, size_t{32754}, largest}) {
     const Batch batch(random, receiver->address(), {size, size, size});
     Inbox inbox;
@@ -207,7 +207,7 @@ TEST_P(UdpSocketOf, a_datagram_that_is_too_long_stops_the_batch_and_only_it_is_l
   receive_all(*receiver, inbox, 10);
   expect_same(inbox.datagrams, batch.expected);
   EXPECT_EQ(sender->segmentation_offload(), sends_runs()) << "that was no refusal of runs";
-  // The kernel noted the error; whoever waits for datagrams must not be woken by it for ever.
+  // The kernel noted the error; it must not wake a receiver for ever.
   Inbox none;
   EXPECT_TRUE(sender->receive(none, 1).drained);
   EXPECT_EQ(events_of(*sender, 0), 0);
@@ -252,11 +252,11 @@ TEST_P(UdpSocketOf, what_its_own_buffer_drops_is_counted) {
 TEST_P(UdpSocketOf, a_closed_port_is_counted_and_harms_nobody_else) {
   Random random(5);
   const auto sender = make(options()), receiver = make(options());
-  const auto closed = make(options())->address();  // of a socket that is gone
+  const auto closed = make(options())->address();  // of a closed socket
   Batch batch(random, receiver->address(), std::vector<size_t>(60, 700));
   std::vector<Bytes> once;
   for (size_t i = 0; i < batch.datagrams.size(); ++i) {
-    if (i % 3 == 2) batch.datagrams[i].to = &closed;  // the last one too: its error meets the next call
+    if (i % 3 == 2) batch.datagrams[i].to = &closed;  // also the last one: its error shows in the next call
     else once.push_back(batch.expected[i]);
   }
   EXPECT_EQ(sender->send(batch.datagrams), (SendOutcome{.taken = 60}));
@@ -352,7 +352,7 @@ TEST_P(UdpSocketOf, tells_when_the_network_brought_something_not_when_it_was_fet
   Inbox inbox;
   receive_all(*to, inbox, 1);
   ASSERT_GE(inbox.came.size(), 1u);
-  // The two clocks are not read in the same moment: a process may be put aside between them.
+  // The two clocks are not read at the same moment: the process may be suspended between them.
   const Nanos between = 100 * microsecond;
   EXPECT_GE(inbox.came[0], begun - between);
   EXPECT_LE(inbox.came[0], sent + std::max(between, (fetched - sent) / 2));

@@ -1,5 +1,5 @@
-// Networks for tests of the UDP transport: a virtual one with virtual time, and a bad one in front of a real socket. Both draw
-// from a seed.
+// Networks for tests of the UDP transport: a virtual network with virtual time, and a bad network in front of a real socket.
+// Both draw from a seed.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct BadNetwork {
   uint64_t seed = 1;
 };
 
-// Loses, repeats and reorders what is sent through a real socket.
+// Loses, repeats and reorders datagrams that are sent through a real socket.
 class BadSocket final : public DatagramSocket {
  public:
   BadSocket(std::unique_ptr<DatagramSocket> inner, const BadNetwork& network)
@@ -71,7 +71,7 @@ class BadSocket final : public DatagramSocket {
   std::vector<Held> held_;
 };
 
-// Sockets that reach each other after a delay, as far as a test's filter lets them.
+// Sockets that reach each other after a delay, unless the test's filter drops the datagram.
 class VirtualNetwork {
  public:
   struct Flying {
@@ -120,7 +120,7 @@ class VirtualNetwork {
     int wait_handle() const override { return -1; }
     uint64_t own_drops() const override { return own_drops_; }
     const TcpAddress& address() const override { return address_; }
-    // As if its host had been told that nobody is there.
+    // Simulates a report that nobody listens at `to`.
     void refuse(const TcpAddress& to) { refused_.push_back(to); }
 
    private:
@@ -143,7 +143,7 @@ class VirtualNetwork {
     const auto found = sockets_.find(endpoint);
     return found == sockets_.end() ? nullptr : found->second;
   }
-  // When the next datagram arrives anywhere but there.
+  // The time of the next arrival at any socket except `except`.
   Nanos next_arrival(const std::string& except = {}) const {
     Nanos next = never;
     for (const auto& [name, socket] : sockets_) {
@@ -153,7 +153,7 @@ class VirtualNetwork {
     }
     return next;
   }
-  // As if it had come through the network, now.
+  // Delivers the datagram now, as if it came through the network.
   void inject(const Flying& datagram) {
     const auto found = sockets_.find(datagram.to.to_string());
     if (found != sockets_.end()) insert(*found->second, datagram);
@@ -161,10 +161,10 @@ class VirtualNetwork {
 
   Nanos now = second;
   Nanos delay = 50 * microsecond;
-  Nanos jitter = 0;  // uniform on top; reorders
+  Nanos jitter = 0;  // uniform, added to the delay; so it reorders
   double lose = 0, repeat = 0;
   size_t datagram_bytes_max = 9000;
-  size_t queue_max = SIZE_MAX;                // of one socket; what does not fit is its own drop
+  size_t queue_max = SIZE_MAX;                // of one socket; a datagram that does not fit is that socket's own drop
   std::function<bool(const Flying&)> filter;  // false: lost
   std::function<void(const Flying&)> watcher;
   uint64_t carried = 0, lost = 0;

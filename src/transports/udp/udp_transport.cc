@@ -19,14 +19,14 @@ constexpr PeerIndex peers_max = 1u << 16;
 constexpr size_t sockets_max = 8;  // a host with many bridges has hundreds of addresses
 constexpr size_t scratch_bytes_min = 9'216, scratch_bytes_max = 65'536;
 constexpr uint32_t window_assumed = 256u << 10;
-// Sockets that lose on purpose do so independently.
+// The sockets lose datagrams independently of each other.
 std::unique_ptr<DatagramSocket> losing(std::unique_ptr<DatagramSocket> socket, PurposeLoss loss, size_t index) {
   if (loss.per_mille == 0) return socket;
   loss.seed = mix64(loss.seed + index);
   return std::make_unique<LosingSocket>(std::move(socket), loss);
 }
 
-// What the kernel counts for a datagram is about twice its bytes, and several peers send at a time.
+// The kernel counts about twice the bytes of a datagram, and several peers send at a time.
 constexpr uint32_t buffer_share = 8;
 
 Result<std::vector<InterfaceAddress>> chosen_interfaces(const UdpOptions& options) {
@@ -120,7 +120,7 @@ Status UdpTransport::watch_ports() {
 }
 
 UdpTransport::~UdpTransport() {
-  // One word to everybody, without waiting: who does not hear it finds the port closed.
+  // Sends one goodbye to each peer without waiting; a peer that misses it finds the port closed.
   const auto say = [&](const Link& link) {
     auto& outbox = ports_[link.at.port]->outbox;
     if (outbox.credit() == 0) outbox.flush();
@@ -154,7 +154,7 @@ Status UdpTransport::add_peer(const LinkRequest& request) {
   if (request.dial) {
     if (!job_) return invalid("the job's key is not set, so nobody can be dialled");
     for (const auto& endpoint : request.endpoints) {
-      if (!endpoint.starts_with("udp://")) continue;  // another transport's
+      if (!endpoint.starts_with("udp://")) continue;  // for another transport
       auto address = parse_udp_endpoint(endpoint);
       if (!address.ok()) return invalid(address.status().message());
       for (const auto& target : dial_addresses(*address, interfaces_)) {
@@ -233,7 +233,7 @@ bool UdpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
 void UdpTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
   for (auto* link : live_) {
     if (!link->flow) continue;
-    if (!link->flow->frames().cancel(match, mask)) {  // no memory to finish what has begun: its own goes
+    if (!link->flow->frames().cancel(match, mask)) {  // no memory to finish a begun frame, and the sender's memory goes away
       link->overflowed = true;
       pacer_.want(link->flow->destination(), 0);
     }
@@ -263,7 +263,7 @@ void UdpTransport::close(PeerIndex peer) {
     drains_.push_back(std::move(links_[peer]));
   } else {
     retire(*link);
-    if (polling_) graveyard_.push_back(std::move(links_[peer]));
+    if (polling_) closed_links_.push_back(std::move(links_[peer]));
   }
   links_[peer].reset();
 }
@@ -299,13 +299,13 @@ bool UdpTransport::poll(Nanos now, Sink& sink) {
   flush();
   any |= report(sink);
   any |= report_streams();
-  // What the upcalls have left to be sent goes now: nobody may come back for a while.
+  // Sends now what the upcalls have queued: the caller may not poll again for a while.
   any |= send_paced(now_);
   flush();
   sink_ = nullptr;
   polling_ = false;
-  graveyard_.clear();
-  group_graveyard_.clear();
+  closed_links_.clear();
+  closed_groups_.clear();
   return any;
 }
 
@@ -333,7 +333,8 @@ bool UdpTransport::step_links(Nanos now) {
     if (link->state != LinkState::up) continue;
     any |= link->flow->step(now);
     if (link->overflowed) {
-      lose(*link, Status(Code::peer_lost, std::to_string(link->flow->frames().count()) + " frames wait and it takes none"));
+      lose(*link,
+           Status(Code::peer_lost, std::to_string(link->flow->frames().count()) + " frames wait, and the peer takes none"));
     } else if (!link->flow->end().ok()) {
       lose(*link, link->flow->end());
     } else {
@@ -352,7 +353,7 @@ void UdpTransport::step_drains(Nanos now) {
     if (flow.frames().empty()) flow.say_goodbye(now);
     speak(*link, now);
     flow.sent().clear();
-    if (now < link->leaves_at && !flow.goodbye_heard() && !flow.goodbye_in_vain(now) && flow.end().ok()) return false;
+    if (now < link->leaves_at && !flow.goodbye_answered() && !flow.goodbye_abandoned(now) && flow.end().ok()) return false;
     if (flow.frames().count() > 0) flow.say_last_goodbye(now, ports_[link->at.port]->outbox);
     retire(*link);
     return true;
@@ -375,7 +376,7 @@ void UdpTransport::offer(Link& link, Nanos now) {
 }
 
 bool UdpTransport::send_paced(Nanos now) {
-  // All of it bears the time `now`, so it must not take long.
+  // All of these datagrams carry the time `now`, so sending them must not take long.
   constexpr size_t datagrams_max = 256, bytes_max = 512u << 10;
   size_t count = 0, total = 0;
   for (; count < datagrams_max && total < bytes_max; ++count) {
@@ -463,7 +464,7 @@ Nanos UdpTransport::next_deadline() const {
     consider(link->leaves_at);
   }
   consider(const_cast<Pacer&>(pacer_).ready_at(now_));
-  // A queue of this host is full: what is due cannot be said before it has room.
+  // A queue of this host is full, so nothing can be sent before it drains.
   return blocked ? std::max(std::min(next, now_ + millisecond), now_ + 50 * microsecond) : next;
 }
 
@@ -479,8 +480,7 @@ bool UdpTransport::arm() {
   }
   const auto next = next_deadline();
   if (next <= now_) return false;
-  // Who sleeps on the handle alone is woken in time too. Relative, since the clock is not ours to read: late by what has passed
-  // since poll().
+  // Also wakes a caller that sleeps on the handle alone; it is late by the time since poll(), as this class reads no clock.
   const auto wait = next == never ? 0 : std::min(next - now_, 60 * second);
   const itimerspec spec{.it_interval = {}, .it_value = {.tv_sec = wait / second, .tv_nsec = wait % second}};
   (void)::timerfd_settime(timer_.get(), 0, &spec, nullptr);

@@ -1,9 +1,9 @@
-// UDP: whole frames, sent until they have arrived, and beside them the streams of lossy operations, each datagram sent once.
+// UDP: whole frames, repeated until they have arrived, and the streams of lossy operations, each datagram sent once.
 //
-// This class composes: sockets carry datagrams, handshakes make links, a flow per peer decides what is said, one pacer says
-// when, and poll() drives all of them and reports. No thread, nothing blocks, no clock is read but the one in the options. It
-// runs over any DatagramSocket: the kernel's, or a virtual network's in virtual time. Unlike TCP's, nobody in the kernel
-// answers for a process that does not poll: draining() is true while there are links.
+// This class composes. Sockets carry datagrams, handshakes make links, and a flow per peer decides what to send. One pacer
+// decides when, and poll() drives all of them and reports. It has no thread, nothing blocks, and the only clock is the one in
+// the options. It works over any DatagramSocket: the kernel's, or a virtual network's in virtual time. With TCP the kernel
+// answers for a process that does not poll; here nobody does. So draining() is true while there are links.
 #pragma once
 
 #include <array>
@@ -35,30 +35,29 @@ struct UdpOptions {
   PeerId self{};
   std::string interface {};               // as TcpOptions::interface
   uint16_t port = 0;                      // 0 = the kernel chooses
-  bool payload_checksum = false;          // of what this side sends
+  bool payload_checksum = false;          // for sent frames
   uint32_t datagram_bytes_max = 0;        // 0: 8972, with IPv6 8952; less where the path takes less
-  uint64_t rate_limit = 0;                // bytes/s, of this process; 0: none
-  DatagramAuth auth = DatagramAuth::mac;  // that is enough for frames; where both ends say so
-  uint32_t window_bytes = 0;  // what a peer may have on its way to this process at a time; 0: follows from the sockets
+  uint64_t rate_limit = 0;                // bytes/s of this process in all; 0: none
+  DatagramAuth auth = DatagramAuth::mac;  // what this process accepts for frames; checksums only if both ends say so
+  uint32_t window_bytes = 0;              // how much a peer may have in flight to this process; 0: computed from the sockets
   size_t queue_frames_max = 64, extra_frames_max = 4096;  // as TcpLinkOptions
-  Nanos keep_alive = 500 * millisecond;                   // a peer that says nothing is asked
-  Nanos silence = 10 * second;                            // a peer that does not answer is lost
-  Nanos drain = 2 * second;                               // after close(), for what was queued
-  PurposeLoss loss{};                                     // of what arrives, on purpose; describe() says so
+  Nanos keep_alive = 500 * millisecond;                   // a silent peer is asked after this
+  Nanos silence = 10 * second;                            // a peer that does not answer is lost after this
+  Nanos drain = 2 * second;                               // after close(), how long queued frames are still sent
+  PurposeLoss loss{};                                     // of arriving datagrams, on purpose; describe() reports it
   PayloadPoolLimits pool{};
-  // The clock that poll() is given. Without it, what is sent leaves with the next poll(), and what the kernel takes its time
-  // for is not seen: a thread that was put aside between poll()'s time and a system call would measure delays that are not, or
-  // negative ones.
+  // The clock that poll() is given. Without it, datagrams leave with the next poll(), and the time that the kernel takes stays
+  // invisible: a thread suspended between poll()'s time and a system call would measure wrong delays, even negative ones.
   std::function<Nanos()> clock{};
 };
 
 class UdpTransport final : public Transport, public Connector, public DatagramService {
  public:
-  // invalid: no such interface. unavailable: the port is taken, or the kernel has no such sockets.
+  // Returns invalid if there is no such interface, and unavailable if the port is taken or the kernel has no such sockets.
   static Result<std::unique_ptr<UdpTransport>> make(const UdpOptions& options);
-  // Over sockets that are there already.
+  // A transport over existing sockets.
   static std::unique_ptr<UdpTransport> over(const UdpOptions& options, std::vector<std::unique_ptr<DatagramSocket>> sockets);
-  // The sockets that make() would use, for who wants to put something in front of them.
+  // The sockets that make() would use, for a caller that wants to wrap them.
   static Result<std::vector<std::unique_ptr<DatagramSocket>>> sockets(const UdpOptions& options);
   ~UdpTransport() override;
 
@@ -82,7 +81,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   bool draining() const override { return !live_.empty() || !drains_.empty(); }
-  // Frames that were not confirmed, and farewells until they are answered, given up, or said in vain.
+  // Unconfirmed frames, and drains until the goodbye is answered, refused or abandoned.
   bool has_pending() const override;
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
@@ -102,10 +101,10 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
            std::span<const std::byte> bitmap) override;
   bool stream_wanted(uint32_t group, Rank to, StreamName stream) const override;
   Nanos answer_time(uint32_t group, Rank rank) const override;
-  // What claims to be of the rank. Of this rank itself: what could not be told to be anybody's.
+  // Datagrams that claim to come from the rank. For this rank itself: datagrams whose sender could not be determined.
   DatagramCounters datagram_counters(uint32_t group, Rank rank) const override;
 
-  // Datagrams that belong to no link and no group, or failed a check before their sender was known; all that a link dropped.
+  // Datagrams of no link and no group, those that failed a check before their sender was known, and all that links dropped.
   uint64_t dropped(DatagramFault fault) const { return dropped_[static_cast<size_t>(fault)]; }
   const UdpFlow* flow(PeerIndex peer) const;
   const RateControl& all_rate() const { return all_; }
@@ -130,15 +129,15 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     LinkRequest request;
     LinkState state = LinkState::connecting;
     std::optional<UdpHandshake> handshake;
-    std::vector<Candidate> candidates;  // of the dialling side
-    Candidate at;                       // where the peer is, as far as it has shown
+    std::vector<Candidate> candidates;  // for the dialling side
+    Candidate at;                       // the address from which the peer has answered
     std::unique_ptr<UdpFlow> flow;      // once up
-    UdpSendCounters sending;            // of hellos
+    UdpSendCounters sending;            // for hellos
     std::optional<Status> lost;         // to be reported
     bool credit_refused = true, overflowed = false;
-    Nanos leaves_at = 0;   // closed: when it is given up; 0 until poll has set it
+    Nanos leaves_at = 0;   // closed: when it is abandoned; 0 until poll has set it
     uint64_t refused = 0;  // while connecting
-    bool drain = false;    // closed on this side, with frames still to be taken
+    bool drain = false;    // closed on this side, with frames still to be confirmed
   };
   struct Group {
     uint32_t number = 0;
@@ -148,25 +147,24 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     DatagramSink* sink = nullptr;
     uint64_t dropped[datagram_fault_count] = {};
   };
-  // To whom datagrams of a run and epoch belong.
+  // The owner of datagrams with a run id and epoch.
   struct Context {
     uint64_t run_id = 0;
     uint32_t epoch = 0;
     Link* link = nullptr;
     Group* group = nullptr;
   };
-  // To whom a datagram says that it belongs, and the first check that it failed, if any. Neither link nor group: a hello, or
-  // nobody's.
+  // The link or group that a datagram claims, and the first check that it failed. With neither it is a hello, or foreign.
   struct Claim {
     DatagramHeader header;
     DatagramFault fault = DatagramFault::none;
     Link* link = nullptr;
     Group* group = nullptr;
-    UdpGroupPeer* peer = nullptr;  // in the group
+    UdpGroupPeer* peer = nullptr;  // the sender, in the group
     UdpFlow* flow = nullptr;       // to the sender
     const DatagramSeal* seal = nullptr;
   };
-  struct StreamNews {
+  struct StreamSent {
     uint32_t group = 0;
     Rank to = 0;
     StreamName name;
@@ -182,7 +180,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   const Context* find_context(uint64_t run_id, uint32_t epoch) const;
   bool knows_run(uint64_t run_id) const;
 
-  // Receiving.
+  // Receiving
   void arrived(Port& port, std::span<const InDatagram> batch);
   void check(std::span<const InDatagram> datagrams, std::span<Claim> claims);
   void identify(const InDatagram& datagram, Claim& claim) const;
@@ -194,9 +192,9 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   DatagramFault of_group(const Claim& claim, std::span<const std::byte> payload, const UdpArrival& arrival);
   DatagramFault deliver(Group& group, UdpGroupPeer& peer, const DatagramHeader& header, std::span<const std::byte> payload);
 
-  // Life of links.
+  // Life of links
   void step_handshake(Link& link, Nanos now);
-  void say_hello(Link& link, const Candidate& to);
+  void send_hello(Link& link, const Candidate& to);
   void bring_up(Link& link, Nanos now);
   void lose(Link& link, const Status& why);
   void retire(Link& link);
@@ -206,7 +204,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
 
   void refresh();
 
-  // Sending.
+  // Sending
   bool step_links(Nanos now);
   void speak(Link& link, Nanos now);
   void offer(Link& link, Nanos now);
@@ -224,27 +222,27 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   std::optional<JobKey> job_;
   PayloadPool pool_;
   Pacer pacer_;
-  RateControl all_;                               // of what goes to all peers together
-  std::vector<std::unique_ptr<Link>> links_;      // by PeerIndex
-  std::vector<Link*> live_;                       // connecting, up, or lost and not yet reported
-  std::map<PeerId, PeerIndex> by_id_;             // of live_
-  std::vector<std::unique_ptr<Link>> drains_;     // closed, with something to say
-  std::vector<std::unique_ptr<Link>> graveyard_;  // closed during poll
+  RateControl all_;                                  // for all peers together
+  std::vector<std::unique_ptr<Link>> links_;         // by PeerIndex
+  std::vector<Link*> live_;                          // connecting, up, or lost and not yet reported
+  std::map<PeerId, PeerIndex> by_id_;                // of live_
+  std::vector<std::unique_ptr<Link>> drains_;        // closed, with frames or a goodbye still to be sent
+  std::vector<std::unique_ptr<Link>> closed_links_;  // closed during poll
   std::vector<Link*> by_destination_;
-  std::vector<std::unique_ptr<Group>> groups_, group_graveyard_;
+  std::vector<std::unique_ptr<Group>> groups_, closed_groups_;
   std::unordered_map<uint64_t, Context> contexts_;
-  uint64_t changes_ = 0;  // of links and groups: claims that were made before may be wrong
+  uint64_t changes_ = 0;  // changes of links and groups; claims made before one may be wrong
   std::array<Claim, datagrams_per_batch> claims_;
   std::array<DatagramTagged, datagrams_per_batch> tagged_;
   std::vector<uint64_t> sent_, reporting_;
-  std::vector<StreamNews> stream_news_;
+  std::vector<StreamSent> streams_sent_;
   uint64_t attempts_ = 0;
   TransportCounters retired_;
   uint64_t refused_connections_ = 0;
   uint64_t refused_frames_[frame_fault_count] = {};
   uint64_t dropped_[datagram_fault_count] = {};
   Nanos now_ = 0;
-  bool stale_ = false;    // nothing was read yet in this turn
+  bool stale_ = false;    // no datagram was read yet in this turn
   Sink* sink_ = nullptr;  // during poll
   bool polling_ = false;
 };

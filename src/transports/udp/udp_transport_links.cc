@@ -1,4 +1,4 @@
-// How links of the UDP transport begin and end, and to whom a datagram belongs that has come in.
+// The links of the UDP transport: how they begin and end, and how a received datagram finds its link or group.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace unisono {
 namespace {
 
-// On loopback too, where 64 KiB would go: a slow start in so few steps takes long, and offload makes up for it.
+// Also on loopback, where 64 KiB would fit: a slow start in so few steps takes long, and offload makes up for the size.
 constexpr uint32_t path_packet_bytes = 9'000;
 constexpr uint32_t longest_datagram_bytes = 65'507;
 
@@ -17,13 +17,13 @@ constexpr uint32_t longest_datagram_bytes = 65'507;
 
 // Links --------------------------------------------------------------------------------------------------------------
 
-void UdpTransport::say_hello(Link& link, const Candidate& to) {
+void UdpTransport::send_hello(Link& link, const Candidate& to) {
   const auto message = link.handshake->message();
   auto& outbox = ports_[to.port]->outbox;
   if (!message || (outbox.credit() == 0 && !outbox.flush())) return;
   std::memcpy(outbox.scratch(), &message->hello, sizeof message->hello);
   outbox.add_sealed(to.address, message->header, {outbox.scratch(), sizeof message->hello}, link.sending);
-  outbox.flush();  // `to` may be the caller's
+  outbox.flush();  // `to` may be the caller's memory
 }
 
 void UdpTransport::step_handshake(Link& link, Nanos now) {
@@ -43,16 +43,16 @@ void UdpTransport::step_handshake(Link& link, Nanos now) {
   }
   if (!link.handshake->due(now)) return;
   if (link.handshake->answered()) {
-    say_hello(link, link.at);
+    send_hello(link, link.at);
   } else {
-    for (const auto& candidate : link.candidates) say_hello(link, candidate);
+    for (const auto& candidate : link.candidates) send_hello(link, candidate);
   }
 }
 
 void UdpTransport::bring_up(Link& link, Nanos now) {
   const auto& group = link.handshake->group();
   const auto key = context_key(group.run_id, group.epoch);
-  if (contexts_.contains(key)) return;  // one of 2^64: the handshake runs into its deadline
+  if (contexts_.contains(key)) return;  // one of 2^64: the handshake then reaches its deadline
   const auto free = std::find(by_destination_.begin(), by_destination_.end(), nullptr);
   const auto destination = static_cast<size_t>(free - by_destination_.begin());
   if (free == by_destination_.end()) {
@@ -85,10 +85,10 @@ void UdpTransport::lose(Link& link, const Status& why) {
     auto& flow = *link.flow;
     if (const auto fault = flow.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
     link.lost = ended(link, why, now_);
-    // The peer may be well, and know nothing of it: a link that only one side has given up would be kept alive by the other for
+    // The peer may be well and not know that this side has ended the link; without a goodbye it would keep its side alive for
     // ever.
     if (!flow.heard_goodbye()) flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
-    speak(link, now_);  // whoever said goodbye hears that it was heard
+    speak(link, now_);  // answers a goodbye of the peer
     pacer_.want(flow.destination(), 0);
     flow.frames().clear(sent_);
     flow.reassembler().reset();
@@ -139,8 +139,8 @@ bool UdpTransport::knows_run(uint64_t run_id) const {
   return std::any_of(contexts_.begin(), contexts_.end(), [&](const auto& entry) { return entry.second.run_id == run_id; });
 }
 
-// All of a batch are checked before the first of them is acted upon, because many tags are made faster than one. What an
-// earlier one changes is seen: then the others are checked again.
+// All datagrams of a batch are checked before the first is handled, because several tags are computed faster than one by one.
+// If handling one changes links or groups, the others are checked again.
 void UdpTransport::arrived(Port& port, std::span<const InDatagram> batch) {
   UNISONO_CHECK(batch.size() <= claims_.size());
   if (std::exchange(stale_, false)) refresh();
@@ -170,7 +170,7 @@ void UdpTransport::check(std::span<const InDatagram> datagrams, std::span<Claim>
   }
 }
 
-// All checks but the tag's.
+// All checks except the tag's.
 void UdpTransport::identify(const InDatagram& datagram, Claim& claim) const {
   claim.link = nullptr, claim.group = nullptr, claim.peer = nullptr, claim.flow = nullptr, claim.seal = nullptr;
   auto& [header, fault, link, group, peer, flow, seal] = claim;
@@ -190,7 +190,7 @@ void UdpTransport::identify(const InDatagram& datagram, Claim& claim) const {
     group = context->group;
     fault = check_group(header, group->what);
     if (fault != DatagramFault::none) return;
-    peer = group->ranks[header.sender].get();  // check_group: a rank of the group, and not this one
+    peer = group->ranks[header.sender].get();  // check_group: it is a rank of the group, and not this one
     flow = flow_of(*group, header.sender);
     seal = &peer->in_seal;
   }
@@ -231,21 +231,21 @@ void UdpTransport::refused(Port& port, const TcpAddress& to) {
 void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram,
                          const TcpAddress& from) {
   const auto ignore = [&](DatagramFault why) { ++dropped_[static_cast<size_t>(why)]; };
-  if (!job_) return ignore(DatagramFault::run);  // it will be said again
+  if (!job_) return ignore(DatagramFault::run);  // the peer will repeat it
   UdpHello hello;
   if (!read_hello(*job_, header, datagram, hello)) {
     ++refused_connections_;
     return ignore(DatagramFault::tag);
   }
   const auto known = by_id_.find(hello.from);
-  if (known == by_id_.end()) return ignore(DatagramFault::sender);  // not added yet: it will be said again
+  if (known == by_id_.end()) return ignore(DatagramFault::sender);  // not added yet; the peer will repeat it
   auto& link = *links_[known->second];
   if (link.state == LinkState::connecting && !link.handshake) step_handshake(link, now_);
   if (!link.handshake || link.state == LinkState::lost) return ignore(DatagramFault::duplicate);
   const bool answer = link.handshake->heard(hello, now_);
   if (!answer && (link.state != LinkState::connecting || !link.handshake->done())) return ignore(DatagramFault::duplicate);
   if (link.state == LinkState::connecting) link.at = {from, port.index};
-  if (answer) say_hello(link, link.at);
+  if (answer) send_hello(link, link.at);
   if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
 }
 
@@ -256,13 +256,14 @@ DatagramFault UdpTransport::of_link(Link& link, const DatagramHeader& header, st
     if (link.handshake) link.handshake.reset();  // our confirmation has arrived
     return flow.heard(header, payload, arrival, *sink_);
   }
-  if (!link.drain && !UdpFlow::says_goodbye(header, payload) &&
+  if (!link.drain && !UdpFlow::is_goodbye(header, payload) &&
       (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
-    // The link is over here, and its peer goes on: it has missed what it was told. A goodbye is not answered by another.
+    // The link has ended here, but the peer goes on: it missed the goodbye. A goodbye is not answered by another one.
     flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
     return DatagramFault::late;
   }
-  if (header.kind == DatagramKind::fragment) return DatagramFault::late;  // the link is over: not acknowledged
+  if (header.kind == DatagramKind::fragment)
+    return DatagramFault::late;  // the link has ended, so the fragment is not acknowledged
   const auto fault = flow.heard(header, payload, arrival, *sink_);
   if (header.kind == DatagramKind::control) (void)flow.speak(now_, 0, ports_[link.at.port]->outbox);
   return fault;

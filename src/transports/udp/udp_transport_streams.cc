@@ -1,4 +1,4 @@
-// The part of the UDP transport that carries lossy streams: groups, their datagrams, what is asked again.
+// The lossy streams of the UDP transport: groups, their datagrams, and repair requests.
 #include <algorithm>
 #include <cstring>
 
@@ -70,21 +70,22 @@ void UdpTransport::close_group(uint32_t number) {
   const auto at = std::find_if(groups_.begin(), groups_.end(), [&](const auto& group) { return group->number == number; });
   if (at == groups_.end()) return;
   auto& group = **at;
-  // Nothing of its streams may wait in an outbox: what does has been copied, or is flushed before anybody is called.
+  // No datagram in an outbox may still use the group's streams: those that wait there were copied, and others are flushed
+  // before any upcall.
   for (const auto& peer : group.ranks) {
     if (!peer) continue;
     for (const auto& link : links_) {
       if (link && link->flow) link->flow->detach(*peer);
     }
     for (const auto& link : drains_) link->flow->detach(*peer);
-    for (const auto& link : graveyard_) {
+    for (const auto& link : closed_links_) {
       if (link->flow) link->flow->detach(*peer);
     }
   }
   contexts_.erase(context_key(group.what.run_id, group.what.epoch));
   ++changes_;
-  std::erase_if(stream_news_, [&](const auto& news) { return news.group == number; });
-  if (polling_) group_graveyard_.push_back(std::move(*at));
+  std::erase_if(streams_sent_, [&](const auto& news) { return news.group == number; });
+  if (polling_) closed_groups_.push_back(std::move(*at));
   groups_.erase(at);
 }
 
@@ -175,7 +176,7 @@ DatagramCounters UdpTransport::datagram_counters(uint32_t number, Rank rank) con
 // Datagrams in -------------------------------------------------------------------------------------------------------
 
 DatagramFault UdpTransport::of_group(const Claim& claim, std::span<const std::byte> payload, const UdpArrival& arrival) {
-  auto fault = claim.flow->heard_of_group(claim.header, arrival);
+  auto fault = claim.flow->on_group_datagram(claim.header, arrival);
   if (fault == DatagramFault::none) fault = deliver(*claim.group, *claim.peer, claim.header, payload);
   if (fault == DatagramFault::none) ++claim.peer->received;
   return fault;
@@ -191,7 +192,7 @@ DatagramFault UdpTransport::deliver(Group& group, UdpGroupPeer& peer, const Data
       if (auto* link = find(group.peers[peer.rank]); link != nullptr && link->state == LinkState::up) offer(*link, now_);
       return fault;
     }
-    default: return DatagramFault::kind;  // of links
+    default: return DatagramFault::kind;  // kinds of links
   }
 }
 
@@ -200,16 +201,16 @@ bool UdpTransport::report_streams() {
     for (const auto& peer : group->ranks) {
       StreamName name;
       while (peer && peer->streams.held() > 0 && peer->streams.take_sent(name))
-        stream_news_.push_back({group->number, peer->rank, name});
+        streams_sent_.push_back({group->number, peer->rank, name});
     }
   }
   bool any = false;
-  for (size_t i = 0; i < stream_news_.size(); ++i) {
-    const auto news = stream_news_[i];
+  for (size_t i = 0; i < streams_sent_.size(); ++i) {
+    const auto news = streams_sent_[i];
     any = true;
     if (const auto* group = find_group(news.group)) group->sink->stream_sent(news.group, news.to, news.name);
   }
-  stream_news_.clear();
+  streams_sent_.clear();
   return any;
 }
 

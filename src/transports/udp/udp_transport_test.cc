@@ -16,17 +16,17 @@ using conformance::same;
 
 void expect_link_works(VirtualCluster& cluster, size_t from, size_t to, size_t bytes = 100'000) {
   const auto payload = pattern(bytes, 5);
-  const auto before = cluster.ears[to]->frames.size();
+  const auto before = cluster.frame_sinks[to]->frames.size();
   ASSERT_GT(cluster.transports[from]->credit(static_cast<PeerIndex>(to)), 0u);
   cluster.transports[from]->send(static_cast<PeerIndex>(to), data_header(1, bytes), payload, 1);
-  ASSERT_TRUE(cluster.until([&] { return cluster.ears[to]->frames.size() > before; }));
-  EXPECT_TRUE(same(cluster.ears[to]->frames.back().payload, payload));
-  ASSERT_TRUE(cluster.until([&] { return cluster.ears[from]->sent_ids[1] > 0; })) << "its memory was never given back";
+  ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[to]->frames.size() > before; }));
+  EXPECT_TRUE(same(cluster.frame_sinks[to]->frames.back().payload, payload));
+  ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[from]->sent_ids[1] > 0; })) << "its memory was never given back";
 }
 
-// How links are made ---------------------------------------------------------------------------------------------------
+// Making links -----------------------------------------------------------------------------------------------------------
 
-TEST(UdpTransport, a_link_comes_up_whichever_side_is_told_first) {
+TEST(UdpTransport, a_link_comes_up_whichever_side_adds_it_first) {
   for (const bool dialler_first : {true, false}) {
     VirtualCluster cluster(2);
     ASSERT_TRUE((dialler_first ? cluster.add(0, 1) : cluster.add(1, 0)).ok());
@@ -61,8 +61,8 @@ TEST(UdpTransport, datagrams_fill_the_packets_of_both_versions_of_ip) {
   }
 }
 
-// Somebody has recorded what a process said and says it again after its death: nobody takes that for life, and nothing is
-// answered or done for it.
+// An attacker has recorded a process's datagrams and replays them after its death: nobody takes that for a sign of life, and
+// nothing is answered or done for it.
 TEST(UdpTransport, recordings_of_a_dead_peer_do_not_keep_it_alive) {
   VirtualCluster cluster(2);
   std::vector<VirtualNetwork::Flying> recorded;
@@ -87,14 +87,14 @@ TEST(UdpTransport, recordings_of_a_dead_peer_do_not_keep_it_alive) {
   const auto since = cluster.network.now;
   const auto duplicates = cluster.transports[0]->dropped(DatagramFault::duplicate);
   uint64_t again = 0;
-  while (cluster.ears[0]->losses.empty() && cluster.network.now - since < 20 * second) {
+  while (cluster.frame_sinks[0]->losses.empty() && cluster.network.now - since < 20 * second) {
     auto datagram = recorded[again++ % recorded.size()];
     datagram.at = cluster.network.now;
     cluster.network.inject(datagram);
     cluster.pass(5 * millisecond);
   }
   EXPECT_LE(cluster.network.now - since, 12 * second);
-  ASSERT_FALSE(cluster.ears[0]->losses.empty());
+  ASSERT_FALSE(cluster.frame_sinks[0]->losses.empty());
   EXPECT_GT(again, recorded.size());
   EXPECT_EQ(cluster.transports[0]->flow(1)->received_frames(), said);
   EXPECT_GT(cluster.transports[0]->dropped(DatagramFault::duplicate), duplicates + 100);
@@ -132,16 +132,17 @@ TEST(UdpTransport, another_job_gets_no_answer_and_is_counted) {
   };
   ASSERT_TRUE(cluster.add(0, 1, 0, true, second).ok());
   ASSERT_TRUE(cluster.add(1, 0, 0, false, second).ok());
-  ASSERT_TRUE(cluster.until([&] { return !cluster.ears[0]->losses.empty() && !cluster.ears[1]->losses.empty(); }));
+  ASSERT_TRUE(
+      cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty() && !cluster.frame_sinks[1]->losses.empty(); }));
   EXPECT_EQ(answers, 0u);
   EXPECT_GT(cluster.transports[1]->counters().refused_connections, 3u);
-  const auto& why = cluster.ears[0]->losses[1].at(0);
+  const auto& why = cluster.frame_sinks[0]->losses[1].at(0);
   EXPECT_EQ(why.code(), Code::unavailable);
   EXPECT_NE(why.message().find(VirtualCluster::label(1)), std::string::npos) << why.message();
   EXPECT_NE(why.message().find("udp://" + cluster.endpoint(1)), std::string::npos) << why.message();
 }
 
-TEST(UdpTransport, who_knows_no_job_yet_waits_for_it) {
+TEST(UdpTransport, a_process_without_a_job_key_waits_for_it) {
   VirtualCluster cluster(2);
   cluster.start(1, 0, false);
   EXPECT_EQ(cluster.add(1, 0, 0, true).code(), Code::invalid) << "nobody can be dialled without one";
@@ -154,22 +155,22 @@ TEST(UdpTransport, who_knows_no_job_yet_waits_for_it) {
   ASSERT_TRUE(cluster.until([&] { return cluster.both_up(0, 1); }));
 }
 
-TEST(UdpTransport, who_waits_without_a_job_is_told_at_the_deadline_too) {
+TEST(UdpTransport, a_wait_without_a_job_key_ends_at_the_deadline) {
   VirtualCluster cluster(2);
   cluster.start(1, 0, false);
   ASSERT_TRUE(cluster.add(1, 0, 0, false, second).ok());
-  ASSERT_TRUE(cluster.until([&] { return !cluster.ears[1]->losses.empty(); }, 2 * second));
-  EXPECT_EQ(cluster.ears[1]->losses[0].at(0).code(), Code::unavailable);
+  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[1]->losses.empty(); }, 2 * second));
+  EXPECT_EQ(cluster.frame_sinks[1]->losses[0].at(0).code(), Code::unavailable);
 }
 
-TEST(UdpTransport, two_sides_that_both_dial_or_both_wait_are_told_at_the_deadline) {
+TEST(UdpTransport, two_sides_that_both_dial_or_both_wait_fail_at_the_deadline) {
   for (const bool dial : {true, false}) {
     VirtualCluster cluster(2);
     ASSERT_TRUE(cluster.add(0, 1, 0, dial, second).ok());
     ASSERT_TRUE(cluster.add(1, 0, 0, dial, second).ok());
-    ASSERT_TRUE(
-        cluster.until([&] { return !cluster.ears[0]->losses.empty() && !cluster.ears[1]->losses.empty(); }, 3 * second));
-    EXPECT_EQ(cluster.ears[0]->losses[1].at(0).code(), Code::unavailable);
+    ASSERT_TRUE(cluster.until(
+        [&] { return !cluster.frame_sinks[0]->losses.empty() && !cluster.frame_sinks[1]->losses.empty(); }, 3 * second));
+    EXPECT_EQ(cluster.frame_sinks[0]->losses[1].at(0).code(), Code::unavailable);
     EXPECT_EQ(cluster.transports[0]->state(1), LinkState::lost);
   }
 }
@@ -200,7 +201,7 @@ TEST(UdpTransport, a_process_that_begins_again_at_the_same_address_is_another_pe
   cluster.link_all();
   expect_link_works(cluster, 0, 1);
   cluster.start(1, 1);
-  ASSERT_TRUE(cluster.until([&] { return !cluster.ears[0]->losses.empty(); }));
+  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty(); }));
   ASSERT_TRUE(cluster.add(0, 1, 1).ok());
   ASSERT_TRUE(cluster.add(1, 0).ok());
   ASSERT_TRUE(cluster.until([&] { return cluster.both_up(0, 1); }));
@@ -211,13 +212,13 @@ TEST(UdpTransport, a_link_that_was_closed_can_be_made_again) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.transports[0]->close(1);
-  ASSERT_TRUE(cluster.until([&] { return !cluster.ears[1]->losses.empty(); }));
-  cluster.ears[1]->losses.clear();
+  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[1]->losses.empty(); }));
+  cluster.frame_sinks[1]->losses.clear();
   cluster.link_all();
   expect_link_works(cluster, 0, 1);
   cluster.pass(3 * second);
-  EXPECT_TRUE(cluster.ears[0]->losses.empty());
-  EXPECT_TRUE(cluster.ears[1]->losses.empty());
+  EXPECT_TRUE(cluster.frame_sinks[0]->losses.empty());
+  EXPECT_TRUE(cluster.frame_sinks[1]->losses.empty());
 }
 
 TEST(UdpTransport, requests_that_cannot_be_met_are_refused) {
@@ -245,7 +246,7 @@ TEST(UdpEndpoint, is_written_as_it_is_read) {
   }
 }
 
-// How they end -----------------------------------------------------------------------------------------------------------
+// Ending links ------------------------------------------------------------------------------------------------------------
 
 TEST(UdpTransport, a_peer_that_answers_nothing_is_lost_after_ten_seconds_with_its_numbers) {
   VirtualCluster cluster(2);
@@ -253,9 +254,9 @@ TEST(UdpTransport, a_peer_that_answers_nothing_is_lost_after_ten_seconds_with_it
   cluster.pass(100 * millisecond);
   const auto since = cluster.network.now;
   cluster.network.filter = [](const VirtualNetwork::Flying&) { return false; };
-  ASSERT_TRUE(cluster.until([&] { return !cluster.ears[0]->losses.empty(); }, 20 * second));
+  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty(); }, 20 * second));
   EXPECT_NEAR(static_cast<double>(cluster.network.now - since), 10e9, 1e9);
-  const auto& why = cluster.ears[0]->losses[1].at(0);
+  const auto& why = cluster.frame_sinks[0]->losses[1].at(0);
   EXPECT_EQ(why.code(), Code::peer_lost);
   for (const auto& part : {VirtualCluster::label(1), cluster.endpoint(1), std::string("no answer for 10")}) {
     EXPECT_NE(why.message().find(part), std::string::npos) << why.message();
@@ -271,21 +272,21 @@ TEST(UdpTransport, a_silence_that_ends_in_time_costs_no_link) {
   cluster.network.filter = [](const VirtualNetwork::Flying&) { return false; };
   cluster.pass(8 * second);
   cluster.network.filter = nullptr;
-  ASSERT_TRUE(cluster.until([&] { return cluster.ears[1]->frames.size() == 1; }));
-  EXPECT_TRUE(same(cluster.ears[1]->frames[0].payload, payload));
-  EXPECT_TRUE(cluster.ears[0]->losses.empty() && cluster.ears[1]->losses.empty());
+  ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[1]->frames.size() == 1; }));
+  EXPECT_TRUE(same(cluster.frame_sinks[1]->frames[0].payload, payload));
+  EXPECT_TRUE(cluster.frame_sinks[0]->losses.empty() && cluster.frame_sinks[1]->losses.empty());
 }
 
-TEST(UdpTransport, who_was_asleep_itself_blames_nobody) {
+TEST(UdpTransport, a_process_that_slept_loses_no_peer) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.paused = 0;
   cluster.pass(8 * second);
-  cluster.network.now += 30 * second;  // and nobody else ran either
+  cluster.network.now += 30 * second;  // and no other process ran, either
   cluster.paused = -1;
   cluster.pass(3 * second);
-  EXPECT_TRUE(cluster.ears[0]->losses.empty());
-  EXPECT_TRUE(cluster.ears[1]->losses.empty());
+  EXPECT_TRUE(cluster.frame_sinks[0]->losses.empty());
+  EXPECT_TRUE(cluster.frame_sinks[1]->losses.empty());
   expect_link_works(cluster, 0, 1);
 }
 
@@ -296,12 +297,12 @@ TEST(UdpTransport, a_process_that_is_gone_is_noticed_within_a_second_although_no
   cluster.network.filter = [](const VirtualNetwork::Flying& datagram) {
     return datagram.header().kind != DatagramKind::control;
   };
-  cluster.transports[1].reset();  // its last word is lost
+  cluster.transports[1].reset();  // its goodbye is lost
   cluster.network.filter = nullptr;
   const auto since = cluster.network.now;
-  ASSERT_TRUE(cluster.until([&] { return !cluster.ears[0]->losses.empty(); }));
+  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty(); }));
   EXPECT_LE(cluster.network.now - since, second);
-  EXPECT_NE(cluster.ears[0]->losses[1].at(0).message().find("refused"), std::string::npos);
+  EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("refused"), std::string::npos);
 }
 
 TEST(UdpTransport, one_refusal_among_answers_is_not_believed) {
@@ -313,7 +314,7 @@ TEST(UdpTransport, one_refusal_among_answers_is_not_believed) {
     socket->refuse(*parse_tcp_endpoint("tcp://" + cluster.endpoint(1)));
     cluster.pass(30 * millisecond);
   }
-  EXPECT_TRUE(cluster.ears[0]->losses.empty());
+  EXPECT_TRUE(cluster.frame_sinks[0]->losses.empty());
   expect_link_works(cluster, 0, 1);
 }
 
@@ -326,10 +327,10 @@ TEST(UdpTransport, an_orderly_end_is_seen_at_once_and_behind_all_frames) {
     for (uint64_t i = 0; i < 20; ++i) cluster.transports[0]->send(1, data_header(i, payload.size()), payload, i);
     const auto since = cluster.network.now;
     cluster.transports[0]->close(1);
-    ASSERT_TRUE(cluster.until([&] { return !cluster.ears[1]->losses.empty(); }));
-    EXPECT_EQ(cluster.ears[1]->frames.size(), 20u);
+    ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[1]->losses.empty(); }));
+    EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 20u);
     EXPECT_LE(cluster.network.now - since, lose > 0 ? 1500 * millisecond : 100 * millisecond);
-    EXPECT_EQ(cluster.ears[1]->losses[0].at(0).code(), Code::peer_lost);
+    EXPECT_EQ(cluster.frame_sinks[1]->losses[0].at(0).code(), Code::peer_lost);
     cluster.pass(3 * second);
     EXPECT_FALSE(cluster.transports[0]->draining()) << "it was heard, or given up";
   }
@@ -349,10 +350,10 @@ TEST(UdpTransport, frames_arrive_once_and_whole_over_a_bad_network) {
     for (size_t i = 0; i < 40; ++i) payloads.push_back(pattern((i * 7919) % 60'000, i));
     for (size_t i = 0; i < payloads.size(); ++i)
       cluster.transports[0]->send(1, data_header(i, payloads[i].size()), payloads[i], i);
-    ASSERT_TRUE(cluster.until([&] { return cluster.ears[1]->frames.size() >= payloads.size(); }, 60 * second));
+    ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[1]->frames.size() >= payloads.size(); }, 60 * second));
     cluster.pass(second);
-    ASSERT_EQ(cluster.ears[1]->frames.size(), payloads.size());
-    for (const auto& frame : cluster.ears[1]->frames) EXPECT_TRUE(same(frame.payload, payloads[frame.header.operation]));
+    ASSERT_EQ(cluster.frame_sinks[1]->frames.size(), payloads.size());
+    for (const auto& frame : cluster.frame_sinks[1]->frames) EXPECT_TRUE(same(frame.payload, payloads[frame.header.operation]));
     EXPECT_EQ(cluster.transports[0]->flow(1)->losses().outstanding(), 0u);
   }
 }
@@ -368,7 +369,7 @@ TEST(UdpTransport, a_peer_that_does_not_look_costs_a_window_and_no_more) {
   cluster.pass(2 * second);
   EXPECT_LT((cluster.network.carried - before) * 1144, 2u << 20) << "it is not fed while it sleeps";
   cluster.paused = -1;
-  ASSERT_TRUE(cluster.until([&] { return cluster.ears[1]->frames.size() == 1; }, 60 * second));
+  ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[1]->frames.size() == 1; }, 60 * second));
 }
 
 TEST(UdpTransport, a_path_that_becomes_too_narrow_for_frames_under_way_ends_the_link_with_its_reason) {
@@ -378,9 +379,9 @@ TEST(UdpTransport, a_path_that_becomes_too_narrow_for_frames_under_way_ends_the_
   cluster.network.datagram_bytes_max = 1000;
   const auto payload = pattern(100'000, 1);
   cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
-  ASSERT_TRUE(cluster.until([&] { return !cluster.ears[0]->losses.empty(); }));
-  EXPECT_NE(cluster.ears[0]->losses[1].at(0).message().find("its path takes no datagrams of"), std::string::npos);
-  EXPECT_EQ(cluster.ears[0]->sent_ids[1], 1);
+  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[0]->losses.empty(); }));
+  EXPECT_NE(cluster.frame_sinks[0]->losses[1].at(0).message().find("its path takes no datagrams of"), std::string::npos);
+  EXPECT_EQ(cluster.frame_sinks[0]->sent_ids[1], 1);
 }
 
 TEST(UdpTransport, never_more_is_under_way_than_the_peer_can_buffer) {
@@ -393,12 +394,12 @@ TEST(UdpTransport, never_more_is_under_way_than_the_peer_can_buffer) {
   cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
   size_t most = 0;
   cluster.after_turn = [&] { most = std::max(most, cluster.transports[0]->flow(1)->losses().outstanding_bytes()); };
-  ASSERT_TRUE(cluster.until([&] { return cluster.ears[1]->frames.size() == 1; }, 60 * second));
+  ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[1]->frames.size() == 1; }, 60 * second));
   EXPECT_LE(most, 20'000u);
   EXPECT_GT(most, 10'000u);
 }
 
-// A fragment that was caught on its way, changed in one place: counted under one reason, and no part of any frame.
+// A captured fragment, changed in one byte: it is counted under one reason and becomes part of no frame.
 TEST(UdpTransport, fragments_that_are_not_the_peers_are_counted_and_change_nothing) {
   VirtualCluster cluster(2);
   cluster.link_all();
@@ -416,7 +417,7 @@ TEST(UdpTransport, fragments_that_are_not_the_peers_are_counted_and_change_nothi
     auto now = datagram;
     now.at = cluster.network.now;
     cluster.network.inject(now);
-    cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
+    cluster.transports[1]->poll(cluster.network.now, *cluster.frame_sinks[1]);
   };
   const auto expect_dropped = [&](DatagramFault reason, const std::function<void(VirtualNetwork::Flying&)>& change) {
     auto changed = caught;
@@ -424,7 +425,7 @@ TEST(UdpTransport, fragments_that_are_not_the_peers_are_counted_and_change_nothi
     const auto before = cluster.transports[1]->dropped(reason);
     inject(changed);
     EXPECT_EQ(cluster.transports[1]->dropped(reason), before + 1) << name(reason);
-    EXPECT_TRUE(cluster.ears[1]->frames.empty()) << name(reason);
+    EXPECT_TRUE(cluster.frame_sinks[1]->frames.empty()) << name(reason);
   };
   expect_dropped(DatagramFault::address, [](auto& datagram) { datagram.from.set_port(1); });
   expect_dropped(DatagramFault::tag, [](auto& datagram) { datagram.bytes.back() ^= std::byte{1}; });
@@ -436,11 +437,11 @@ TEST(UdpTransport, fragments_that_are_not_the_peers_are_counted_and_change_nothi
   expect_dropped(DatagramFault::sender,
                  [](auto& datagram) { datagram.bytes[offsetof(DatagramHeader, sender)] ^= std::byte{1}; });
   inject(caught);
-  ASSERT_EQ(cluster.ears[1]->frames.size(), 1u) << "the genuine one";
+  ASSERT_EQ(cluster.frame_sinks[1]->frames.size(), 1u) << "the genuine one";
   const auto before = cluster.transports[1]->dropped(DatagramFault::duplicate);
   inject(caught);
   EXPECT_EQ(cluster.transports[1]->dropped(DatagramFault::duplicate), before + 1);
-  EXPECT_EQ(cluster.ears[1]->frames.size(), 1u);
+  EXPECT_EQ(cluster.frame_sinks[1]->frames.size(), 1u);
 }
 
 TEST(UdpTransport, a_sink_that_keeps_its_views_holds_the_sender_back_and_loses_nothing) {
@@ -449,17 +450,17 @@ TEST(UdpTransport, a_sink_that_keeps_its_views_holds_the_sender_back_and_loses_n
   cluster.start(0);
   cluster.start(1);
   cluster.link_all();
-  cluster.ears[1]->keep_views = true;
+  cluster.frame_sinks[1]->keep_views = true;
   const auto payload = pattern(60'000, 1);
   for (uint64_t i = 0; i < 20; ++i) cluster.transports[0]->send(1, data_header(i, payload.size()), payload, i);
   cluster.pass(3 * second);
-  EXPECT_LE(cluster.ears[1]->views.size(), 4u);
-  EXPECT_TRUE(cluster.ears[0]->losses.empty()) << "it is alive";
+  EXPECT_LE(cluster.frame_sinks[1]->views.size(), 4u);
+  EXPECT_TRUE(cluster.frame_sinks[0]->losses.empty()) << "it is alive";
   cluster.after_turn = [&] {
-    for (const auto& view : std::exchange(cluster.ears[1]->views, {})) cluster.transports[1]->release(view);
+    for (const auto& view : std::exchange(cluster.frame_sinks[1]->views, {})) cluster.transports[1]->release(view);
   };
-  ASSERT_TRUE(cluster.until([&] { return cluster.ears[1]->frames.size() == 20; }));
-  for (const auto& frame : cluster.ears[1]->frames) EXPECT_TRUE(same(frame.payload, payload));
+  ASSERT_TRUE(cluster.until([&] { return cluster.frame_sinks[1]->frames.size() == 20; }));
+  for (const auto& frame : cluster.frame_sinks[1]->frames) EXPECT_TRUE(same(frame.payload, payload));
 }
 
 TEST(UdpTransport, a_damaged_frame_ends_the_link_as_corrupt) {
@@ -468,8 +469,8 @@ TEST(UdpTransport, a_damaged_frame_ends_the_link_as_corrupt) {
   auto header = data_header(1, 10);
   header.kind = static_cast<FrameKind>(77);  // authentic, and no frame
   cluster.transports[0]->send(1, header, pattern(10, 1), 1);
-  ASSERT_TRUE(cluster.until([&] { return !cluster.ears[1]->losses.empty(); }));
-  EXPECT_EQ(cluster.ears[1]->losses[0].at(0).code(), Code::corrupt);
+  ASSERT_TRUE(cluster.until([&] { return !cluster.frame_sinks[1]->losses.empty(); }));
+  EXPECT_EQ(cluster.frame_sinks[1]->losses[0].at(0).code(), Code::corrupt);
   EXPECT_EQ(cluster.transports[1]->counters().refused_frames[static_cast<size_t>(FrameFault::kind)], 1u);
 }
 

@@ -27,8 +27,8 @@ void UdpStreams::push(const OutStream& out, Nanos now) {
   stream->ends_sent = 0;
   stream->end_at = now;
   stream->probe_interval = probe_first;
-  stream->confirmed = stream->ranges == 0;  // its receiver knows that it is complete
-  stream->told = false;
+  stream->confirmed = stream->ranges == 0;  // its receiver knows that an empty stream is complete
+  stream->reported = false;
   stream->asked.assign((stream->ranges + 63) / 64, 0);
   stream->sent_at.assign(stream->ranges, 0);
   live_.push_back(std::move(stream));
@@ -54,7 +54,8 @@ DatagramFault UdpStreams::asked(const DatagramHeader& header, std::span<const st
     return DatagramFault::size;
   auto* stream = find({header.op, header.phase});
   if (stream == nullptr) {
-    // Of one that was dropped: its receiver is behind. Of one that has not begun: it is ahead of us, and will ask again.
+    // Either the stream was dropped, and its receiver is behind; or it has not begun, and its receiver is ahead and will ask
+    // again.
     for (const auto& other : live_) {
       if (op_distance(header.op, other->out.name.op) <= 0) return DatagramFault::op_old;
     }
@@ -73,7 +74,7 @@ DatagramFault UdpStreams::asked(const DatagramHeader& header, std::span<const st
   if (stream->confirmed) return DatagramFault::none;
   stream->probe_interval = probe_first;
   const uint32_t begin = uint32_t{header.slice} * ranges_per_slice;
-  const uint32_t end = std::min(begin + ranges_per_slice, stream->next);  // what was not sent yet comes anyway
+  const uint32_t end = std::min(begin + ranges_per_slice, stream->next);  // later ranges were not sent yet and will come anyway
   for (size_t byte = 0; byte < bitmap.size(); ++byte) {
     auto bits = std::to_integer<unsigned>(bitmap[byte]);
     for (; bits != 0; bits &= bits - 1) {
@@ -126,7 +127,7 @@ bool UdpStreams::next_repair(Stream& stream, const Turn& turn, Datagram& datagra
       const uint32_t range = word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
       stream.asked[word] &= ~(uint64_t{1} << (range % 64));
       --stream.asked_count;
-      // Asked for while it may still be on its way: ignored, for the receiver repeats what it means.
+      // The range may still be on its way, so this request is ignored; the receiver repeats requests.
       if (turn.now - stream.sent_at[range] < turn.answer_time) continue;
       stream.sent_at[range] = turn.now;
       stream.cursor = word;
@@ -182,8 +183,8 @@ Nanos UdpStreams::next_deadline() const {
 
 bool UdpStreams::take_sent(StreamName& name) {
   for (const auto& stream : live_) {
-    if (stream->told || (!stream->confirmed && (stream->next < stream->ranges || stream->ends_sent == 0))) continue;
-    stream->told = true;
+    if (stream->reported || (!stream->confirmed && (stream->next < stream->ranges || stream->ends_sent == 0))) continue;
+    stream->reported = true;
     name = stream->out.name;
     return true;
   }

@@ -1,10 +1,10 @@
-// The lossy streams that one rank of a group sends to another: which datagram goes next. No socket, no clock; the flow paces,
-// numbers and seals.
+// The lossy streams from one rank of a group to another: decides which datagram goes next. No socket and no clock; the flow
+// paces, numbers and seals.
 //
-// Every range goes once, in order; the last ones carry `tail`, and three `end` datagrams follow, a millisecond apart. A range
-// goes again only where the receiver asks, and not before what was sent of it last can have arrived. A stream that nobody has
-// confirmed says its end again now and then, so that a receiver which heard no end can ask. Memory of streams is used again:
-// nothing is allocated once there were as many at a time.
+// Every range goes once, in order. The last ones carry `tail`, and three `end` datagrams follow, a millisecond apart. A range
+// is repeated only where the receiver asks, and not before its last transmission can have arrived. A stream that is not
+// confirmed repeats its end now and then, so that a receiver which got no end can ask. Memory of streams is reused: nothing is
+// allocated once the largest number of streams was reached.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,16 @@ namespace unisono {
 class UdpStreams {
  public:
   struct Datagram {
-    DatagramHeader header;  // kind, op, phase, flags, slice, packet_index, contributors, deadline_us; the rest is the flow's
+    DatagramHeader header;  // the flow fills in the rest
     std::span<const std::byte> payload{};
   };
   struct Turn {
     Nanos now = 0;
-    Nanos answer_time = 0;     // after which what was sent would have been heard of
-    bool others_wait = false;  // something else goes to this peer: no end needs to be repeated
+    Nanos answer_time = 0;     // after this, a reaction to a sent datagram would have come
+    bool others_wait = false;  // other datagrams for this peer wait, so no end is repeated
   };
 
-  // 3 ends, 1 ms apart; then again after so long, doubled up to the second.
+  // 3 ends, 1 ms apart; then again after probe_first, with the interval doubled up to probe_max.
   static constexpr Nanos end_interval = millisecond, probe_first = 4 * millisecond, probe_max = 50 * millisecond;
   static constexpr int ends = 3;
   // docs/design/methods/packet_loss.md, "Streams and deadlines": the last max(8, 1 %) of the datagrams are the tail.
@@ -39,18 +39,19 @@ class UdpStreams {
 
   void push(const OutStream& stream, Nanos now);
   void drop(StreamName name);
-  // Held, and not confirmed by its receiver.
+  // The stream is held, and its receiver has not confirmed it.
   bool wanted(StreamName name) const;
-  // A repair request. place: of a slice that the stream does not have; op_old, op_ahead: of a stream that is not here.
+  // Handles a repair request. Returns place for a slice that the stream does not have, and op_old or op_ahead for an unknown
+  // stream.
   DatagramFault asked(const DatagramHeader& header, std::span<const std::byte> payload);
 
-  // False: nothing now.
+  // False: there is nothing to send now.
   bool next(const Turn& turn, Datagram& datagram);
-  // Whether next() would find something that need not wait for a time.
+  // Whether next() has something that need not wait for a time.
   bool waits() const;
   // When the next end is due; never if none is.
   Nanos next_deadline() const;
-  // Streams whose ranges and first end have been given out since the last call.
+  // Returns each stream once whose ranges and first end have been given out.
   bool take_sent(StreamName& name);
 
   size_t held() const { return live_.size(); }
@@ -62,10 +63,10 @@ class UdpStreams {
     uint32_t ranges = 0, next = 0;
     int ends_sent = 0;
     Nanos end_at = 0, probe_interval = 0;
-    bool confirmed = false, told = false;
-    std::vector<uint64_t> asked;           // ranges to be sent again, by bit
+    bool confirmed = false, reported = false;
+    std::vector<uint64_t> asked;           // ranges to repeat, by bit
     uint32_t asked_count = 0, cursor = 0;  // no bit is set in the words before cursor
-    std::vector<Nanos> sent_at;            // of each range, last
+    std::vector<Nanos> sent_at;            // last transmission of each range
   };
   Stream* find(StreamName name) const;
   bool next_repair(Stream& stream, const Turn& turn, Datagram& datagram);

@@ -78,13 +78,13 @@ TEST_F(UdpStreamsTest, three_ends_follow_a_millisecond_apart) {
   streams.push(stream(2), now);
   StreamName told;
   ASSERT_TRUE(next() && next());
-  EXPECT_FALSE(streams.take_sent(told)) << "its end has not been said";
+  EXPECT_FALSE(streams.take_sent(told)) << "its end has not been sent";
   ASSERT_TRUE(next());
   EXPECT_EQ(datagram.header.kind, DatagramKind::end);
   EXPECT_TRUE(datagram.payload.empty());
   ASSERT_TRUE(streams.take_sent(told));
   EXPECT_TRUE(told == stream_name);
-  EXPECT_FALSE(streams.take_sent(told)) << "told once";
+  EXPECT_FALSE(streams.take_sent(told)) << "reported once";
   for (int i = 0; i < 2; ++i) {
     EXPECT_FALSE(next());
     EXPECT_EQ(streams.next_deadline(), now + millisecond);

@@ -7,7 +7,7 @@
 namespace unisono {
 namespace {
 
-// A sender at a rate of its own before a queue that empties at another; every half millisecond one datagram is reported.
+// A sender with a rate of its own before a queue with another rate; every half millisecond one datagram is reported.
 struct Way {
   explicit Way(double line) : line_bytes_per_second(line) {}
 
@@ -39,7 +39,7 @@ TEST(LineRate, is_not_known_while_the_queue_may_have_been_empty) {
   Way way(12e6);
   way.send(6e6, 100 * millisecond);
   EXPECT_EQ(way.line.rate(), 0);
-  // Bursts that are gone before the next one is sent.
+  // Each burst leaves the queue before the next one is sent.
   for (int i = 0; i < 100; ++i) {
     way.send(60e6, millisecond, 250 * microsecond);
     way.send(0, 9 * millisecond, 9 * millisecond);

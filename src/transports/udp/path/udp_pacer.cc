@@ -147,12 +147,12 @@ void Pacer::spend(size_t destination, size_t bytes, Nanos now) {
 
 Nanos Pacer::ready_at(Nanos now) {
   if (next(now)) return now;
-  // next() leaves no open lane unless the one whose turn it is waits for the rank's tokens only.
+  // After next(), an open lane remains only if the lane whose turn it is waits for the rank's tokens.
   if (const auto found = first_open(turn_)) return rank_.ready_at(lanes_[*found].wanted, now);
   return unblock_at_;
 }
 
-// One pass over the blocked ones each time that the first of them may go: at most one pass per datagram.
+// Checks all blocked lanes whenever the first of them may go: at most one pass per datagram.
 void Pacer::unblock(Nanos now) {
   unblock_at_ = never;
   for (size_t word = 0; word < blocked_.size(); ++word) {
@@ -170,7 +170,7 @@ void Pacer::unblock(Nanos now) {
 
 std::optional<size_t> Pacer::first_open(size_t from) const {
   const size_t words = open_.size();
-  // The word of `from` is looked at twice: its upper part first, its lower part last.
+  // Looks at the word of `from` twice: at its upper part first and at its lower part last.
   for (size_t step = 0; step <= words; ++step) {
     const size_t word = (from / 64 + step) % std::max<size_t>(words, 1);
     uint64_t bits = words == 0 ? 0 : open_[word];

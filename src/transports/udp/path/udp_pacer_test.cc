@@ -109,7 +109,7 @@ TEST(Pacer, serves_in_turn_those_that_want_something) {
   EXPECT_EQ(turns(pacer, 4, now), (std::vector<size_t>{3, 4, 1, 3}));
 }
 
-// At 200 MB/s they are six datagrams long: 50 us. Who has nothing more to send ends its own, and who has no tokens left.
+// At 200 MB/s a turn has six datagrams: 50 us. A turn also ends when the destination has no datagrams or no tokens left.
 TEST(Pacer, turns_are_longer_where_the_rate_is_high) {
   Pacer pacer({.destination_rate = 200'000'000}, 3);
   Nanos now = 0;

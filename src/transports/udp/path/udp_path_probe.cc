@@ -73,7 +73,7 @@ bool PathProbe::next(const RttEstimator& rtt, Nanos now, PathQuestion& question)
   return true;
 }
 
-// The next size of this try that is not known to arrive. at_ becomes the place behind it.
+// The next size of this try that is not known to arrive. Sets at_ behind it.
 bool PathProbe::next_size(PathQuestion& question) {
   for (; at_ < sizes_.size(); ++at_) {
     const uint32_t bytes = sizes_[at_];
@@ -94,7 +94,7 @@ void PathProbe::remember(const PathQuestion& question, Nanos now) {
 void PathProbe::wait(const RttEstimator& rtt, Nanos now) {
   ++tries_;
   at_ = 0;
-  // A train also takes the time that it spreads over, which is not known: on 10 Mbit/s 20 ms.
+  // A train also takes the time over which it spreads. That time is unknown; at 10 Mbit/s it is 20 ms.
   due_ = now + (stage_ == Stage::train ? std::max(train_wait_min, rtt.repair_interval()) : rtt.repair_interval());
 }
 
@@ -109,7 +109,7 @@ bool PathProbe::answered(uint32_t number, const PathAnswer& answer, RttEstimator
   asked.at = never;
   if (asked.count == 1) {
     if (asked.bytes < too_long_) best_ = std::max(best_, asked.bytes);
-    // Is there a longer one to wait for?
+    // True if a larger size may still be answered.
     const bool waiting = stage_ == Stage::sizes && std::any_of(sizes_.begin(), sizes_.end(), [this](uint32_t bytes) {
                            return bytes > best_ && bytes <= settings_.bytes_max && bytes < too_long_;
                          });

@@ -10,7 +10,7 @@
 namespace unisono {
 namespace {
 
-// A path that carries datagrams up to `bytes_max`, `rate` bytes/s, one way 100 us, with loss.
+// A path for datagrams up to `bytes_max`, with `rate` bytes/s, 100 us one way, and loss.
 struct Path {
   uint32_t bytes_max = 1500;
   double rate = 25e6, loss = 0;
@@ -34,7 +34,7 @@ Probing run(PathProbe& probe, const Path& path, uint64_t seed = 3) {
     Nanos next = std::min(probe.due(), meter.due());
     if (!coming.empty()) next = std::min(next, coming.begin()->first);
     if (!returning.empty()) next = std::min(next, returning.begin()->first);
-    EXPECT_NE(next, never) << "nobody waits for anything";
+    EXPECT_NE(next, never) << "nothing is due";
     if (next == never || result.questions > 1000) return result;
     now = std::max(now, next);
     for (PathQuestion question; probe.next(rtt, now, question); ++result.questions) {

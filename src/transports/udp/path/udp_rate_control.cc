@@ -59,8 +59,8 @@ void RateControl::held_back(Nanos now) {
   const auto pause = 2 * millisecond + static_cast<Nanos>(2e9 * settings_.datagram_bytes / rate_);
   if (now - held_back_at_ > pause) {
     paused_ = true;
-    // A bucket of the network's may have filled meanwhile: what went through when it last emptied is not what goes through now
-    // for long.
+    // A token bucket in the network may have filled meanwhile. Then the rate measured when it was last empty does not hold at
+    // first, but soon will again.
     if (line_.rate() > 0) set(std::min(rate_, known_rate()));
   }
   held_back_at_ = now;
@@ -80,7 +80,7 @@ bool RateControl::feedback(const FlowFeedback& report, const RttEstimator& rtt, 
   const auto newer = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b); };
   if (newer(totals.received, latest_.received) < 0 || newer(totals.highest, latest_.highest) < 0 ||
       newer(totals.own_drops, latest_.own_drops) < 0) {
-    return false;  // overtaken by another report
+    return false;  // a newer report has overtaken it
   }
   if (all == nullptr) line_.sent(total_bytes_, now);
   if (totals.received != latest_.received) {
@@ -103,13 +103,13 @@ bool RateControl::feedback(const FlowFeedback& report, const RttEstimator& rtt, 
   return rate_ != before;
 }
 
-// The increments of one destination's report.
+// Adds the increments of one destination's report.
 void RateControl::pool(const FlowFeedback& more, const RateControl& from, const RttEstimator& rtt, Nanos now) {
   constexpr int32_t stale_us = 2000;
-  interval_min_ = ArrivalMeter::report_interval;  // as if they came from one destination
+  interval_min_ = ArrivalMeter::report_interval;  // like reports of one destination
   pooled_.received += more.received;
   pooled_.highest_flow_seq += more.highest_flow_seq;
-  // What comes behind another one's, and is of an earlier time, says nothing about now.
+  // A report about an earlier time than another destination's report says nothing about now.
   if (heard_ && static_cast<int32_t>(more.echo_sent_at_us - pooled_.echo_sent_at_us) < -stale_us) return;
   pooled_.echo_sent_at_us = more.echo_sent_at_us;
   pooled_.delay_us = static_cast<int32_t>(from.latest_queue_us(now));
@@ -129,8 +129,8 @@ void RateControl::take_delay(int32_t delay_us, Nanos now) {
   delays_[delay_count_++ % delays_.size()] = {now, above};
 }
 
-// The smallest of the latest reports; while the rate is still doubled, the last one's: waiting for more would be eight times
-// too fast. Several destinations bring them sooner.
+// The smallest delay of the latest reports. While the rate is still doubled it is the last report's: waiting for four reports
+// would make it eight times too fast. Several destinations bring reports sooner.
 double RateControl::recent_delay_us(const RttEstimator& rtt, Nanos now, const RateControl* all) const {
   const auto& last = delays_[(delay_count_ - 1) % delays_.size()];
   if (starting_ && (all != nullptr ? all : this)->reporters_most_ < reporters_asked) return last.us;
@@ -168,18 +168,18 @@ void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* 
   if (dropped) {
     decrease(0.7 * rate_);
   } else if (queue_us > target_us && now - judged_at_ >= answer) {
-    // Once, until a report can show what that has done (not once per round trip: reports take a millisecond longer).
+    // Once, until a report can show the effect (not once per round trip, because reports take a millisecond longer).
     delayed(queue_us, target_us, answer, now);
   } else if (loses) {
     decrease(std::max(0.7 * rate_, std::min(delivered_, rate_)));
   } else if (latest_queue_us(now) - common_us < target_us / 2 &&
              (held_back_ || static_cast<double>(sent_bytes_) >= rate_ * interval / 2)) {
-    // Only a rate that is used is raised: else pauses would raise it without end, for nothing has been tried. It is used, too,
-    // where something waits for it although little goes out: beside other destinations, or where the process seldom gets a
+    // Raise the rate only if it is used; otherwise pauses would raise it without end, because nothing was tried. It also counts
+    // as used if datagrams wait although little goes out: beside other destinations, or when the process seldom gets a
     // processor.
     increase(interval, all);
   }
-  // What several destinations may get together is soon exceeded by one that knows nothing of them.
+  // A destination that knows nothing of the others must not exceed the rate of all of them by much.
   if (all != nullptr && !starting_) set(std::min(rate_, 2 * all->rate_));
   updated_ = now;
   at_update_ = latest_;
@@ -187,9 +187,8 @@ void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* 
   held_back_ = paused_ = false;
 }
 
-// The decrease by delay, with two bounds from what is known to go through. And while the queue gets shorter the last
-// decrease is enough: the delay of a long queue goes on for as long as it takes to empty, and a rate that is lowered all the
-// while leaves the line idle then.
+// The decrease by delay, bounded in two ways by the known rate of the path. While the queue gets shorter, the last decrease is
+// enough: a long queue takes its time to empty, and lowering the rate all the while would leave the line idle then.
 void RateControl::delayed(double queue_us, double target_us, Nanos answer, Nanos now) {
   const bool shrinks = now - judged_at_ < 4 * answer && queue_us < 0.9 * judged_queue_us_;
   judged_at_ = now;
@@ -204,22 +203,22 @@ void RateControl::delayed(double queue_us, double target_us, Nanos answer, Nanos
   decrease(rate);
 }
 
-// Of what the rate allowed, how much went out while something waited for it.
+// Compares what the rate allowed with what went out while datagrams waited.
 void RateControl::count_use(double interval) {
   if (!held_back_ || paused_) return;
   allowed_ += rate_ * interval - allowed_ / 8;
   used_ += static_cast<double>(sent_bytes_) - used_ / 8;
 }
 
-// The rate at which as much goes out as the line carries; 0: not known. A process that gets its processor late cannot use all
-// that its rate allows.
+// The rate setting at which as much goes out as the line carries; 0: not known. A process that gets its processor late cannot
+// use all that its rate allows.
 double RateControl::known_rate() const { return line_.rate() * (used_ > 0 ? std::clamp(allowed_ / used_, 1.0, 16.0) : 1.0); }
 
 void RateControl::increase(double interval, const RateControl* all) {
   const double datagram = settings_.datagram_bytes / interval, known = known_rate();
   double rate = starting_ ? 2 * rate_ : rate_ + std::max(datagram, 0.02 * rate_);
-  // Where it is known what goes through: quickly up to that, slowly beyond it. A bucket of tokens lets more go through for a
-  // while, and then nothing tells that it is empty but the queue of what was too much.
+  // With a known path rate: rise quickly up to it and slowly above it. A token bucket in the network lets more through for a
+  // while; then only a queue shows that it is empty.
   if (known > 0 && rate_ < known) {
     rate = std::min(std::max(rate, (rate_ + known) / 2), known);
   } else if (known > 0) {
@@ -236,8 +235,8 @@ void RateControl::decrease(double rate) {
   set(rate);
 }
 
-// Loss more than five points above its minimum in two windows running. Three standard errors are added: the
-// minimum over many windows is well below the mean, and a window of few datagrams well above it now and then.
+// True if loss is more than five percentage points above its minimum in two consecutive windows. Three standard errors are
+// added: the minimum over many windows is well below the mean, and a window with few datagrams is sometimes well above it.
 bool RateControl::losing(Nanos now) {
   const uint32_t sent = latest_.highest - at_loss_window_.highest;
   if (sent < loss_window_datagrams) return false;

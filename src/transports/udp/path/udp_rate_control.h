@@ -1,12 +1,12 @@
-// How fast to send to one destination, learnt from what it reports: the delay in queues is congestion, loss alone is not. And
-// the receiver's part: what it has to report. Pure: times and reports come in, a rate comes out.
+// Chooses the sending rate for one destination from its reports: delay in queues means congestion, loss alone does not. The
+// receiver's side decides what to report. Pure: times and reports are arguments, and a rate is the result.
 //
-// One of them is for each destination, and one for what goes to all of them together: what all destinations wait for alike is
-// the way out of this host, which is one queue, and seven destinations that each learn of it by a seventh of its datagrams
-// learn slowly, each for itself.
+// There is one RateControl per destination, and one for everything that goes to all of them together. A delay that all
+// destinations share is the queue at this host's own network port. Seven destinations that each see it with a seventh of the
+// datagrams would learn about it slowly, each for itself.
 //
-// The clocks of both ends differ by an unknown offset, which cancels: only how far delay_us is above its own minimum of the
-// last 10 s counts. Source of constants: docs/design/methods/packet_loss.md, "Rates".
+// The clocks of both ends differ by an unknown offset, which cancels out: only the height of delay_us above its own minimum of
+// the last 10 s counts. Source of constants: docs/design/methods/packet_loss.md, "Rates".
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ namespace unisono {
 class RecentMinimum {
  public:
   void add(double value, Nanos now);
-  // `otherwise` if there was nothing.
+  // Returns `otherwise` if there was no value.
   double value(Nanos now, double otherwise) const;
 
  private:
@@ -37,7 +37,7 @@ class RecentMinimum {
 
 struct RateSettings {
   uint32_t datagram_bytes = 1472;
-  uint64_t start = 1'250'000;                 // bytes/s, where nothing was measured
+  uint64_t start = 1'250'000;                 // bytes/s, before any measurement
   uint64_t limit = 0;                         // 0: none
   static constexpr uint64_t floor = 125'000;  // 1 Mbit/s
 };
@@ -46,39 +46,38 @@ class RateControl {
  public:
   explicit RateControl(const RateSettings& settings);
 
-  // What the path probe measured: half of it is the start. Ignored after the first decrease.
+  // The path probe's measurement: half of it is the starting rate. Ignored after the first decrease.
   void probed(uint64_t dispersion_rate);
   void set_limit(uint64_t rate);  // 0: none
-  // What it may be just now, beside that; 0: none.
+  // A further limit that may change at any time; 0: none.
   void keep_below(uint64_t rate);
   void set_datagram_bytes(uint32_t bytes) { settings_.datagram_bytes = bytes; }
 
-  // One datagram to this destination, of any kind, `bytes` long, has been given to the kernel.
+  // The kernel took one datagram of `bytes`, of any kind, for this destination.
   void sent(size_t bytes);
-  // Something waits for its turn, or for the rate. After a pause a rate above what is known to go through has to be tried anew.
+  // A datagram waits for its turn, or for the rate. After a pause, a rate above the known rate of the path must be tried anew.
   void held_back(Nanos now);
-  // Feedback, alone or in an acknowledgement, in any order. True if the rate has changed. all: of all destinations together: it
-  // hears of the report, too; what they wait for alike is its delay, and not this one's.
+  // Handles a report, alone or in an acknowledgement, in any order. True if the rate has changed. all: the control of all
+  // destinations together. It gets the report, too, and the delay that all destinations share counts for it, not for this one.
   bool feedback(const FlowFeedback& report, const RttEstimator& rtt, Nanos now, RateControl* all = nullptr);
 
   uint64_t rate() const { return static_cast<uint64_t>(rate_); }  // bytes/s
-  // As of the last update.
+  // The values of the last update.
   Nanos queue_delay() const { return queue_delay_; }
-  double loss() const { return loss_; }                 // a fraction, of the last window
+  double loss() const { return loss_; }                 // fraction in the last window
   double delivered_rate() const { return delivered_; }  // bytes/s
-  bool starting() const { return starting_; }           // no decrease yet
+  bool starting() const { return starting_; }           // no decrease so far
   uint64_t decreases() const { return decreases_; }
   const LineRate& line() const { return line_; }
 
  private:
-  // In these many of the latest reports, none older than max(10 ms, the round trip), the delay must have been too long, unless
-  // the rate is still being doubled. A process that gets no processor for some milliseconds delays one report or two; a queue
-  // delays all.
+  // The delay must be too long in this many of the latest reports, none older than max(10 ms, the round trip), unless the rate
+  // is still being doubled. A process without a processor for some milliseconds delays one or two reports; a queue delays all.
   static constexpr size_t reports_asked = 4;
   static constexpr Nanos report_age_max = 10 * millisecond;
-  // So many destinations, where there are as many, tell a queue before all of them from one before one of them.
+  // Reports of this many destinations (if there are as many) tell a shared queue from the queue of one destination.
   static constexpr size_t reporters_asked = 3;
-  // Datagrams of one measurement of loss: fewer say too little about five points.
+  // Datagrams in one measurement of loss: fewer say too little about five percentage points.
   static constexpr uint32_t loss_window_datagrams = 256;
 
   struct Totals {
@@ -108,48 +107,50 @@ class RateControl {
   Nanos updated_ = 0, held_back_at_ = 0;
   Totals latest_, at_update_, at_loss_window_;
   uint64_t sent_bytes_ = 0, sent_datagrams_ = 0;  // since the last update
-  int32_t delay_reference_us_ = 0;             // the first report's; the others are counted from it, so that they do not wrap
-  std::array<Delay, reports_asked> delays_{};  // the latest ones, in turn
+  int32_t delay_reference_us_ = 0;  // delay of the first report; others are counted from it, so that they do not wrap
+  std::array<Delay, reports_asked> delays_{};  // the latest ones, in a ring
   size_t delay_count_ = 0;
   RecentMinimum delay_minimum_us_, loss_minimum_;
   int losing_windows_ = 0;
-  Nanos judged_at_ = -second;   // a delay that was too long
-  double judged_queue_us_ = 0;  // how long it was then
+  Nanos judged_at_ = -second;   // time of a delay that was too long
+  double judged_queue_us_ = 0;  // the queue's length then
   LineRate line_;
   uint64_t total_bytes_ = 0;
-  double allowed_ = 0, used_ = 0;                              // bytes, lately, while something waited
-  bool paused_ = false;                                        // in this interval
-  FlowFeedback pooled_;                                        // of all destinations
-  std::array<const RateControl*, reports_asked> reporters_{};  // of delays_; compared only, some may be gone
-  size_t reporters_most_ = 0;                                  // that were different
-  bool of_way_out_ = true;  // they are so many that what they have in common is not one destination's
+  double allowed_ = 0, used_ = 0;  // bytes, decaying, while datagrams waited
+  bool paused_ = false;            // in this interval
+  FlowFeedback pooled_;            // reports of all destinations together
+  std::array<const RateControl*, reports_asked>
+      reporters_{};            // destinations of delays_; only compared, because some may be gone
+  size_t reporters_most_ = 0;  // largest number of different ones
+  bool of_way_out_ = true;     // true if there are enough of them that a common delay is not one destination's own
   Nanos interval_min_ = 0;
   Nanos queue_delay_ = 0;
   double loss_ = 0, delivered_ = 0;
   uint64_t decreases_ = 0;
 };
 
-// The receiver's part: counts what arrives from one sender, and says when it is time to report.
+// The receiver's side: counts what arrives from one sender, and decides when to report.
 class ArrivalMeter {
  public:
   static constexpr uint32_t report_datagrams = 32;
   static constexpr Nanos report_interval = millisecond;
-  // A report of fewer datagrams than these waits longer: among eight ranks there would be one for every datagram, 6 % of the
-  // line.
+  // A report about fewer datagrams waits longer: with eight ranks there would be one for every datagram, 6 % of the line's
+  // rate.
   static constexpr uint32_t few_datagrams = 4;
   static constexpr Nanos few_interval = 3 * millisecond;
 
-  // An authentic datagram. clock_us: this side's clock when it arrived (the kernel's time stamp, where there is one), wraps.
+  // Records an authentic datagram. clock_us: this side's clock at its arrival (the kernel's time stamp if there is one); it
+  // wraps.
   void arrived(uint32_t flow_seq, uint32_t sent_at_us, uint32_t clock_us, Nanos now);
-  // 32 datagrams, or 1 ms (3 ms if they are few) after the first that was not reported; `never` if there is none.
+  // After 32 datagrams, or 1 ms (3 ms if they are few) after the first unreported one; `never` if there is none.
   Nanos due() const;
-  // The report. Written into feedback or an acknowledgement, it counts as sent.
+  // The report. It counts as sent once the caller writes it into feedback or an acknowledgement.
   FlowFeedback report(uint32_t own_drops, uint32_t clock_us);
 
  private:
   uint32_t received_ = 0, highest_ = 0;
   uint32_t latest_sent_at_us_ = 0, latest_clock_us_ = 0;
-  int32_t first_delay_us_ = 0;  // of those not reported; the others are counted from it
+  int32_t first_delay_us_ = 0;  // of the first unreported datagram; the others are counted from it
   int64_t delay_sum_us_ = 0;    // of (delay - first_delay_us_)
   int32_t reported_delay_us_ = 0;
   uint32_t unreported_ = 0;

@@ -7,11 +7,11 @@
 namespace unisono {
 namespace {
 
-// Feeds a RateControl with reports that are a millisecond apart, at a round trip of 400 us.
+// Feeds a RateControl with one report per millisecond, at a round trip of 400 us.
 struct Reporter {
   explicit Reporter(uint64_t start = 10'000'000) : control({.start = start}) { rtt.sample(400 * microsecond); }
 
-  // `datagrams` more were sent in the last millisecond, `lost` of them did not arrive.
+  // In the last millisecond `datagrams` more were sent, and `lost` of them did not arrive.
   bool report(uint32_t datagrams, uint32_t lost, int32_t delay_us) {
     now += millisecond;
     for (uint32_t i = 0; i < datagrams; ++i) control.sent(1472);
@@ -20,7 +20,7 @@ struct Reporter {
     totals.delay_us = delay_us;
     return control.feedback(totals, rtt, now);
   }
-  // At the present rate, a millisecond of it each time.
+  // Sends at the present rate, a millisecond of it in each report.
   void full(int count, double loss, int32_t delay_us) {
     for (int i = 0; i < count; ++i) {
       const auto datagrams = static_cast<uint32_t>(std::max(1.0, static_cast<double>(control.rate()) / 1472e3));
@@ -30,7 +30,7 @@ struct Reporter {
       report(datagrams, lost, delay_us);
     }
   }
-  // No longer doubling: the delay has been too long once, and is the usual one again.
+  // Ends the doubling: the delay is too long once, and then normal again.
   void settle() {
     full(1, 0, 0);
     full(1, 0, 4000);
@@ -132,7 +132,7 @@ TEST(RateControl, is_not_lowered_again_while_the_queue_gets_shorter) {
   EXPECT_GT(ends.control.decreases(), decreases) << "it does not get shorter any more";
 }
 
-// Several destinations' controls beside the one of all, in reports a millisecond apart.
+// Controls of several destinations beside the one of all, with reports a millisecond apart.
 struct Destinations {
   explicit Destinations(size_t count) {
     for (size_t i = 0; i < count; ++i) each.emplace_back();

@@ -32,7 +32,7 @@ AckFault read_ack(std::span<const std::byte> payload, uint32_t highest_sent, Ack
   for (size_t i = 0; i < count; ++i) {
     const auto range = reader.read<SequenceRange>();
     if (sequence_before(range.last, range.first)) return AckFault::inverted;
-    // A range touches no other, and all together they are shorter than half of the numbers: so the order means something.
+    // Ranges do not touch each other, and together span less than half of the numbers, so their order is well defined.
     if (i > 0 && !sequence_before(range.last + 1, ack.ranges[i - 1].first)) return AckFault::order;
     if (i > 0 && sequence_before(ack.ranges[0].last, range.first)) return AckFault::order;
     if (sequence_before(highest_sent, range.last) || sequence_before(highest_sent, range.first)) return AckFault::never_sent;
@@ -48,7 +48,7 @@ bool AckBuilder::received(uint32_t flow_seq, bool eliciting, Nanos now) {
   if (fresh && written_count_ >= tellings && sequence_before(flow_seq, newest_at_[written_count_ % tellings]))
     all_again_ = tellings;
   if (!eliciting) return fresh;
-  // The sender sent what we have had already: it does not know that, so it is told soon.
+  // A datagram that we have already: the sender does not know that, so it is acknowledged again soon.
   ++unsaid_;
   const uint32_t every = std::clamp<uint32_t>(settings_.every, 2, 32);
   Nanos due = now + settings_.delay_max;
@@ -60,13 +60,13 @@ bool AckBuilder::received(uint32_t flow_seq, bool eliciting, Nanos now) {
 
 void AckBuilder::ask(Nanos now) { due_ = std::min(due_, now); }
 
-// Ranges are newest first, never touch each other, and the oldest is forgotten when there are too many.
+// Keeps the ranges newest first and apart from each other. If there are too many, the oldest is forgotten.
 bool AckBuilder::note(uint32_t flow_seq, bool& opens_gap) {
   if (count_ > 0 && sequence_before(flow_seq, ranges_[0].last - ack_reach)) return false;
-  size_t i = 0;  // the first range that does not lie after it as a whole, with a gap between
+  size_t i = 0;  // the first range that does not lie wholly after it, with a gap between
   while (i < count_ && sequence_before(flow_seq + 1, ranges_[i].first)) ++i;
   if (i < count_ && !sequence_before(ranges_[i].last + 1, flow_seq)) return extend(i, flow_seq);
-  if (i == ranges_.size()) return false;  // older than all that is remembered: it may have been seen
+  if (i == ranges_.size()) return false;  // older than all that is remembered, so it may have been seen
   opens_gap = i == 0 && count_ > 0;
   const size_t moved_end = std::min(count_, ranges_.size() - 1);
   for (size_t j = moved_end; j > i; --j) ranges_[j] = ranges_[j - 1];
@@ -76,11 +76,11 @@ bool AckBuilder::note(uint32_t flow_seq, bool& opens_gap) {
   return true;
 }
 
-// flow_seq is in the range or next to it. False: in it.
+// Requires that flow_seq is in the range or next to it. Returns false if it is in it.
 bool AckBuilder::extend(size_t index, uint32_t flow_seq) {
   auto& range = ranges_[index];
   if (flow_seq == range.last + 1) {
-    range.last = flow_seq;  // does not touch the next newer one: note() would have stopped at that
+    range.last = flow_seq;  // note() has checked that it does not touch the next newer range
     forget_old();
     return true;
   }
@@ -101,7 +101,7 @@ void AckBuilder::forget_old() {
   if (sequence_before(last.first, oldest)) last.first = oldest;
 }
 
-// Newest first; without what has been told often enough.
+// How many of the newest ranges to report: without those that were reported often enough.
 size_t AckBuilder::worth_telling(size_t count) const {
   if (all_again_ > 0 || written_count_ < tellings) return count;
   const auto told = newest_at_[written_count_ % tellings];

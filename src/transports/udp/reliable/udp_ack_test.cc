@@ -133,7 +133,7 @@ TEST(AckBuilder, writes_the_newest_of_what_it_has_credit_for) {
   EXPECT_EQ(ack.ranges[1], (SequenceRange{596, 596}));
 }
 
-// A lost datagram's number never arrives: what lies before it would be told for ever.
+// A lost datagram's number never arrives, so the range before it would be reported for ever.
 TEST(AckBuilder, tells_what_does_not_change_thirty_two_times) {
   AckBuilder builder({});
   std::byte out[ack_bytes_max];
@@ -153,7 +153,7 @@ TEST(AckBuilder, tells_what_does_not_change_thirty_two_times) {
   builder.received(5, true, now);
   for (int i = 0; i < 32; ++i) EXPECT_EQ(told().front(), (SequenceRange{5, 5})) << i;
   EXPECT_EQ(told(), (Ranges{{5, 5}}));
-  // It came late after all.
+  // The missing datagram comes late after all.
   builder.received(2, true, now);
   for (int i = 0; i < 32; ++i) EXPECT_EQ(told(), (Ranges{{5, 5}, {1, 3}})) << i;
   EXPECT_EQ(told(), (Ranges{{5, 5}}));

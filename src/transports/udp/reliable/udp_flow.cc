@@ -10,17 +10,16 @@ namespace unisono {
 namespace {
 
 constexpr size_t datagrams_outstanding_max = 8192;
-// A closed port is believed when it was reported so often, over so long, and nothing came meanwhile: one report may be forged,
-// or from a restart.
+// A closed port is believed after this many reports over this time, if nothing came from the peer meanwhile. A single report
+// may be forged, or come from a restart.
 constexpr uint32_t refusals_believed = 3;
 constexpr Nanos refusals_last = 100 * millisecond;
-// However long the silence, it must have been asked so often.
+// However long the silence lasts, the peer must have been asked this often before it is lost.
 constexpr uint32_t pings_in_vain = 8;
 constexpr Nanos control_interval_max = 50 * millisecond;
-// The kernel looks for a neighbour of which it has not heard for some 30 s. Where packets are lost its questions are, too, each
-// for a second, and meanwhile nothing else leaves for there: it is told often enough that it need not ask.
+// After some 30 s the kernel asks whether a silent neighbour exists; a lost question would stop all sending to it for a second.
 constexpr Nanos confirm_interval = 250 * millisecond;
-constexpr int64_t debt_max = 64 << 10;  // who could not send for a while does not get all of it back
+constexpr int64_t debt_max = 64 << 10;  // a flow that could not send for a while does not get back its whole share
 constexpr std::array<std::byte, 65'536> zeros{};
 
 }  // namespace
@@ -116,7 +115,7 @@ bool UdpFlow::speak_messages(Nanos now, UdpOutbox& outbox) {
     auto& message = messages_[first_message_];
     message.header.flow_seq = next_answer_seq_++;
     message.header.sent_at_us = clock_us(now);
-    // Copied: the ring's place may be used again before the outbox is flushed.
+    // Copied: the ring may reuse the message before the outbox is flushed.
     std::memcpy(outbox.scratch(), message.payload.data(), message.bytes);
     const std::span<const std::byte> payload(outbox.scratch(), message.bytes);
     outbox.add(options_.address, message.header, payload, message.seal, sending_);
@@ -126,7 +125,7 @@ bool UdpFlow::speak_messages(Nanos now, UdpOutbox& outbox) {
 
 bool UdpFlow::speak_probe(Nanos now, UdpOutbox& outbox) {
   if (const auto bytes = std::exchange(sending_.too_long_bytes, 0); bytes != 0) {
-    // Frames and streams that were cut for a longer path can never be finished.
+    // Frames and streams that were cut for longer datagrams can never be finished.
     const bool streams =
         std::any_of(groups_.begin(), groups_.end(), [](const auto* group) { return group->streams.held() > 0; });
     if (bytes <= datagram_bytes() && (!frames_.empty() || streams) && end_.ok()) {
@@ -212,24 +211,24 @@ bool UdpFlow::stream_waits(Nanos now) const {
 }
 
 uint32_t UdpFlow::wanted(Nanos now) {
-  if (owed_to_streams_ > 0 && stream_waits(now)) return datagram_bytes();
+  if (stream_share_ > 0 && stream_waits(now)) return datagram_bytes();
   if (const auto place = next_fragment()) return datagram_header_bytes + place->bytes();
   return stream_waits(now) ? datagram_bytes() : 0;
 }
 
 uint32_t UdpFlow::send_next(Nanos now, UdpOutbox& outbox) {
-  const bool streams_first = owed_to_streams_ > 0;
+  const bool streams_first = stream_share_ > 0;
   uint32_t bytes = streams_first ? send_stream(now, outbox) : 0;
   if (bytes == 0) {
-    if (streams_first) owed_to_streams_ = 0;  // what they have not asked for they are not owed
+    if (streams_first) stream_share_ = 0;  // streams did not use their share, so they lose it
     if (const auto place = next_fragment()) {
       bytes = send_fragment(*place, now, outbox);
-      owed_to_streams_ = std::min(owed_to_streams_ + bytes, debt_max);
+      stream_share_ = std::min(stream_share_ + bytes, debt_max);
       return bytes;
     }
     if (!streams_first) bytes = send_stream(now, outbox);
   }
-  owed_to_streams_ = frames_.empty() ? 0 : std::max(owed_to_streams_ - bytes, -debt_max);
+  stream_share_ = frames_.empty() ? 0 : std::max(stream_share_ - bytes, -debt_max);
   return bytes;
 }
 
@@ -291,7 +290,7 @@ void UdpFlow::settle(Nanos now) {
   refusals_in_row_ = 0;
 }
 
-// What is sent arrives. That the peer is heard would not be enough: the neighbour on the way there may be another one by now.
+// Our datagrams arrive. A sign of life of the peer would not be enough: the next hop on the way to it may have changed.
 void UdpFlow::confirm(Nanos now) {
   if (now - confirmed_at_ < confirm_interval) return;
   confirmed_at_ = now;
@@ -302,7 +301,7 @@ void UdpFlow::refused(Nanos now) {
   ++refusals_;
   if (refusals_in_row_++ == 0) first_refusal_ = now;
   if (!ping_.active) start(ping_, now);
-  // Believed at once: that a farewell is said no more costs nothing, whoever forged it.
+  // Believed at once: not repeating a goodbye costs nothing, even if the report is forged.
   goodbye_refused_ |= goodbye_.active && goodbye_.tries > 0;
 }
 
@@ -335,7 +334,7 @@ DatagramFault UdpFlow::heard(const DatagramHeader& header, std::span<const std::
   }
 }
 
-DatagramFault UdpFlow::heard_of_group(const DatagramHeader& header, const UdpArrival& arrival) {
+DatagramFault UdpFlow::on_group_datagram(const DatagramHeader& header, const UdpArrival& arrival) {
   if (!is_new(header)) return DatagramFault::duplicate;
   settle(arrival.now);
   if (header.kind == DatagramKind::repair_request) return DatagramFault::none;
@@ -344,7 +343,7 @@ DatagramFault UdpFlow::heard_of_group(const DatagramHeader& header, const UdpArr
   return DatagramFault::none;
 }
 
-// What waits in this side's socket because its process computes is in no queue of the network's.
+// Uses the arrival time at the host: time in this side's socket while its process computes is no queue of the network.
 void UdpFlow::measure(const DatagramHeader& header, const UdpArrival& arrival) {
   meter_.arrived(header.flow_seq, header.sent_at_us, clock_us(arrival.came), arrival.now);
 }
@@ -387,7 +386,7 @@ DatagramFault UdpFlow::acknowledgement(const DatagramHeader& header, std::span<c
   } else if (const auto fault = read_ack(payload, next_seq_ - 1, ack); fault != AckFault::none) {
     return fault == AckFault::never_sent ? DatagramFault::op_ahead : DatagramFault::size;
   }
-  // An acknowledgement that was overtaken still confirms; its report is old.
+  // A late acknowledgement still confirms fragments, but its report is out of date.
   if (!report_heard_ || sequence_before(newest_report_, header.flow_seq)) {
     report_heard_ = true;
     newest_report_ = header.flow_seq;
@@ -424,7 +423,7 @@ DatagramFault UdpFlow::probe(const DatagramHeader& header, std::span<const std::
   return DatagramFault::none;
 }
 
-bool UdpFlow::says_goodbye(const DatagramHeader& header, std::span<const std::byte> payload) {
+bool UdpFlow::is_goodbye(const DatagramHeader& header, std::span<const std::byte> payload) {
   return header.kind == DatagramKind::control && payload.size() == sizeof(uint32_t) + 1 &&
          static_cast<Word>(payload.back()) == Word::goodbye;
 }
@@ -451,7 +450,7 @@ bool UdpFlow::step(Nanos now) {
     for (const auto name : lost_) frames_.lost(name);
     any = true;
   }
-  // What came while this side did not look may still lie in its socket: that time is no silence of the peer's.
+  // Datagrams may have waited in the socket while this side did not poll; that time does not count as silence of the peer.
   if (now - last_step_ > 2 * options_.keep_alive) silent_since_ += now - last_step_;
   last_step_ = now;
   if (!ping_.active && now - last_heard_ >= options_.keep_alive) start(ping_, now);

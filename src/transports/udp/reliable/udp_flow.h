@@ -1,9 +1,9 @@
-// What two processes say to each other over UDP once their handshake is done: this side of it. Frames, acknowledgements,
-// reports, probes and the end, and what the streams of lossy groups share with them: numbers, pace, address.
+// One side of an established link over UDP: frames, acknowledgements, reports, probes and the goodbye. The streams of lossy
+// groups share its sequence numbers, rate and address.
 //
-// Two series of numbers: what asks for an answer or a report (fragments, data, ends, control) counts in the one, so that losses
-// show as gaps; what answers counts in the other, or reports would ask for reports. Every datagram that is given to heard() has
-// been checked up to its tag. No clock: `now` comes with every call that needs it.
+// There are two series of sequence numbers. Datagrams that ask for an answer or a report (fragments, data, ends, control) use
+// the first, so losses show as gaps. Answers use the second; otherwise reports would ask for reports. Every datagram passed to
+// heard() has passed all checks including its tag. No clock: `now` comes with every call that needs it.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct UdpFlowOptions {
   PeerIndex peer = 0;
   DatagramGroup group{};      // of the link: two ranks
   TcpAddress address{};       // of the peer
-  uint32_t window_bytes = 0;  // what the peer said that it can buffer
+  uint32_t window_bytes = 0;  // how much the peer can buffer, as it announced
   uint32_t datagram_bytes_max = 8972;
   uint64_t rate_limit = 0;  // bytes/s; 0: none
   Nanos keep_alive = 500 * millisecond;
@@ -40,7 +40,7 @@ struct UdpFlowOptions {
   Nanos started = 0;
 };
 
-// The streams of one group to the peer, and the seals of the group's links between the two.
+// A peer of one group: its streams, and the seals of the group's links between the two.
 struct UdpGroupPeer {
   DatagramGroup group;
   Rank rank = 0;
@@ -51,71 +51,71 @@ struct UdpGroupPeer {
   uint64_t firewalled_before = 0, refused_before = 0;
 };
 
-// When something was found in the socket, and when the network had brought it there.
+// now: when the datagram was found in the socket. came: when the network delivered it.
 struct UdpArrival {
   Nanos now = 0, came = 0;
 };
 
-// Memory of one flow, whatever its peer says or does not say:
-//   tables                at most table_bytes_max: what is under way 640 KiB, bits of the fragments of 256 frames in each
-//   direction 1 MiB, 4160 frames that
-//                         wait (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link) 850 KiB, repair
-//                         requests, numbers and the rest 100 KiB
-//   payloads that arrive  PayloadPoolLimits::owner_bytes_max, or one frame; what has no room is not acknowledged, and comes
-//   again payloads that leave   4 KiB of each frame that waits, in pages; and frames under way whose operation was cancelled:
-//   40 MiB, in powers of two
-// Streams add 16 bytes per range of an operation of this process's own. An unauthenticated peer gets none at all: nothing is
-// kept for who does not know the keys.
+// Memory of one flow is bounded, whatever its peer does:
+//   tables              at most table_bytes_max: datagrams in flight 640 KiB, fragment bits of 256 frames in each direction
+//                       1 MiB, 4160 waiting frames (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link)
+//                       850 KiB, repair requests, sequence numbers and the rest 100 KiB
+//   arriving payloads   PayloadPoolLimits::owner_bytes_max, or one frame. A fragment without memory is not acknowledged, and
+//                       comes again
+//   leaving payloads    4 KiB of each waiting frame, in pages; and frames in flight whose operation was cancelled: 40 MiB, in
+//                       powers of two
+// Streams add 16 bytes per range of this process's own operations. An unauthenticated peer gets no memory at all.
 class UdpFlow {
  public:
   static constexpr size_t table_bytes_max = 4u << 20;
 
-  // all: the rate of what goes to all peers together.
+  // all: the rate control of everything that goes to all peers together.
   UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& all, size_t destination);
 
   // Frames.
   UdpFrames& frames() { return frames_; }
   const UdpFrames& frames() const { return frames_; }
   Reassembler& reassembler() { return reassembler_; }
-  // Payloads of frames that have arrived at the peer, since the last call; the caller clears it.
+  // Ids of frames whose payloads have arrived at the peer since the last call; the caller clears it.
   std::vector<uint64_t>& sent() { return sent_; }
 
-  // An authentic datagram of the link's own epoch, of a kind that belongs there. May call sink.place and sink.received.
-  // duplicate: a copy, which changes nothing; above all it is no sign of life.
+  // Handles an authentic datagram of the link's own epoch. May call sink.place and sink.received. Returns duplicate for a copy,
+  // which changes nothing and above all is no sign of life.
   DatagramFault heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
-  // An authentic datagram of a group: it counts as a sign of life, and in reports. duplicate: a copy, not to be looked at.
-  DatagramFault heard_of_group(const DatagramHeader& header, const UdpArrival& arrival);
-  // The network says that nobody is there.
+  // Handles an authentic datagram of a group: it is a sign of life, and counts in reports. Returns duplicate for a copy, which
+  // the caller must ignore.
+  DatagramFault on_group_datagram(const DatagramHeader& header, const UdpArrival& arrival);
+  // The network reported that nobody listens at the peer's address.
   void refused(Nanos now);
 
-  // Says everything that does not wait for its turn: acknowledgements, reports, answers, probes, what is due again. False: the
+  // Sends everything that is not paced: acknowledgements, reports, answers, probes, and repetitions that are due. False: the
   // outbox is full.
   bool speak(Nanos now, uint32_t own_drops, UdpOutbox& outbox);
-  // Bytes of the next fragment or stream datagram; 0: there is none now.
+  // Size of the next fragment or stream datagram; 0: there is none now.
   uint32_t wanted(Nanos now);
-  // Sends it. outbox.credit() > 0. Its bytes; 0 if there was nothing after all.
+  // Sends it; requires outbox.credit() > 0. Returns its size, or 0 if there was nothing after all.
   uint32_t send_next(Nanos now, UdpOutbox& outbox);
-  // A repair request, said as soon as possible; the oldest goes if there are too many.
+  // Queues a repair request to be sent as soon as possible. If there are too many, the oldest is dropped.
   void say(const UdpGroupPeer& group, const DatagramHeader& header, uint32_t first, std::span<const std::byte> bitmap);
-  // Losses by time, and signs of death. True if anything was done.
+  // Detects losses by time, and a dead peer. True if anything was done.
   bool step(Nanos now);
-  // Ends of streams that are due already wait for the pacer, not for a time.
+  // The next time for step() or speak(). Ends of streams that are due already wait for the pacer, not for a time.
   Nanos next_deadline(Nanos now) const;
 
-  // Tells the peer that this is the end, when all frames have arrived.
+  // Sends a goodbye until it is answered. Call it when all frames have arrived.
   void say_goodbye(Nanos now);
-  // The same, at once and without waiting for an answer.
+  // Sends one goodbye at once, and waits for no answer.
   void say_last_goodbye(Nanos now, UdpOutbox& outbox);
-  bool goodbye_heard() const { return goodbye_answered_; }
-  // It was said for long enough, or nobody is there: who has not heard it finds this side's port closed.
-  bool goodbye_in_vain(Nanos now) const {
+  bool goodbye_answered() const { return goodbye_answered_; }
+  // The goodbye was repeated long enough, or nobody listens there: a peer that missed it will find this port closed.
+  bool goodbye_abandoned(Nanos now) const {
     return goodbye_.active &&
            (goodbye_refused_ || (goodbye_.tries > goodbye_tries_min && now - goodbye_.since >= goodbye_patience));
   }
-  // The peer has said it.
+  // The peer has sent a goodbye.
   bool heard_goodbye() const { return heard_goodbye_; }
-  static bool says_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
-  // Why the link must end; ok if it need not.
+  static bool is_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
+  // The reason why the link must end; ok if it need not.
   const Status& end() const { return end_; }
   FrameFault fault() const { return reassembler_.fault(); }
 
@@ -141,7 +141,7 @@ class UdpFlow {
 
  private:
   enum class Word : uint8_t { ping = 1, goodbye = 2 };
-  // Said until it is answered.
+  // A control message, repeated until it is answered.
   struct Control {
     bool active = false;
     uint32_t id = 0;
@@ -155,7 +155,7 @@ class UdpFlow {
     std::array<std::byte, sizeof(uint32_t) + repair_bitmap_bytes_max> payload{};
   };
   static constexpr size_t messages_max = 32;
-  // Where three of ten datagrams are lost, one farewell in 1400 is not heard in 6 tries; on a fast link there are 12 in that
+  // If three of ten datagrams are lost, one goodbye in 1400 does not arrive in 6 tries; a fast link makes 12 tries in that
   // time.
   static constexpr uint32_t goodbye_tries_min = 6;
   static constexpr Nanos goodbye_patience = 300 * millisecond;
@@ -202,16 +202,16 @@ class UdpFlow {
   UdpSendCounters sending_;
   std::vector<UdpGroupPeer*> groups_;
   std::vector<uint64_t> sent_;
-  std::vector<FragmentName> arrived_, lost_;  // of one acknowledgement
+  std::vector<FragmentName> arrived_, lost_;  // from one acknowledgement
   std::vector<Message> messages_;             // ring of messages_max
   size_t first_message_ = 0, message_count_ = 0;
   std::vector<uint32_t> control_answers_;  // ids
   Control ping_, goodbye_;
   uint32_t next_seq_ = 1, next_answer_seq_ = 1, next_control_ = 1;
-  uint32_t newest_report_ = 0, reported_ = 0;  // reported_: what it says to have received
+  uint32_t newest_report_ = 0, reported_ = 0;  // reported_: the count that the peer last reported as received
   bool report_heard_ = false;
   bool goodbye_answered_ = false, goodbye_refused_ = false, heard_goodbye_ = false;
-  int64_t owed_to_streams_ = 0;  // bytes: frames and streams get the same share while both wait
+  int64_t stream_share_ = 0;  // bytes; frames and streams get equal shares while both wait
   size_t group_turn_ = 0;
   Nanos last_heard_ = 0, silent_since_ = 0, last_step_ = 0, first_refusal_ = 0, confirmed_at_ = 0;
   uint32_t refusals_in_row_ = 0;

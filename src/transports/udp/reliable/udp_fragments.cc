@@ -70,7 +70,7 @@ std::optional<FragmentPlace> FragmentQueue::next() {
   return next_lost();
 }
 
-// There is one.
+// Requires that some fragment is lost.
 FragmentPlace FragmentQueue::next_lost() {
   for (;; turn_ = {turn_.frame + 1, 0}) {
     if (turn_.frame - oldest_ >= next_frame_ - oldest_) turn_ = {oldest_, 0};

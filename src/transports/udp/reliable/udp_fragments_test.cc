@@ -198,7 +198,7 @@ TEST(FragmentQueue, is_full_when_the_receiver_might_be_out_of_memory) {
   EXPECT_FALSE(queue.full());
 }
 
-TEST(FragmentQueue, sends_everything_whatever_the_order_of_news) {
+TEST(FragmentQueue, sends_everything_whatever_the_order_of_events) {
   const uint64_t seed = 9;
   Random random(seed);
   FragmentQueue queue;

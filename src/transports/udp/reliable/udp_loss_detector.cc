@@ -12,14 +12,15 @@ LossDetector::LossDetector(size_t datagrams)
 
 bool LossDetector::may_send(size_t bytes, uint64_t rate, const RttEstimator& rtt) const {
   if (outstanding_ >= limit_ || (count_ == ring_.size() && at(0).state == State::outstanding)) return false;
-  // Twice what is under way at this rate, and what may lie in queues and wait for an acknowledgement meanwhile.
+  // Twice what is in flight at this rate, plus what may wait in queues and for an acknowledgement.
   const double window =
       static_cast<double>(rate) * static_cast<double>(2 * (rtt.smoothed() + ack_delay_max) + queue_allowance) * 1e-9;
   return static_cast<double>(outstanding_bytes_ + bytes) <= std::max(window, static_cast<double>(window_bytes_min));
 }
 
 void LossDetector::sent(uint32_t flow_seq, FragmentName name, uint32_t bytes, const RttEstimator& rtt, Nanos now) {
-  // Numbers go on with datagrams that are not looked after here: what is long over must not be compared with them.
+  // Numbers also advance with datagrams that are not tracked here, so entries that are long done must not be compared with new
+  // ones.
   if (outstanding_ == 0) forget_old(rtt, now);
   UNISONO_CHECK(count_ == 0 || sequence_before(at(count_ - 1).flow_seq, flow_seq));
   if (count_ == ring_.size()) {
@@ -33,7 +34,7 @@ void LossDetector::sent(uint32_t flow_seq, FragmentName name, uint32_t bytes, co
   set_probe_time(rtt, now);
 }
 
-// Of the entries, in order of flow_seq: the index of the first that is not before it.
+// The index of the first entry whose flow_seq is not before this one. Entries are in order of flow_seq.
 size_t LossDetector::lower_bound(uint32_t flow_seq) const {
   size_t low = 0, high = count_;
   while (low < high) {
@@ -51,14 +52,14 @@ void LossDetector::acknowledged(const Acknowledgement& ack, const RttEstimator& 
   hear(ack.feedback.highest_flow_seq);
   if (!news) return;
   backoff_ = 0;
-  // It takes something: then what it was sent before its latest arrival, and did not take, can be tried again at once.
+  // The receiver accepts fragments again, so those that it refused before its latest arrival can be repeated at once.
   if (sequence_before(largest_arrived_, heard_)) largest_arrived_ = heard_;
   find_losses(rtt, now, lost);
   set_probe_time(rtt, now);
   forget_old(rtt, now);
 }
 
-// Only what was sent can have been heard.
+// Bounds `highest` by what was sent.
 void LossDetector::hear(uint32_t highest) {
   if (count_ == 0) return;
   const uint32_t last = at(count_ - 1).flow_seq;
@@ -67,7 +68,7 @@ void LossDetector::hear(uint32_t highest) {
   any_heard_ = true;
 }
 
-// True if it tells anything new.
+// Returns true if the range confirms anything new.
 bool LossDetector::confirm(const SequenceRange& range, std::vector<FragmentName>& arrived) {
   bool news = false;
   for (size_t i = lower_bound(range.first); i < count_ && !sequence_before(range.last, at(i).flow_seq); ++i) {
@@ -78,7 +79,7 @@ bool LossDetector::confirm(const SequenceRange& range, std::vector<FragmentName>
       outstanding_bytes_ -= entry.bytes;
     } else {
       ++spurious_;
-      // It was only late: from now on wait for as many to overtake one as have overtaken this one. (RFC 9002, 6.1.1, allows
+      // It was only late: from now on as many datagrams may overtake one as have overtaken this one. (RFC 9002, 6.1.1, allows
       // it.)
       if (entry.state == State::lost)
         threshold_ = std::clamp(largest_arrived_ - entry.flow_seq + 1, threshold_, packet_threshold_max);
@@ -99,7 +100,7 @@ void LossDetector::call_lost(Entry& entry, State why, std::vector<FragmentName>&
   lost.push_back(entry.name);
 }
 
-// Lost is what was sent before something that has arrived, and far enough before it or long enough ago.
+// A datagram is lost if one sent after it has arrived, and it was sent far enough before that one or long enough ago.
 void LossDetector::find_losses(const RttEstimator& rtt, Nanos now, std::vector<FragmentName>& lost) {
   loss_at_ = never;
   if (!any_arrived_) return;
@@ -132,7 +133,7 @@ void LossDetector::expire(const RttEstimator& rtt, Nanos now, std::vector<Fragme
   forget_old(rtt, now);
 }
 
-// The index of the first outstanding entry. What is before it never becomes outstanding again.
+// The index of the first outstanding entry. No entry before it becomes outstanding again.
 size_t LossDetector::first_open() {
   open_ = std::max(open_, first_);
   while (open_ < first_ + count_ && at(open_ - first_).state != State::outstanding) ++open_;
@@ -145,7 +146,7 @@ void LossDetector::set_probe_time(const RttEstimator& rtt, Nanos now) {
     loss_at_ = never;
     return;
   }
-  // Grows by half each time, up to 50 ms; the answer time itself is no less than that of a longer path.
+  // The interval grows by half each time, up to 50 ms, and is at least the answer time of the path.
   const Nanos first = std::max(rtt.repair_interval(), rtt.answer_time() + ack_delay_max);
   const Nanos longest = std::max(probe_interval_max, first);
   Nanos interval = first;
@@ -153,7 +154,7 @@ void LossDetector::set_probe_time(const RttEstimator& rtt, Nanos now) {
   probe_at_ = now + std::min(interval, longest);
 }
 
-// Lost ones are kept for a while, for an acknowledgement that comes late.
+// Keeps lost entries for a while, because an acknowledgement may come late.
 void LossDetector::forget_old(const RttEstimator& rtt, Nanos now) {
   while (count_ > 0) {
     const auto& entry = at(0);
@@ -164,7 +165,7 @@ void LossDetector::forget_old(const RttEstimator& rtt, Nanos now) {
     --count_;
   }
   any_arrived_ = any_heard_ =
-      false;  // nothing is left to compare it with; it must not be compared with what is sent after the next wrap
+      false;  // no entry is left to compare with, and it must not be compared with numbers after the next wrap
 }
 
 }  // namespace unisono

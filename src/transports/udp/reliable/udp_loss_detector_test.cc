@@ -15,7 +15,7 @@ Acknowledgement ack_of(std::initializer_list<SequenceRange> ranges) {
   return ack;
 }
 
-// A link with a round trip of 400 us, whose fragments are numbered like their datagrams, counted from `base`.
+// A link with a round trip of 400 us. Its fragments have the numbers of their datagrams, counted from `base`.
 struct Link {
   explicit Link(size_t datagrams = 256, uint32_t base_number = 0) : losses(datagrams), base(base_number) {
     rtt.sample(400 * microsecond);
@@ -159,7 +159,7 @@ TEST(LossDetector, believes_no_number_that_was_not_sent) {
   EXPECT_TRUE(link.lost.empty());
 }
 
-TEST(LossDetector, hears_nothing_new_in_what_it_has_heard) {
+TEST(LossDetector, an_old_acknowledgement_changes_nothing) {
   Link link;
   for (uint32_t i = 0; i < 10; ++i) link.send(i, 0);
   link.acknowledge({{0, 3}}, 1000);

@@ -76,8 +76,8 @@ void UdpOutbox::keep_rest(size_t from) {
     const size_t to = i - from;
     auto datagram = datagrams_[i];
     auto* place = scratch_.get() + to * scratch_bytes_;
-    // What lies in scratch memory already lies behind its new place, or in it: copied in order, nothing is overwritten before
-    // it is read.
+    // A payload in scratch memory lies at or behind its new position. Copied in order, nothing is overwritten before it is
+    // read.
     if (!datagram.payload.empty()) std::memmove(place, datagram.payload.data(), datagram.payload.size());
     datagram.payload = {place, datagram.payload.size()};
     datagrams_[to] = datagram;

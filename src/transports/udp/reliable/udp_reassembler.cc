@@ -25,8 +25,8 @@ Reassembler::Reassembler(PeerIndex from, PayloadPool& pool) : from_(from), pool_
 
 FragmentResult Reassembler::add(const FragmentPlace& place, std::span<const std::byte> payload, Sink& sink) {
   if (fault_ != FrameFault::none) return FragmentResult::corrupt;
-  // The sender may be fragment_frames_max ahead of the oldest frame that it knows to have arrived, which is never after ours.
-  // So everything behind the oldest is over, and nothing may be further ahead of it.
+  // The sender may be fragment_frames_max ahead of the oldest frame that it does not know to have arrived, and that one is
+  // never after ours. So every frame before our oldest is finished, and no frame may be further ahead of it.
   const uint32_t ahead = place.name.frame - oldest_;
   if (static_cast<int32_t>(ahead) < 0) return FragmentResult::duplicate;
   if (ahead >= fragment_frames_max) return FragmentResult::ahead;
@@ -46,7 +46,7 @@ FragmentResult Reassembler::add(const FragmentPlace& place, std::span<const std:
     if (!find_memory(frame)) return FragmentResult::no_memory;
     const size_t at = first ? 0 : place.offset() - sizeof(FrameHeader);
     std::memcpy(frame.target + at, part.data(), part.size());
-    // The next fragment is probably there, and what it overwrites is in no cache.
+    // The next fragment has probably arrived, and the memory that it will overwrite is in no cache.
     const size_t end = at + part.size();
     prefetch_to_write({frame.target + end, std::min(part.size(), frame.frame_bytes - sizeof(FrameHeader) - end)});
   }
@@ -67,8 +67,8 @@ void Reassembler::begin(Frame& frame, const FragmentPlace& place) {
   ++partial_;
 }
 
-// Once per frame, also if fragment 0 is refused for lack of memory afterwards. Asks the sink for a place, and brings there what
-// came before.
+// Called once per frame, even if fragment 0 is then refused for lack of memory. Asks the sink for a receive buffer and copies
+// earlier fragments into it.
 bool Reassembler::take_header(Frame& frame, std::span<const std::byte> payload, Sink& sink) {
   if (frame.header_known) return true;
   std::memcpy(&frame.header, payload.data(), sizeof(FrameHeader));
@@ -109,7 +109,7 @@ FragmentResult Reassembler::finish(Frame& frame, Sink& sink) {
     fault_ = FrameFault::payload_checksum;
     return FragmentResult::corrupt;
   }
-  // The sink may call back: the frame is over before it is told.
+  // The sink may call back, so the frame is ended before this upcall.
   frame.block = {};
   end(frame);
   if (wanted) sink.received(from_, header, view);

@@ -1,9 +1,10 @@
-// Fragments put together: the frames of one link, several at once, in bounded memory. The receiving half of udp_fragments.h.
+// Puts fragments together into the frames of one link, several at once, in bounded memory. The receiving half of
+// udp_fragments.h.
 //
-// A payload lands where the sink says as soon as fragment 0 has shown the frame's header; what came before it waits in a block
-// of the pool and is copied over. Without a place from the sink the block is lent. What there is no memory for is refused; it
-// must not be acknowledged then, so it comes again. Nothing that a datagram contains makes a write outside of the frame's own
-// memory.
+// A payload lands in the sink's receive buffer as soon as fragment 0 has shown the frame's header. Fragments that came before
+// wait in a block of the pool and are copied then. If the sink gives no buffer, it gets the block as a zero-copy view. A
+// fragment for which there is no memory is refused. It must not be acknowledged, so it comes again. No contents of a datagram
+// can make a write outside the frame's own memory.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +19,13 @@
 namespace unisono {
 
 enum class FragmentResult : uint8_t {
-  stored,        // to be acknowledged
-  whole,         // likewise; the sink has been given the frame
-  duplicate,     // likewise; of a frame that is over, or seen before
-  no_memory,     // not to be acknowledged, nor the rest
-  ahead,         // of a frame further ahead than any sender may be
-  inconsistent,  // another frame size, or another F, than other fragments of the frame have had
-  corrupt,       // the frame is not what check_frame or its checksum wants: the link cannot go on
+  stored,        // acknowledge it
+  whole,         // acknowledge it; the sink has got the frame
+  duplicate,     // acknowledge it; the frame is finished, or the fragment was seen before
+  no_memory,     // do not acknowledge it, nor the following ones
+  ahead,         // its frame is further ahead than any sender may be
+  inconsistent,  // its frame size or F differs from other fragments of the frame
+  corrupt,       // the frame fails check_frame or its checksum; the link must end
 };
 inline constexpr int fragment_result_count = 7;
 const char* name(FragmentResult result);
@@ -37,17 +38,17 @@ class Reassembler {
   Reassembler(const Reassembler&) = delete;
   Reassembler& operator=(const Reassembler&) = delete;
 
-  // place: as get_place let it through; payload: place.bytes() bytes. May call sink.place and sink.received. fault: of a
-  // `corrupt` one.
+  // Adds a fragment. place: accepted by get_place; payload: place.bytes() bytes. May call sink.place and sink.received. fault()
+  // explains the result `corrupt`.
   FragmentResult add(const FragmentPlace& place, std::span<const std::byte> payload, Sink& sink);
   FrameFault fault() const { return fault_; }
-  // The sink's memory for frames of this operation may not be touched any more; what follows of them is dropped.
+  // The receive buffers for frames of this operation may not be touched any more; later fragments of these frames are dropped.
   void cancel(uint32_t group, uint64_t operation);
   // Forgets all frames, as for a new link; blocks go back to the pool.
   void reset();
 
   size_t partial_frames() const { return partial_; }
-  uint32_t oldest() const { return oldest_; }  // that is not over
+  uint32_t oldest() const { return oldest_; }  // the oldest frame that is not finished
 
  private:
   enum class State : uint8_t { empty, partial, over };

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t fragment_bytes = 512;
 
-// A frame of `payload_bytes` that differ from frame to frame.
+// A frame of `payload_bytes` whose contents differ from frame to frame.
 struct Original {
   Original(uint32_t frame_number, uint32_t payload_bytes) : number(frame_number), payload(payload_bytes) {
     for (size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i * 31 + number * 17 + 1);
@@ -52,7 +52,7 @@ struct TestSink : Sink {
   void lost(PeerIndex, const Status&) override {}
   void credit(PeerIndex) override {}
   int asked = 0;
-  std::vector<std::byte> target;  // what place gives; empty: it lends
+  std::vector<std::byte> target;  // what place() returns; empty: null
   std::vector<FrameHeader> frames;
   std::vector<std::vector<std::byte>> payloads;
   std::vector<uint64_t> handles;
@@ -62,7 +62,7 @@ struct Receiver {
   explicit Receiver(size_t owner_bytes_max = 1u << 20) : pool({.owner_bytes_max = owner_bytes_max}), frames(3, pool) {}
   FragmentResult add(const Original& frame, uint32_t index) {
     const auto bytes = frame.bytes(index);
-    const auto exact = std::make_unique<std::byte[]>(bytes.size());  // so that reading past it is seen
+    const auto exact = std::make_unique<std::byte[]>(bytes.size());  // so that a read past the end is seen
     std::copy(bytes.begin(), bytes.end(), exact.get());
     return frames.add(frame.place(index), {exact.get(), bytes.size()}, sink);
   }

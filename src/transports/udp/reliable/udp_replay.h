@@ -1,9 +1,9 @@
-// Which numbers of one series a peer has used already. A datagram whose number was seen before is a copy, made by the network
-// or by somebody who has recorded it: it says nothing about whether the peer lives, and nothing else either.
+// A window of the sequence numbers that a peer has used in one series. A datagram with a known number is a copy, made by the
+// network or by an attacker who recorded it. It must not count as a sign of life or have any other effect.
 //
-// The last `reach` numbers are known one by one; what is older counts as seen. Numbers wrap: one that was recorded 2^32
-// datagrams ago cannot be told from a new one, so only a short step ahead is believed, and a recording is of use once in 2^32
-// datagrams (at 100,000 a second after 12 hours) and for no longer than that step.
+// The last `reach` numbers are known one by one; older ones count as seen. Numbers wrap, so a number recorded 2^32 datagrams
+// ago looks new. Therefore only a short step ahead is believed: a recording is useful once in 2^32 datagrams (at 100,000 a
+// second after 12 hours), and only for the length of that step.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@ namespace unisono {
 
 class UdpReplayWindow {
  public:
-  // As many as may be under way: what comes later than so many after it has been given up by its sender.
+  // As many as may be in flight: for a later datagram the sender has stopped waiting.
   static constexpr uint32_t reach = 8192;
-  // What can be lost in one go: more than fits into the 10 s after which a peer is lost.
+  // More datagrams than a link can lose in the 10 s after which its peer is lost.
   static constexpr uint32_t step_max = 1u << 24;
 
-  // True once per number.
+  // Returns true once per number.
   bool take(uint32_t number) {
     const uint32_t ahead = number - newest_;
     if (ahead - 1 < step_max) {

@@ -18,11 +18,11 @@ TEST(UdpReplayWindow, takes_each_number_once) {
     EXPECT_FALSE(window.take(number)) << number;
   }
   EXPECT_TRUE(window.take(9000 - UdpReplayWindow::reach + 1)) << "the oldest that is known";
-  EXPECT_FALSE(window.take(9000 - UdpReplayWindow::reach)) << "older: nobody knows";
+  EXPECT_FALSE(window.take(9000 - UdpReplayWindow::reach)) << "older numbers count as seen";
   EXPECT_EQ(window.newest(), 9000u);
 }
 
-// Beside a set of all numbers, over jumps, late ones and the wrap.
+// Compared with a set of all numbers, over jumps, late numbers and the wrap.
 TEST(UdpReplayWindow, forgets_nothing_within_its_reach) {
   constexpr uint64_t seed = 20261124;
   std::cout << "seed " << seed << '\n';

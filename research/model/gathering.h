@@ -1,0 +1,34 @@
+// Collects the results of all ranks on each rank.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "research/drop_compute/drop_settings.h"
+#include "research/model/data_parallel.h"
+#include "research/model/results.h"
+#include "research/model/trainer.h"
+#include "unisono/status.h"
+
+namespace language_model {
+
+// Every rank's `mine`, in rank order.
+template <typename T>
+unisono::Result<std::vector<T>> gather(GradientExchange& exchange, const std::vector<T>& mine) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
+  const size_t words = mine.size() * sizeof(T) / sizeof(uint64_t);
+  std::vector<T> all(mine.size() * exchange.world_size());
+  const auto gathered = exchange.gather({reinterpret_cast<const uint64_t*>(mine.data()), words},
+                                        {reinterpret_cast<uint64_t*>(all.data()), words * exchange.world_size()});
+  if (!gathered.ok()) return gathered;
+  return all;
+}
+
+// Fills in every rank's numbers, what DropCompute left out (and writes the files that were asked for), and the state of the
+// shards. All ranks call it.
+unisono::Status gather_results(const Trainer& trainer, const MicroBatchSettings& micro_batches, GradientExchange& exchange,
+                               Results& results);
+
+}  // namespace language_model

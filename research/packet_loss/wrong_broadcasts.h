@@ -1,0 +1,25 @@
+// What NOT to do: training steps over lossy links that each break one rule of the library's ShardedStep, to show what the rule
+// is for.
+//
+//   zero_parameters   values that do not arrive become zeros. Every rank then computes with a model that a part of is missing.
+//   differences       owners send by how much their values have changed, and receivers add what arrives. What was lost once is
+//   never made up for: replicas
+//                     walk away from the owners and from each other, further with every step.
+//
+// Gradients are averaged as they should be. Shards, their owners and the optimizer are those of ShardedStep; each step has a
+// reliable sum, so no rank runs ahead.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "research/packet_loss/sharded_exchange.h"
+
+namespace language_model {
+
+// The options for codecs, backups and resync_every are ignored. stale_max has no effect: no rank knows what it lacks.
+unisono::Result<std::unique_ptr<ShardedExchange>> make_wrong_broadcast(const unisono::Group& group, const ShardedPlan& plan,
+                                                                       std::span<const float> parameters,
+                                                                       std::unique_ptr<unisono::ShardOptimizer> optimizer);
+
+}  // namespace language_model
