@@ -1,5 +1,5 @@
-// What NOT to do: training steps over lossy links that each break one rule of the library's ShardedStep, to show what the rule
-// is for.
+// Wrong training steps over lossy links, for comparison. Each breaks one rule of the library's ShardedStep, to show the rule's
+// purpose.
 //
 //   zero_parameters   values that do not arrive become zeros. Every rank then computes with a model that a part of is missing.
 //   differences       owners send by how much their values have changed, and receivers add what arrives. What was lost once is
