@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
     }
     both.push_back(us_since(start));
   }
-  // Of the slowest rank each.
+  // Each is the slowest rank's time.
   std::array<double, 4> times{part(first_call, 0.5), part(second_call, 0.5), part(second_call, 0.9), part(both, 0.5)};
   if (auto done = group->all_reduce(std::span<double>(times), {.op = unisono::ReduceOp::max}); !done) return 1;
   if (group->rank() == 0)

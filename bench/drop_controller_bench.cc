@@ -1,4 +1,5 @@
-// What the controller of DropCompute takes after a micro-batch. (Promised: less than 100 ns; a micro-batch takes milliseconds.)
+// The time that DropCompute's controller takes after a micro-batch. It must stay below 100 ns; a micro-batch takes
+// milliseconds.
 #include <benchmark/benchmark.h>
 
 #include "training/drop_compute/drop_controller.h"

@@ -1,11 +1,11 @@
-// Communication and compression of a language model's gradients, a step at a time: whole, by the gradient reducer with each
-// setting, and with two blocking collectives per parameter, as the method's authors have them. In one run of the same
-// processes, in turn.
+// Measures communication and compression of a language model's gradients, a step at a time: uncompressed, by the gradient
+// reducer with each setting, and with two blocking collectives per parameter, as the method's authors do it. All take turns in
+// the same processes.
 //
 //   unisono launch -n 4 --rate 1G -- gradients_bench [--layers N] [--hidden N] [--bucket-mb N] [--steps N] [--only NAME,…]
-// The layout is LLaMA's (check 21 of docs/design/methods/arc_top_k.md); gradients are noise, and none is computed: a step has
-// nothing to hide behind. What is told are medians over the steps of the slowest rank's time, at rank 0, as lines of JSON.
-// bench/gradients runs it over thin links and makes a table.
+// The layout is LLaMA's (check 21 of docs/design/methods/arc_top_k.md); gradients are noise, and none is computed, so no
+// computation overlaps the communication. Rank 0 prints lines of JSON: medians over the steps of the slowest rank's time.
+// bench/gradients runs this program over thin links and makes a table.
 
 #include <algorithm>
 #include <chrono>

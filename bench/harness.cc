@@ -27,12 +27,13 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// What the ranks share: a barrier, one "stop" word and how far the run is, written by rank 0, and every rank's samples.
+// Memory that all ranks share: a barrier, every rank's samples, and two values that rank 0 writes, the "stop" word and the
+// run's progress.
 struct BoardHead {
   alignas(64) std::atomic<uint32_t> arrived;
   alignas(64) std::atomic<uint32_t> generation;
   alignas(64) std::atomic<uint32_t> stop;    // rank 0: this job has had its time
-  alignas(64) std::atomic<uint32_t> failed;  // any rank: give up
+  alignas(64) std::atomic<uint32_t> failed;  // set by any rank: abort
   // Read from the file by bench/versus when it had to end the run.
   alignas(64) std::atomic<uint32_t> job;  // index in the plan
   std::atomic<uint32_t> calls;            // of this job begun, each with the barrier before it
@@ -236,10 +237,10 @@ void sleep_for_seconds(double seconds) {
   while (::nanosleep(&rest, &rest) != 0 && errno == EINTR) {}
 }
 
-// What doing nothing costs a process that has joined: processor time and switches of all its threads, as /proc counts them.
+// The cost of an idle process in a group: processor time and context switches of all its threads, as /proc counts them.
 Status measure_idle(Subject& subject, Board& board, double seconds) {
   if (auto status = subject.barrier(); !status.ok()) return status;
-  sleep_for_seconds(0.5);  // what still had to be done after the last call is done
+  sleep_for_seconds(0.5);  // lets the work that the last call left behind end
   rusage before{}, after{};
   ::getrusage(RUSAGE_SELF, &before);
   const auto start = Clock::now();

@@ -28,7 +28,7 @@ class Subject {
   virtual Status call() = 0;
   // The library's own barrier: afterwards nothing of earlier calls is left to be moved.
   virtual Status barrier() = 0;
-  // Of the job that was prepared.
+  // The tolerance of the prepared job.
   virtual Tolerance tolerance() const { return {}; }
   // Called while this rank waits in the harness: libraries that move bytes only inside calls move them here.
   virtual void progress() = 0;

@@ -1,4 +1,5 @@
-// What one entry of a plan asks for, which bytes it takes on each rank, and what must be in them afterwards.
+// A job is one entry of a plan: the collective, the bytes that it takes on each rank, and the result that they must hold
+// afterwards.
 //
 // Sizes mean the same for every collective, as in nccl-tests: `bytes` is the larger of a rank's two buffers. It is the whole
 // tensor of all_reduce and broadcast, the input of reduce_scatter, the output of all_gather, either buffer of all_to_all;
@@ -56,8 +57,8 @@ struct Place {
 void fill(const Job& job, const Place& place, const Buffers& buffers);
 // Contributions that sum to zero: in place, the first call leaves zeros, and zeros stay however many calls follow.
 void fill_for_timing(const Job& job, const Place& place, const Buffers& buffers);
-// What a caller does who has new data for every call: writes the input once more, with what it holds. Where a call leaves its
-// result in the input it has been written; then this does nothing.
+// Writes the input once more with the same values, as a caller with new data for every call would. Does nothing for a call that
+// leaves its result in the input, because the call itself has written it.
 void renew_input(const Job& job, const Place& place, const Buffers& buffers);
 // How a result may differ from the sum: by an error, after it has been multiplied with a number.
 struct Tolerance {

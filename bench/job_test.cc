@@ -15,7 +15,8 @@ struct Memory {
   std::vector<std::byte> input, output;
 };
 
-// What rank 1 of 2 holds after a right call, made by the meaning of each collective from what fill() gave the ranks. fp32.
+// The values (fp32) that rank 1 of 2 must hold after a correct call, computed from the values that fill() gave the ranks by
+// each collective's definition.
 std::vector<float> right_result(const Job& job) {
   const size_t count = job.elements(), block = count / 2;
   std::vector<float> given[2];

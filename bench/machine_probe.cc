@@ -1,4 +1,5 @@
-// What this machine can do, measured in the same run as the libraries: the physical limits beside their numbers.
+// Measures this machine's physical limits in the same run as the libraries, so that each library's number stands beside its
+// limit.
 //
 //   machine_probe            JSON: memcpy over 64 MiB on one core, hand-over between two cores; a quarter of a second
 //   machine_probe cores      JSON: the hand-over alone; some 20 ms

@@ -1,11 +1,12 @@
-// One peer of bench/moshpit and bench/moshpit_kills: averages averaging step after averaging step in an elastic run and prints
-// a line of JSON for each, flushed at once, so that of a peer that is killed everything is known up to then. With --flat the
-// same processes are also a group, and a flat all-reduce goes before every averaging step.
+// One peer of bench/moshpit and bench/moshpit_kills: makes averaging steps in an elastic run and prints a line of JSON for
+// each. It flushes each line at once, so the output of a killed peer is complete up to its death. With --flat the same
+// processes are also a group, and make a flat all-reduce before every averaging step.
 //
-// Tensors are made of tiles, equal ones all over. A tile says who is in an average and by how much: a place for each peer,
-// where it alone has a one, then a one and a zero of everybody, and a number that is the peer's own in this averaging step. So
-// whatever an averaging step makes of absences, shares must add up to one, and the number must be the mean of the peers'
-// numbers by those shares: the first is checked here, the second by who has the lines of all peers.
+// Tensors consist of equal tiles. A tile shows which peers are in an average, and their shares. It has one element for each
+// peer, in which only that peer has a one; then a one and a zero of every peer; then a number of this peer for this averaging
+// step. Even if peers were absent, the shares must add up to one, and the number must be the mean of the peers' numbers by
+// those shares. This program checks the former; bench/moshpit and bench/moshpit_kills, which read the lines of all peers, check
+// the latter.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ double now() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Of all threads of this process, in user space and in the kernel.
+// Processor time of all threads of this process, in user space and in the kernel.
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -215,7 +216,7 @@ class Peer {
     const auto& state = run.state();
     std::string endpoints;
     for (const auto& endpoint : run.status().endpoints) endpoints += (endpoints.empty() ? "" : ",") + quoted(endpoint);
-    // What donors give has come about by averaging steps, or is a founder's first: empty of tiles.
+    // A donor's state holds the tiles of an average, except a founder's first state, which is all zeros.
     const bool has_tiles = state.loaded && std::ranges::any_of(state.values, [](float value) { return value != 0; });
     say(
         fmt::format("\"kind\":\"joined\",\"endpoints\":[{}],{},\"loaded\":{},\"load_s\":{:.9g},\"load_bytes\":{},\"donors\":{},"

@@ -1,9 +1,9 @@
-// What the record costs: the same short all-reduce with and without it, in one run of the same processes, in turn.
+// Measures the cost of the record: the same short all-reduce with and without a record, in turn, in the same processes.
 //
 //   record_cost [--ranks N] [--bytes N] [--blocks N] [--calls N]
 // Each of the ranks joins three groups over shared memory: with a record, without, and without again. The last two show how far
-// apart equal things are. A block is so many calls of each group in turn; what is told are medians over the blocks, at rank 0:
-// of the times per call, and of the ratios inside one block, which a machine that changes its speed disturbs less.
+// apart equal setups are. A block is --calls calls of each group in turn. Rank 0 prints medians over the blocks: of the times
+// per call, and of the ratios inside one block. A machine that changes its speed disturbs the ratios less.
 
 #include <stdlib.h>
 #include <sys/wait.h>

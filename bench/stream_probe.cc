@@ -1,9 +1,9 @@
-// What one TCP stream carries between two hosts: the goodput that an all-reduce over thin links is held against.
+// Measures the goodput of one TCP stream between two hosts. An all-reduce over thin links is compared with it.
 //
 //   stream_probe serve ADDRESS             prints "PORT n", serves one client, ends with it
 //   stream_probe ADDRESS PORT BYTES TIMES  one line of JSON: megabytes per second, the median of TIMES transfers of BYTES
-// A transfer is timed from its first send to the word of the other end that all has arrived. All share one connection, so
-// that its window is open, as those of a group are. The kernel's defaults hold: no option but TCP_NODELAY is set.
+// A transfer is timed from its first send until the other end confirms that all bytes have arrived. All transfers share one
+// connection, so its window is open, as in a group. The only option set is TCP_NODELAY; all others keep the kernel's defaults.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-// What choosing a compute threshold costs, on one core: the sweep over all thresholds of a trace of 44 steps of 12
+// Measures the cost of choosing a compute threshold, on one core: the sweep over all thresholds of a trace of 44 steps of 12
 // micro-batches by its number of workers, the whole search, the replay of rule `at`, and planning without a trace.
 #include <benchmark/benchmark.h>
 

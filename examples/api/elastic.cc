@@ -20,7 +20,7 @@ int main() {
   if (!group) return std::fprintf(stderr, "%s\n", group.status().to_string().c_str()), 1;
 
   while (group->world_size() < 3) {   // a real program trains here, and re-forms every few minutes
-    auto reformed = group->reform();  // also takes in who waits; nothing is lost if nobody does
+    auto reformed = group->reform();  // also admits waiting processes; harmless if there are none
     if (!reformed) return std::fprintf(stderr, "%s\n", reformed.status().to_string().c_str()), 1;
   }
   int32_t ones[] = {1};

@@ -1,4 +1,4 @@
-// What an operation cost and whom it waited for.
+// Prints the cost of an operation, and the rank that it waited for.
 #include <unisono/unisono.h>
 
 #include <cstdio>

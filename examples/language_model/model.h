@@ -51,7 +51,7 @@ class Model {
   size_t hidden_weights_, hidden_bias_;  // offsets into the parameters; the embedding stands first
   size_t output_weights_, output_bias_;
   std::vector<float> parameters_;
-  // What the forward pass keeps for the backward pass. A row for each example.
+  // Values that the forward pass keeps for the backward pass, a row for each example.
   std::vector<float> input_, hidden_, probabilities_;
 };
 

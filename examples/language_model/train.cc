@@ -105,7 +105,7 @@ class Training {
     return std::count(all.begin(), all.end(), hash) == static_cast<std::ptrdiff_t>(all.size());
   }
 
-  // What the model writes: one byte after the other, drawn by its probabilities at temperature 0.8.
+  // Text written by the model: one byte after the other, drawn by the model's probabilities at temperature 0.8.
   std::string sample(size_t bytes) {
     std::string text = text_.substr(training_end_, model_.shape().context);
     while (text.size() < bytes) {

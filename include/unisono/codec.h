@@ -16,7 +16,7 @@
 
 namespace unisono {
 
-// What happens to the elements of one step of a collective.
+// How a codec encodes the elements of one step of a collective.
 struct StepCodec {
   // plain: the tensor's own type. f16, bf16: for f32 tensors. The numbers are part of the wire format.
   enum class Kind : uint8_t { plain = 0, quantize = 1, f16 = 2, bf16 = 3 };
@@ -24,7 +24,7 @@ struct StepCodec {
   enum class Spikes : uint8_t { off = 0, on = 1, automatic = 2 };
 
   Kind kind = Kind::plain;
-  // Of quantize.
+  // Only for Kind::quantize:
   uint8_t bits = 8;                         // of an element's code: 2 to 8
   uint16_t group = 128;                     // elements that share a scale: 32, 64, 128 or 256
   Metadata metadata = Metadata::automatic;  // the type of scales: f16 for f16 tensors, else bf16
@@ -63,7 +63,7 @@ struct Codec {
   // spikes (on, off, auto), each also with one value per step; own_exact (on, off), on_overflow (saturate, poison).
   // "quantize:bits=8/4,group=128,spikes=on". invalid: names the part that is wrong and what is allowed.
   UNISONO_EXPORT static Result<Codec> parse(std::string_view text);
-  // What parse() reads.
+  // Text in the form that parse() reads.
   UNISONO_EXPORT std::string to_string() const;
 };
 

@@ -24,9 +24,10 @@ struct Compression {
   // share. random_k: random rows, the same on all ranks. power_sgd: the average as the product of two factors of `rank`
   // columns.
   enum class Method : uint8_t { dense = 0, arc_top_k = 1, random_k = 2, power_sgd = 3 };
-  // What becomes of what is not sent. ef14: it is added to this rank's next gradient; for any optimizer. With rows it is the
-  // other rows; with power_sgd it is what this rank's gradient differs from the result, and ef21 and ef21m are refused. ef21,
-  // ef21m: what is sent is how this rank's gradient (ef21m: its running mean) differs from what the others hold of it; for SGD.
+  // The fate of values that are not sent. ef14: they are added to this rank's next gradient; for any optimizer. With methods
+  // that send rows they are the other rows. With power_sgd they are the difference between this rank's gradient and the result,
+  // and ef21 and ef21m are refused. ef21, ef21m: each rank sends the difference between its gradient (ef21m: its running mean)
+  // and the copy of it that the others hold; for SGD.
   enum class Feedback : uint8_t { none = 0, ef14 = 1, ef21 = 2, ef21m = 3 };
   // A step in which some rank has a gradient that is not finite is skipped by all. poison: that bucket's gradients become NaN
   // on all of them, for a loss scaler to see.
@@ -69,7 +70,7 @@ struct Compression {
   // seed, feedback, start, max_payload, min_elements, auto_off, values_schedule, nonfinite and adaptive. invalid (bad_option):
   // names the part that is wrong and what is allowed.
   UNISONO_EXPORT static Result<Compression> parse(std::string_view text);
-  // What parse() reads; what has its default is left out. (Options of codecs are, too.)
+  // Text in the form that parse() reads, without options that have their default (codec options too).
   UNISONO_EXPORT std::string to_string() const;
   // invalid (bad_option): the first thing that is wrong.
   UNISONO_EXPORT Status check() const;

@@ -50,8 +50,8 @@ struct DropOptions {
   enum class Normalize : uint8_t { maximum = 0, computed = 1 };
   // Fate of dropped micro-batches. defer: this rank computes them next. discard: they are skipped.
   enum class Tail : uint8_t { defer = 0, discard = 1 };
-  // What the threshold maximizes. step_mean: the mean over steps of each step's speed-up. total: micro-batches per second over
-  // all steps.
+  // The quantity that the threshold maximizes. step_mean: the mean over steps of each step's speed-up. total: micro-batches per
+  // second over all steps.
   enum class Objective : uint8_t { step_mean = 0, total = 1 };
   // exact: searches all thresholds that make a difference. grid: 200 thresholds, with step times that assume knowledge of which
   // micro-batches end in time; for comparison only.

@@ -103,7 +103,7 @@ struct RoundSummary {
   double total_weight = 0;
 };
 
-// One averaging step, as this peer saw it. Whatever went wrong, each chunk of the tensors holds either its old values or an
+// One averaging step, as this peer saw it. After any failure, each chunk of the tensors holds either its old values or an
 // average.
 struct AveragingReport {
   uint64_t step = 0;

@@ -30,7 +30,7 @@ class PythonElastic {
   std::unique_ptr<EndsEarly> early_;
 };
 
-// What the run found, where it is.
+// A view of the state that the run found, without a copy.
 struct StateView {
   std::shared_ptr<Elastic> run;
   const ElasticState& state() const { return run->state(); }

@@ -37,7 +37,7 @@ struct ExchangeStatistics {
   double overlapped_s = 0;  // time in which at least one bucket was on its way while the backward pass went on
 };
 
-// What a compression reported over all steps so far.
+// Totals of a compression's reports over all steps so far.
 struct CompressionNotes {
   std::string method = {};                 // as GradientCompression::to_string says it; empty: there is none
   uint64_t elements = 0, payload = 0;      // values in all, and those (of four bytes) that collectives were given instead

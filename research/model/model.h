@@ -89,7 +89,7 @@ class Model {
   void next_probabilities(size_t last, std::span<double> probabilities) const;
 
  private:
-  // What the backward pass needs of one layer.
+  // One layer's values that the backward pass needs.
   struct Activations {
     Buffer<T> in, normed_1, inverse_rms_1, qkv, probabilities, mixed, middle, normed_2, inverse_rms_2, gate_up, gated;
   };

@@ -60,7 +60,7 @@ struct ShardedNotes {
   std::vector<std::string> warnings;  // each once
 };
 
-// What is reported at the end.
+// The report at the end of a training.
 struct ShardedResults {
   std::string options;   // as ShardedOptions::to_string says them
   std::string ablation;  // empty: no rule was broken

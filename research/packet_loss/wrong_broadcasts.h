@@ -1,10 +1,9 @@
-// What NOT to do: training steps over lossy links that each break one rule of the library's ShardedStep, to show what the rule
-// is for.
+// Wrong training steps over lossy links, for comparison. Each breaks one rule of the library's ShardedStep, to show the rule's
+// purpose.
 //
-//   zero_parameters   values that do not arrive become zeros. Every rank then computes with a model that a part of is missing.
-//   differences       owners send by how much their values have changed, and receivers add what arrives. What was lost once is
-//   never made up for: replicas
-//                     walk away from the owners and from each other, further with every step.
+//   zero_parameters   values that do not arrive become zeros. Every rank then computes with an incomplete model.
+//   differences       owners send the change of their values, and receivers add the changes that arrive. A lost change is never
+//                     repaired, so replicas drift away from the owners and from each other, further with every step.
 //
 // Gradients are averaged as they should be. Shards, their owners and the optimizer are those of ShardedStep; each step has a
 // reliable sum, so no rank runs ahead.

@@ -10,7 +10,7 @@ namespace unisono {
 
 inline constexpr size_t pending_told_max = 64;  // limit of the ranks that progress() lists
 
-// What an operation waits for now: missing messages of its earliest round and, in that round, of its first slice.
+// The messages that an operation waits for now: missing ones of its earliest round and, in that round, of its first slice.
 struct Progress {
   enum class Phase : uint8_t {
     contributions,  // waits for messages to add

@@ -27,7 +27,7 @@ class DeliveryPolicy {
     set(options);
   }
 
-  // Sets the options for the next operation that ends, as calls may have different ones. What was learnt stays.
+  // Sets the options for the next operation that ends, as calls may have different ones. The policy keeps what it has learnt.
   void set(const DeliveryOptions& options) { loss_budget_ = options.loss_budget, loss_off_ = options.loss_off; }
 
   // Mode of the next operation: reliable or lossy.

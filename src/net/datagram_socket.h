@@ -21,7 +21,7 @@ struct OutDatagram {
   const TcpAddress* to = nullptr;
   DatagramHeader header;
   std::span<const std::byte> payload{};
-  // What was sent to this receiver before did arrive. So the kernel need not ask whether the next hop still exists (ARP,
+  // Earlier datagrams to this receiver have arrived. So the kernel need not ask whether the next hop still exists (ARP,
   // neighbour discovery).
   bool confirms = false;
 };

@@ -66,7 +66,7 @@ uint64_t digest(const Roster& roster);
 // The epoch in frames: a mix of epoch and digest, never 0.
 uint32_t wire_epoch(const Roster& roster);
 
-// What is wrong with a record before it is sent: a text is too long, or there are too many endpoints.
+// Checks a record before it is sent. Error: a text is too long, or there are too many endpoints.
 Status check_member(const MemberRecord& member);
 
 void write_member(ByteWriter& writer, const MemberRecord& member);

@@ -25,7 +25,7 @@ struct OutStream {
   uint32_t deadline_us = 0;                  // announced in every datagram
 };
 
-// What a flow knows, for reports.
+// A flow's counts, for reports.
 struct StreamCounts {
   uint64_t sent = 0, repaired = 0;  // datagrams: each range once; asked for again
 };

@@ -285,7 +285,7 @@ TEST(BenchOutput, a_full_disk_is_an_error) {
   EXPECT_TRUE(contains(plot.error, "/dev/full")) << plot.error;
 }
 
-// Of the environment that Open MPI, MPICH and Slurm give a rank, what says its place.
+// The variables by which Open MPI, MPICH and Slurm give a process its rank and the number of ranks.
 TEST(BenchLaunchers, a_rank_finds_its_place_in_the_variables_of_each) {
   const std::vector<std::pair<std::string, std::string>> all{
       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"}};

@@ -22,11 +22,11 @@ class ElasticPeers {
   // Starts a process that joins, the first one as founder and others by it, where `own` names no other seeds. Returns its
   // index, which is also its name: worker-0.
   size_t begin(const std::string& own = "", const std::vector<std::string>& wrapper = {});
-  // What its join answered.
+  // The peer's answer to its join command.
   Line joined(size_t peer);
   // begin() and joined(), which must be ok.
   size_t add(const std::string& own = "", const std::vector<std::string>& wrapper = {});
-  // "tcp://127.0.0.1:40001", of one that has joined.
+  // The address of a peer that has joined, as "tcp://127.0.0.1:40001".
   std::string endpoint(size_t peer);
 
   RankProcess& operator[](size_t peer) { return *peers_.at(peer); }

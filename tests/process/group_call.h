@@ -37,7 +37,8 @@ class Call {
   // May be called again when the work is done, unless the call is in place.
   void start();
   Work& work() { return work_; }
-  // After ok: empty if the result is right and nothing else was touched, else what is wrong.
+  // After a call that succeeded. Returns "" if the result is right and no other byte was changed, else a text that says what is
+  // wrong.
   std::string check() const;
   uint64_t hash() const { return hash_of(result().data(), result().bytes()); }  // of the result
 
@@ -49,7 +50,7 @@ class Call {
   const Buffer& result() const { return result_in_input() ? *input_ : *output_; }
   Tensor out() { return in(plan_.in_place ? *input_ : *output_); }
   Tensor in(Buffer& buffer) const { return {buffer.data(), buffer.bytes() / element_bytes(plan_.dtype), plan_.dtype}; }
-  // Who gives the block that goes from one rank to another.
+  // The number of the giver whose values fill the block that goes from one rank to another.
   uint64_t pair_giver(uint32_t from, uint32_t to) const { return 1000 + uint64_t{from} * world_ + to; }
 
   Group group_;
@@ -60,8 +61,9 @@ class Call {
   uint64_t input_hash_ = 0;  // of the input as it was given
   std::vector<size_t> send_counts_, recv_counts_;
   bool has_result_ = true;
-  size_t result_at_ = 0;  // bytes in the result's buffer where what is wanted stands
-  // What is wanted: givers' elements one after another, or the reduction of all givers' (elements, first of them).
+  size_t result_at_ = 0;  // byte offset of the expected result in its buffer
+  // The expected result. pieces_: (giver, elements), one after another. Otherwise the reduction of all ranks' elements:
+  // reduced_count_ of them from reduced_begin_.
   std::vector<std::pair<uint64_t, size_t>> pieces_;
   size_t reduced_count_ = 0, reduced_begin_ = 0;
   Work work_;

@@ -25,7 +25,7 @@ inline constexpr int slowness = 5;  // how much longer things may take
 inline constexpr int slowness = 1;
 #endif
 
-// What a rank answered to one command.
+// A rank's answer to one command.
 struct Line {
   std::string text;
   std::map<std::string, std::string> values;

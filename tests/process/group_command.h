@@ -1,4 +1,4 @@
-// What group_program is told, a word with arguments, and what it answers.
+// A command to group_program (a word with arguments), and its answer.
 #pragma once
 
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace unisono::testing {
 inline void put(const std::string& text) {
   for (size_t at = 0; at < text.size();) {
     const auto written = ::write(1, text.data() + at, text.size() - at);
-    if (written <= 0) std::_Exit(90);  // nobody listens any more
+    if (written <= 0) std::_Exit(90);  // the reader has closed the pipe
     at += static_cast<size_t>(written);
   }
 }
@@ -63,7 +63,7 @@ struct Command {
   }
 };
 
-// What a command answers.
+// The answer to a command.
 struct Answer {
   Status status;
   std::string details;  // " key=value" each

@@ -50,8 +50,8 @@ class Dropping {
     return lines;
   }
 
-  // Those of the ranks that are left at `place` dies in one of the next steps, at so many thousandths of what it does there.
-  // True if the others were a step apart.
+  // Kills the rank at index `place` of left(). `death` says the step, and at how many thousandths of it. Returns whether the
+  // survivors were a step apart.
   bool lose(size_t place, const std::string& death) {
     const auto victim = left_.at(place);
     left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(place));
@@ -208,7 +208,7 @@ TEST_P(DropStop, for_longer_than_the_deadline_is_late_and_the_others_go_on_alike
   for (const auto& line : group.ask(left, "reform")) EXPECT_EQ(line.number("world"), 2) << line.text;
   expect_agreed(group.ask(left, "drop_resume"));
   expect_agreed(group.ask(left, "drop_train:iters=7"));
-  // Who wakes up later is told, and does no harm.
+  // The stopped rank wakes up later. Its call fails, and it does not disturb the others.
   group[1].signal(SIGCONT);
   const auto late = group[1].answer(numbers[1]);
   EXPECT_TRUE(late.code() == "peer_lost" || late.code() == "late") << late.text;

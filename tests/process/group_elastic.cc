@@ -63,7 +63,8 @@ std::string shares_text(std::span<const float> values) {
   });
 }
 
-// Whose values are in these eight; says in `wrong` what cannot be.
+// Counts the peers whose values are in this tile of eight. Describes impossible shares in `wrong`, unless it already has a
+// text.
 uint32_t members_of(std::span<const float> eight, std::string& wrong) {
   double sum = 0;
   uint32_t members = 0;

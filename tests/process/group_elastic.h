@@ -20,12 +20,12 @@
 
 namespace unisono::testing {
 
-// What became of one averaging step here.
+// The outcome of one averaging step at this peer.
 struct Swept {
   AveragingReport report;
   std::string error{};                        // of the call
   std::string wrong{};                        // of the values
-  uint32_t members_min = 0, members_max = 0;  // whose values are in a mean, over chunks
+  uint32_t members_min = 0, members_max = 0;  // peers whose values are in a mean; over chunks
   bool same = true;                           // all chunks have the same shares
   std::string shares{};                       // in the first chunk: "0.25/0.75/0/0/0/0/0"
   uint64_t hash = 0;
@@ -38,11 +38,12 @@ class ElasticRunner {
   ElasticRunner(const ElasticRunner&) = delete;
 
   // elastic_join: options of ElasticOptions by short names, seeds with "+" between them; `weight` and `index` of this peer.
-  // From then on SIGTERM makes it leave, say `left`, and end. elastic_step: one averaging step. elastic_loop: averaging steps
-  // in the background, until elastic_stop. elastic_wait: until an averaging step of those is as asked for (`exact`, `members`,
-  // `group`, `absent`, `outcome`), from number `from` of this process on, by default the one under way; late after `ms`.
-  // elastic_hear: until so many `bytes` more were received, which only a round brings.
-  // elastic_summary: of all averaging steps; fails if values were ever wrong. elastic_status, elastic_leave.
+  // From then on SIGTERM makes the process leave the run, print `left` and end. elastic_step: one averaging step. elastic_loop:
+  // averaging steps in the background, until elastic_stop. elastic_wait: waits for a background averaging step that is as asked
+  // for (`exact`, `members`, `group`, `absent`, `outcome`). It looks from this process's step `from` on, by default the one
+  // under way, and answers late after `ms`. elastic_hear: waits until `bytes` more bytes were received; only a round brings
+  // that many. elastic_summary: sums up all averaging steps, and fails if values were ever wrong. elastic_status,
+  // elastic_leave.
   Answer run(const Command& command);
 
  private:
@@ -64,9 +65,9 @@ class ElasticRunner {
   double weight_ = 1;
   bool reducer_ = false;
   size_t elements_ = 0;
-  std::vector<float> own_, values_;  // touched by whoever makes averaging steps: one thread at a time
+  std::vector<float> own_, values_;  // only the thread that makes averaging steps uses them; there is one at a time
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Swept>> history_;
   bool looping_ = false, stop_ = false;

@@ -107,7 +107,7 @@ TEST(Elastic, a_peer_that_is_told_to_end_leaves_in_order_and_nobody_waits_for_it
   }
 }
 
-// Half of all are new, so there is a layout with them at once.
+// Half of all peers are new, so a layout that includes them is made at once.
 TEST(Elastic, without_its_founder_goes_on_and_newcomers_join_by_another_peer) {
   ElasticPeers run("min_peers=2,elements=20000");
   run.add();
@@ -124,7 +124,7 @@ TEST(Elastic, without_its_founder_goes_on_and_newcomers_join_by_another_peer) {
     EXPECT_GE(line.number("bytes"), 20000 * 8 * 4) << line.text;
   }
   run.ask({2, 3}, "elastic_loop");
-  // What a newcomer gives in its first averaging step does not count.
+  // A newcomer's values have no weight in its first averaging step.
   for (const size_t newcomer : {2, 3}) {
     const auto first = run.ask({newcomer}, "elastic_wait:from=0,outcome=averaged").front();
     EXPECT_EQ(first.value("exact"), "0") << first.text;

@@ -57,7 +57,7 @@ TEST_P(Join, one_is_taken_in_as_the_last_rank) {
   group.finish();
 }
 
-// What schedules are chosen by, on all these ranks; the same to the last bit.
+// The link measurements by which these ranks choose schedules. Checks that all ranks have the same, to the last bit.
 std::string links_of(Cluster& group, const std::vector<size_t>& members) {
   const auto lines = group.ask(members, "links");
   for (const auto& line : lines) {

@@ -1,5 +1,5 @@
-// What an operation leaves to be written when it is over for its sender reaches the receiver, although nobody calls anything
-// there.
+// An operation may end at its sender while bytes are still to be written. They reach the receiver even if the sender makes no
+// further call.
 #include <gtest/gtest.h>
 
 #include "group_cluster.h"

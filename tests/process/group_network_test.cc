@@ -151,7 +151,7 @@ TEST_F(Network, with_one_gigabit_per_second_works) {
   work_over(hosts, "all_reduce:count=4000003,iters=2,check=1", 20'000);
 }
 
-// Packets come one in 120 us: a core that polled for each would be taken from whoever computes.
+// A packet comes every 120 us. A rank that polled for each would take a core from the computation.
 TEST_F(Network, a_thin_link_keeps_no_core_busy) {
   for (const auto* transport : {"tcp", "udp"}) {
     TwoHosts hosts({.rate = "100mbit"});

@@ -240,7 +240,7 @@ class Program {
     if (last.delivery != nullptr) add_delivery(answer, *last.delivery);
     return answer;
   }
-  // Of the last operation, at this rank.
+  // Adds this rank's delivery counts of the last operation.
   static void add_delivery(Answer& answer, const DeliveryReport& delivery) {
     uint64_t expected = 0, missing = 0, repaired = 0, cut = 0;
     for (const auto& stream : delivery.contribute.streams) {

@@ -1,4 +1,4 @@
-// Who waits does not spin, an idle group does nothing, and more ranks than cores still get on.
+// A waiting rank does not spin, an idle group does nothing, and more ranks than cores still make progress.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What records of real processes tell while they run, hang, are stopped and die.
+// Records of real processes that run, hang, are stopped and die.
 #include <filesystem>
 
 #include "group_cluster.h"

@@ -13,10 +13,10 @@ namespace unisono::testing {
 
 class Training {
  public:
-  // train_make: a reducer, of tensors with so many `columns`, whose rows travel as `values` and `schedule` say. train: `iters`
-  // steps, or until one fails; with die= this process ends by SIGKILL in the step that is its die-th, when at= thousandths of
-  // what a step takes have passed since its last bucket was given. train_resume: after the group was re-formed; and takes the
-  // parameters from who has them. begun: after the first step of many.
+  // train_make: makes a reducer for tensors of `columns` columns; `values` and `schedule` say how rows are sent. train: makes
+  // `iters` steps, or fewer if one fails. With die= this process kills itself by SIGKILL in step number `die` of this call,
+  // counted from 0, `at` thousandths of a usual step after it gave its last bucket. train_resume: resumes after the group was
+  // re-formed, and takes the parameters from a rank that has them. begun: called after the first of several steps.
   Answer run(Group& group, const Command& command, const std::function<void()>& begun);
 
  private:

@@ -30,13 +30,14 @@ class Trained {
   Cluster& group() { return group_; }
   const std::vector<size_t>& left() const { return left_; }
 
-  // The rank dies in one of the next steps, at so many thousandths of it.
+  // Kills the rank at index `place` of left() in its step number `step`, after `at` thousandths of the step.
   void lose(size_t place, uint64_t step, uint64_t at, Counts& counts) {
     const auto victim = left_.at(place);
     const auto pid = std::to_string(group_[victim].pid());
     left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(place));
     const auto numbers = group_.tell(left_, "train:iters=100000");
-    // As soon as a rank knows. Who has all that the dead one had to give, and waits for the living, learns of it by that.
+    // Each rank re-forms as soon as its training step fails. A rank that already has all data of the dead one would wait for
+    // the survivors; their re-forming ends its wait.
     const auto reformings = group_.tell(left_, "reform");
     group_[victim].tell("train:iters=100000,die=" + std::to_string(step) + ",at=" + std::to_string(at));
     const auto ended = group_[victim].wait();
@@ -56,7 +57,7 @@ class Trained {
     go_on(told, group_.answers(left_, reformings), std::to_string(place) + ":" + pid, counts);
   }
 
-  // After all that are left have been told, and answered so.
+  // Call after all survivors have seen the failure and re-formed.
   void go_on(const std::vector<Line>& told, const std::vector<Line>& reformed, const std::string& lost, Counts& counts) {
     int64_t last = 0;
     for (const auto& line : told) last = std::max(last, line.number("step"));
@@ -159,7 +160,7 @@ TEST_P(TrainingStop, in_a_step_is_late_by_the_deadline_and_the_others_go_on_alik
   for (const auto& line : group.ask(left, "reform")) EXPECT_EQ(line.number("world"), 2) << line.text;
   Trained::expect_agreed(group.ask(left, "train_resume"));
   Trained::expect_agreed(group.ask(left, "train:iters=5"));
-  // Who wakes up later is told, and does no harm.
+  // The stopped rank wakes up later. Its call fails, and it does not disturb the others.
   group[1].signal(SIGCONT);
   const auto told = group[1].answer(numbers[1]);
   EXPECT_TRUE(told.code() == "peer_lost" || told.code() == "late") << told.text;

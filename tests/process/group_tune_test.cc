@@ -35,7 +35,7 @@ class Tune : public ::testing::Test {
  protected:
   std::string path(const std::string& name = "file.tuning") const { return folder_.path() + "/" + name; }
   void write(const std::string& text) const { std::ofstream(path()) << text; }
-  // Of a group that has the file.
+  // Answers of a group that uses the tuning file.
   std::vector<Line> ask(const std::string& call, std::string transport = "auto", const std::string& rank_0 = "",
                         const std::string& others = "") {
     ClusterOptions options{.transport = std::move(transport), .wrappers = {}};
@@ -67,8 +67,7 @@ TEST_F(Tune, writes_a_file_that_has_the_group_and_keeps_the_others) {
 }
 
 TEST_F(Tune, where_every_rank_has_a_network_of_its_own_connections_are_tried_too) {
-  // As for other tests with links of their own: a container may be allowed neither name spaces nor TUN interfaces; then tune
-  // refuses, and there is nothing to see.
+  // A container may be allowed neither network name spaces nor TUN interfaces. Then tune refuses, and this test is skipped.
   if (run({"unshare", "--net", "true"}).code != 0 || ::access("/dev/net/tun", R_OK | W_OK) != 0)
     GTEST_SKIP() << "SKIPPED: this process may not make network name spaces and TUN interfaces";
   const auto done = run(tune({"all-reduce", "-n", "2", "--sizes", "64K", "--streams", "1,2", "--rate", "1G", "-o", path()}));

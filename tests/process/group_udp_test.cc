@@ -22,7 +22,7 @@ TEST(Udp, lossy_calls_have_the_bits_of_reliable_ones_where_nothing_is_lost) {
     const auto lossy = group.ask_all(std::string("all_reduce:check=1,hash=1,lossy=loss_budget~0,") + call);
     expect_all_ok(lossy);
     for (size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(lossy[rank].value("hash"), reliable[rank].value("hash")) << call;
-    // Of no elements there is nothing to agree about: no message is sent.
+    // A call without elements sends no message, so no schedule is chosen.
     for (const auto& line : lossy)
       EXPECT_EQ(line.value("schedule"), std::string(call) == "count=0" ? "none" : "two_step") << line.text;
     std::printf("    %s: %.2f ms, reliable %.2f ms\n", call, static_cast<double>(lossy[0].number("us")) / 1000,
@@ -262,8 +262,8 @@ TEST_F(LossyHosts, ranks_that_leave_at_once_leave_nobody_without_results) {
   }
 }
 
-// What a rank sent last is lost as often as anything else, and it is gone at once; nobody may take that for a death. Ranks
-// leave in two ways: they give up their group, or the program ends.
+// A rank's last messages are lost as often as others, and the rank leaves at once. No other rank may take that for a death.
+// Ranks leave in two ways: they destroy their group, or the program ends.
 void expect_that_all_can_leave(Hosts& hosts, const ClusterOptions& options, int percent, int rounds) {
   hosts.filter({"meta l4proto udp numgen random mod 100 < " + std::to_string(percent) + " drop"});
   ASSERT_EQ(hosts.trouble(), "");

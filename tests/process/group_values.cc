@@ -47,7 +47,7 @@ double to_type(double value, double) { return value; }
 template <typename T>
 constexpr bool is_small_float = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
 
-// What a type is computed in.
+// The type in which sums of T are computed.
 template <typename T>
 using Wide = std::conditional_t<is_small_float<T>, float, T>;
 

@@ -63,21 +63,21 @@ class Hosts {
   }
   // Segments leave as they are on a cable, not joined to large ones: for rules that look at their length.
   void send_single_segments(const std::string& host) { inside(host, {"ip", "link", "set", "eth0", "gso_max_segs", "1"}); }
-  // What arrives at the host and matches is dropped, too.
+  // Also drops packets that arrive at the host and match `rule`.
   void drop_at(const std::string& host, const std::string& rule) {
     inside(host,
            {"nft",
             "add table ip doctor; add chain ip doctor input { type filter hook input priority 0; }; add rule ip doctor input " +
                 rule + " drop"});
   }
-  // What arrives at any host goes through these rules, and no others; `sets`: that they use.
+  // Replaces the rules for packets that arrive at any host. `sets`: nftables sets that the rules use.
   void filter(const Words& rules, const std::string& sets = "") {
     std::string text = "add table ip doctor; delete table ip doctor; add table ip doctor; " + sets +
                        "add chain ip doctor input { type filter hook input priority 0; }; ";
     for (const auto& rule : rules) text += "add rule ip doctor input " + rule + "; ";
     for (const char host : hosts_) inside(std::string(1, host), {"nft", text});
   }
-  // Of its rules that count, in their order: packets.
+  // Packets that matched each of the host's counting rules, in order.
   std::vector<uint64_t> counted(char host) {
     const auto listed = run({"ip", "netns", "exec", prefix_ + host, "nft", "list", "table", "ip", "doctor"});
     std::vector<uint64_t> counts;
@@ -86,7 +86,7 @@ class Hosts {
       counts.push_back(std::stoull(listed.out.substr(at + before.size())));
     return counts;
   }
-  // What the switch sent to the host, and what its queue there had no place for: packets.
+  // Packets that the switch sent to the host, and packets that its full queue dropped.
   std::array<uint64_t, 2> queued(char host) {
     const auto listed =
         run({"ip", "netns", "exec", prefix_ + "switch", "tc", "-s", "qdisc", "show", "dev", std::string("port-") + host});

@@ -10,7 +10,7 @@ namespace unisono::testing {
 
 class LossyHosts : public NameSpaces {
  protected:
-  // Of UDP, at random; whole packets of Ethernet, not segments that the kernel joined.
+  // Drops `percent` of all UDP packets at random. Segments are not joined by the kernel, so each loss is one Ethernet packet.
   static void lose(Hosts& hosts, int percent) {
     for (const char host : hosts.names()) hosts.send_single_segments(std::string(1, host));
     hosts.filter({"meta l4proto udp numgen random mod 100 < " + std::to_string(percent) + " drop"});

@@ -136,7 +136,7 @@ int leave_one(const Words& words) {
   wait_for_ever();
 }
 
-// What a program inherits of its parent's signal handling.
+// Prints the signal handling that a program inherits from its parent.
 int show_signals(const Words&) {
   sigset_t blocked;
   ::sigprocmask(SIG_SETMASK, nullptr, &blocked);

@@ -70,7 +70,7 @@ Json by_world(const Axes& axes, uint64_t bytes) {
   return json;
 }
 
-// What rank order costs on four hosts, by their number of ranks.
+// The predicted cost of rank order on four hosts, by ranks per host.
 Json price_of_order() {
   auto json = plot({"rank_order", "4 hosts of 1 to 8 ranks, TCP 10 Gbit/s between them", "bytes",
                     "predicted time in rank order ÷ that in any order"});

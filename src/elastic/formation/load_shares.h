@@ -1,8 +1,8 @@
 // How many chunks of the vector each member of a group adds up, so that the most loaded link is as fast as possible.
 //
-// Of n contributors, one that owns a share w sends and receives V·(1 + (n-2)·w) bytes; a reducer V·n·w. The largest
-// traffic/bandwidth is minimised, by the linear program's optimum in closed form. Unisono's own derivation, after hivemind's
-// load balancing. A pure function.
+// With n contributors and a vector of V bytes, a contributor that owns a share w sends and receives V·(1 + (n-2)·w) bytes; a
+// reducer V·n·w. The largest traffic/bandwidth is minimised, by the linear program's optimum in closed form. Unisono's own
+// derivation, after hivemind's load balancing. A pure function.
 #pragma once
 
 #include <cstdint>

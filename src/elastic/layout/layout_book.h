@@ -1,5 +1,5 @@
-// The last few layouts that this process holds, at most one per version. Of two with the same version it keeps the one with the
-// smaller digest. A pure value.
+// The last few layouts that this process holds, at most one per version. Among layouts of the same version it keeps the one
+// with the smaller digest. A pure value.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ constexpr size_t gossips_per_queue = 8;
 constexpr size_t facts_per_gossip = 4;      // facts, such as finished averaging steps, fill free space; nothing waits for them
 constexpr size_t facts_passed_on_max = 64;  // in a larger run each peer gossips only its own facts
 // How often a suspicion is sent: suspicions_told_over times more than it takes to reach nearly all peers. At least
-// suspicions_told_min, because among few peers messages may be lost. Of 1000 peers without losses, one would miss one suspicion
+// suspicions_told_min, because among few peers messages may be lost. Without losses, one of 1000 peers would miss one suspicion
 // in a thousand.
 constexpr uint32_t suspicions_told_over = 3;
 constexpr uint32_t suspicions_told_min = 11;
@@ -183,7 +183,7 @@ void RosterKeeper::gossip(Nanos now) {
     notes_left_ = 0;
   }
   if (has_gossip() || notes_left_ > 0) want_gossip(false, now);
-  // Of many gossip items some may have missed this process or the peer that it asks, so it compares rosters.
+  // When there are many gossip items, some may have missed this process or the peer that it asks, so it compares rosters.
   if (gossip_items_.standing() == 0 && suspicions_.empty() && std::exchange(unsettled_, false)) compare_with_one(now);
 }
 

@@ -1,5 +1,5 @@
-// Compression that is switched off in a run, by how long its steps take, on all ranks of a group alike. What a step takes is
-// decided here by work that is done in it, many times as much as the step itself.
+// Compression is switched off during a run, by the time that steps take, and all ranks of a group decide alike. These tests set
+// a step's time by extra work that takes many times as long as the step itself.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -30,7 +30,7 @@ struct Seen {
   friend bool operator==(const Seen&, const Seen&) = default;
 };
 
-// One rank's steps, those of one kind with a lot of work beside.
+// One rank's steps. Either the compressed or the uncompressed ones do a lot of extra work.
 class TimedRun {
  public:
   TimedRun(Group& group, bool whole_is_slow, Ledger& ledger)
@@ -58,7 +58,7 @@ class TimedRun {
     seen_.averages.push_back(rank_.values);
   }
   const Seen& seen() const { return seen_; }
-  // What is left over, into the books.
+  // Enters the residuals into the ledger.
   void keep() {
     auto checkpoint = decode_checkpoint(reducer_->save());
     ASSERT_TRUE(checkpoint.ok());
@@ -69,7 +69,7 @@ class TimedRun {
   }
 
  private:
-  // Twenty times the longer one of what is to be timed: whatever else the machine does, it takes longer.
+  // Twenty compressed steps, so that it takes longer than any disturbance of the machine.
   void work() {
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(beside_.step(0).ok());
   }

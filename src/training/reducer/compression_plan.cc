@@ -63,7 +63,7 @@ namespace {
 
 constexpr uint64_t usual_bucket = 25 << 20;  // bytes
 
-// What a rank keeps of a tensor from step to step, in numbers for each of its elements.
+// The numbers that a rank keeps from step to step for each element of a tensor.
 uint64_t kept_per_element(const FeedbackOptions& feedback, bool compressed) {
   if (feedback.kind == Feedback::none) return 0;
   if (feedback.kind == Feedback::ef14) return compressed || feedback.lossy ? 1 : 0;

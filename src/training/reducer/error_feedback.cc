@@ -32,7 +32,7 @@ size_t Spares::bytes() const {
 std::vector<float> Spares::take(size_t count) {
   const std::lock_guard lock(mutex_);
   auto& shelf = by_size_[count];
-  // Whatever comes back later needs no memory then.
+  // Reserves space for all memory that may come back, so that give() allocates nothing.
   shelf.free.reserve(shelf.free.size() + shelf.taken + 1);
   auto memory = shelf.free.empty() ? std::vector<float>(count) : std::move(shelf.free.back());
   if (!shelf.free.empty()) shelf.free.pop_back(), bytes_ -= sizeof(float) * count;
@@ -279,7 +279,7 @@ void ErrorFeedback::commit_values() {
   unsettled_ = committed_ = options_.kind == Feedback::ef14;
   for (size_t i = 0; i < states_.size(); ++i) outputs_[i] = compressed(i) ? gradients_[i] : nullptr;
   compressor_->unpack(outputs_);
-  // What dense tensors gave stays there until the next step: it may have to be kept.
+  // Values that dense tensors contributed stay in the buffer until the next step, because step_skipped() may have to keep them.
   each_piece([&](size_t i, size_t, std::span<float> piece) {
     if (!compressed(i)) std::swap_ranges(piece.begin(), piece.end(), gradients_[i]);
   });

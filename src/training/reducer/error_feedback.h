@@ -1,15 +1,17 @@
-// What compression leaves out of a step is kept on the rank that had it, and takes part in a later one.
+// Error feedback: values that compression leaves out of a step stay on their rank, and take part in a later step.
 //
-// EF14 adds what was left out to the next gradient. Of a compressor that sends rows these are the other rows. Of one whose
-// average is an approximation (PowerSGD) it is what this rank's values differ from that average: e = p - out. N times the
-// output and what all ranks keep are together what they had, in either case. EF21 and EF21M, which need rows, send how a
-// gradient, or its running mean, differs from what the others hold of it. Sources: PowerSGD (arXiv:1905.13727), algorithm 2;
-// Seide et al., "1-bit stochastic gradient descent" (Interspeech 2014); Richtarik, Sokolov, Fatkhullin, "EF21"
-// (arXiv:2106.05203); Fatkhullin, Tyurin, Richtarik, "Momentum provably improves error feedback!" (arXiv:2305.15155).
+// EF14 adds the residual to the next gradient. With a compressor that sends rows, the residual is the other rows. With one
+// whose average is an approximation (PowerSGD) it is the difference between this rank's values and that average: e = p - out.
+// In either case N times the output plus all ranks' residuals is the sum of the ranks' values. EF21 and EF21M need rows. They
+// send the difference between a gradient, or its running mean, and the copy of it that the others hold. Sources: PowerSGD
+// (arXiv:1905.13727), algorithm 2; Seide et al., "1-bit stochastic gradient descent" (Interspeech 2014); Richtarik, Sokolov,
+// Fatkhullin, "EF21" (arXiv:2106.05203); Fatkhullin, Tyurin, Richtarik, "Momentum provably improves error feedback!"
+// (arXiv:2305.15155).
 //
-// The caller runs the all-reduces, as compressors/compressor.h says. No outcome loses anything: until finish() says ok, what is
-// kept is what was kept before, and abandon() keeps what had been added up. After finish(), step_skipped() takes the step back.
-// For that all of p is kept until settle(), also what was sent; the next step's begin() settles.
+// The caller runs the all-reduces, as compressors/compressor.h says. No outcome loses values. Until finish() returns ok, the
+// residuals are those of the step before. abandon() keeps the whole sum p of gradient and residual. After finish(),
+// step_skipped() takes the step back. For that all of p, sent values included, is kept until settle(); the next step's begin()
+// settles.
 #pragma once
 
 #include <map>
@@ -35,32 +37,33 @@ enum class Sending : uint8_t {
 struct FeedbackOptions {
   Feedback kind = Feedback::ef14;
   float eta = 0.1f;    // of EF21M: a gradient's weight in the running mean, in (0, 1]; 1 is EF21
-  bool lossy = false;  // values are encoded on their way, and the caller tells what that lost
+  bool lossy = false;  // values are encoded on their way, and the caller reports the encoding error
 };
 
-// What this rank keeps of one tensor: fp32, as many as the tensor has elements, or none.
+// This rank's state of one tensor. Each vector is fp32, and is empty or has as many elements as the tensor.
 struct FeedbackState {
   uint64_t elements = 0;
-  std::vector<float> residual{};  // EF14: what was not sent
+  std::vector<float> residual{};  // EF14: values that were not sent
   std::vector<float> momentum{};  // EF21M: running mean of this rank's gradients
-  std::vector<float> known{};     // EF21M: what the others hold of it
-  std::vector<float> mean{};      // EF21M: the mean of what all hold, the same on all ranks
-  std::vector<float> warm{};      // what the compressor begins its next step with, the same on all ranks; of another size
+  std::vector<float> known{};     // EF21M: the others' copy of it
+  std::vector<float> mean{};      // EF21M: the mean of all ranks' `known`, the same on all ranks
+  std::vector<float> warm{};      // the compressor's start for its next step, the same on all ranks; its size differs
   size_t bytes() const {
     return sizeof(float) * (residual.size() + momentum.size() + known.size() + mean.size() + warm.size());
   }
 };
-// By the name of the tensor, whatever group it is in: groups may be made anew at any time.
+// Keyed by the tensor's name, not by its group, because groups may be made anew at any time.
 using FeedbackStore = std::map<std::string, FeedbackState>;
 
-// Spare memory for residuals. The memory of a tensor's old residual is given back when the next one is there, and serves
-// another tensor of the same size. Threads may use it at once.
+// Spare memory for residuals. A tensor gives back its old residual's memory when it has the next one, and another tensor of the
+// same size takes it. Thread-safe.
 class Spares {
  public:
   std::vector<float> take(size_t count);
-  // For one that was taken, one as large, perhaps another; allocates nothing. Others are thrown away.
+  // Returns memory of the size of one that was taken, not necessarily the same one. Allocates nothing. Frees memory of other
+  // sizes.
   void give(std::vector<float> memory);
-  size_t bytes() const;  // of what is not taken
+  size_t bytes() const;  // bytes that are free
 
  private:
   struct Shelf {
@@ -75,45 +78,46 @@ class Spares {
 // One group of tensors, from step to step.
 class ErrorFeedback {
  public:
-  // The store outlives this object, and says what is kept after settle(). names: of the compressor's tensors, in its order.
-  // invalid: eta outside (0, 1], EF21M or lossy values with a compressor that sends no rows (bad_option), or a tensor that is
-  // known with another number of elements (state_shape_mismatch).
-  // spares: shared with other groups, and outlives them; null: this one has its own.
+  // The store outlives this object, and holds the residuals after settle(). names: those of the compressor's tensors, in its
+  // order. invalid: eta outside (0, 1], EF21M or lossy values with a compressor that sends no rows (bad_option), or a tensor
+  // that is known with another number of elements (state_shape_mismatch). spares: shared with other groups, and outlives them;
+  // null: this one has its own.
   static Result<std::unique_ptr<ErrorFeedback>> make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor,
                                                      std::vector<std::string> names, FeedbackStore& store,
                                                      Spares* spares = nullptr);
   ~ErrorFeedback();
 
-  // Takes this rank's gradients, which belong to the step until it is over. What is to be averaged first; empty: nothing. This
-  // and all up to finish() may throw std::bad_alloc: then abandon() is to follow, which does not.
+  // Takes this rank's gradients, which belong to the step until it is over. Returns the values to average first; empty: none.
+  // This call and those up to finish() may throw std::bad_alloc. The caller then calls abandon(), which does not throw.
   std::span<float> begin(uint64_t step, std::span<float* const> gradients, Sending sending = Sending::compressed);
-  // After that was averaged. corrupt (nonfinite): the step is over on all ranks, and as if it had not been.
+  // Call after that average. corrupt (nonfinite): the step is over on all ranks, and changes nothing.
   Status choose();
-  // What is to be averaged then; empty: nothing.
+  // Returns the values to average next; empty: none.
   std::span<float> pack();
   Result<std::span<float>> next();  // both
-  // Of options.lossy: where the caller puts what encoding lost of that, one by one; empty: it is not to be encoded.
+  // With options.lossy: the buffer for the encoding errors of these values, one per value; the caller fills it. Empty: these
+  // values must not be encoded.
   std::span<float> lost();
-  // The averages are where the gradients were. Errors: as choose().
+  // Writes the averages over the gradients. Errors: as choose().
   Status finish();
 
-  // The step is over without a result, or nobody uses it because it failed elsewhere, and what had been added up is kept. (Of
-  // one that was sent whole while nothing was left over from before, nothing is: as without compression. Nor of a tensor of
-  // which nothing was kept before, if there is no memory for it.)
+  // The step is over without a result, or no rank uses it because it failed elsewhere. Keeps the sum of gradients and
+  // residuals. Exceptions: a step that was sent whole while there was no residual (it keeps nothing, as without compression),
+  // and a tensor without a residual for which there is no memory.
   void abandon();
-  // After finish() and before anything else: the averages are not used by any rank. EF14: what had been added up is kept, as if
-  // nothing had been sent, to the bit; of a step that was sent whole each rank keeps the mean of it.
+  // Call directly after finish() if no rank uses the averages. EF14: keeps the sum of gradients and residuals to the bit, as if
+  // nothing had been sent. If the step was sent whole, each rank keeps its mean.
   void step_skipped();
-  // After either: other ranks have all averages, which took all that this one had to send, and they use them. What was sent is
-  // not kept. If the average was an approximation, and this rank has not got it, what this rank gave to it is taken away
-  // instead.
+  // Call after either if other ranks have all averages, with all values that this rank had to send, and use them. The sent
+  // values are then not kept. If the average was an approximation and this rank has not received it, this rank's contribution
+  // is subtracted instead.
   void delivered();
-  // The last step will not be taken back: what the store says is what is kept.
+  // The last step will not be taken back; the store holds the residuals from now on.
   void settle();
-  // Between two steps: nothing is kept any more.
+  // Call between two steps. Drops all residuals.
   void forget();
 
-  // Whether the present step is not compressed, because it was not to be, or because EF21M begins so.
+  // Whether the present step is not compressed, either on request or because EF21M begins with such a step.
   bool is_whole() const { return sending_ != Sending::compressed; }
   Compressor& compressor() { return *compressor_; }
   const Compressor& compressor() const { return *compressor_; }

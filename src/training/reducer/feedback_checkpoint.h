@@ -1,5 +1,5 @@
-// What error feedback keeps on one rank, as bytes, for checkpoints. After loading them, training goes on to the bit as if it
-// had not stopped.
+// One rank's state of error feedback, as bytes for checkpoints. After loading, training goes on to the bit as if it had not
+// stopped.
 #pragma once
 
 #include <cstdint>

@@ -117,7 +117,7 @@ TEST(GradientReducerPower, takes_back_steps_changes_buckets_and_flushes) {
     ASSERT_TRUE(rank.make(power_sgd()).ok());
     for (uint64_t step = 0; step < 14; ++step) {
       rank.fill(step);
-      // Of tensors that are sent whole nothing is kept by a step that is taken back.
+      // A step that is taken back keeps nothing of tensors that are sent whole. So their gradients are zero here.
       if (step % 3 == 1) std::fill(rank.values[1].begin(), rank.values[1].end(), 0.0f);
       ledger.give(rank);
       if (step == 12) rank.reducer->flush();

@@ -1,5 +1,5 @@
-// The gradient reducer in groups that are re-formed: what survivors have left over, what joiners find, and who has done which
-// step.
+// The gradient reducer in groups that are re-formed: residuals of survivors, the state that joiners get, and ranks that are a
+// step apart.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -222,7 +222,7 @@ TEST(GradientReducerResume, a_newcomer_with_other_options_is_refused_and_may_try
       });
 }
 
-// Rank 1 does not ask what became of a step in which the others got all averages, and used them.
+// Rank 1 does not finish a step in which the others got all averages, and used them.
 void fall_behind(const std::string& options, bool whole) {
   SCOPED_TRACE(options + (whole ? ", whole" : ""));
   Ledger ledger;
@@ -248,7 +248,7 @@ void fall_behind(const std::string& options, bool whole) {
     for (uint64_t step = 4; step < 7; ++step) step_with(ledger, rank, step);
     ledger.keep(rank);
   });
-  // What encoding lost on rank 1 is not known if its averages were still on their way.
+  // Rank 1 does not know its encoding errors if its averages were still on their way, so the tolerance is larger.
   ledger.expect_balanced(options.find("values=") == std::string::npos ? 1e-5 : 1e-3);
 }
 

@@ -165,7 +165,7 @@ TEST(GradientReducer, takes_back_a_step_that_was_not_used_and_sends_all_when_flu
     ASSERT_TRUE(rank.make(arc()).ok());
     for (uint64_t step = 0; step < 12; ++step) {
       rank.fill(step);
-      // Of tensors that are sent whole nothing is kept by a step that is taken back.
+      // A step that is taken back keeps nothing of tensors that are sent whole. So their gradients are zero here.
       if (step % 3 == 1) std::fill(rank.values[1].begin(), rank.values[1].end(), 0.0f);
       ledger.give(rank);
       if (step == 11) rank.reducer->flush();

@@ -66,7 +66,7 @@ inline FeedbackStore kept_by(ReducerRank& rank) {
   return checkpoint->store;
 }
 
-// What ranks say, put together: what is given, what all got and what each has left over must agree.
+// Sums over all ranks: the gradients given must equal the averages delivered plus the residuals.
 class Ledger {
  public:
   Ledger() {

@@ -170,7 +170,7 @@ CompressionReport Reducer::report_of(const std::vector<Bucket*>& buckets) {
   return report;
 }
 
-// What is always known.
+// The fields of a report that are always known.
 CompressionReport Reducer::brief_report() const {
   return {.step = step_, .ratio = reported_ratio(), .rank = compression_.rank, .off = {}};
 }

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 uint64_t text_hash(std::string_view text) { return hash_of(std::as_bytes(std::span(text))); }
 
-// What a rank reads and writes in a second while it makes sketches, all ranks at once.
+// Measures the bytes per second that a rank reads and writes while it makes sketches. All ranks measure at once.
 double memory_rate() {
   constexpr size_t rows = 1024, columns = 2048;
   constexpr uint32_t rank = 4;
@@ -41,12 +41,12 @@ double memory_rate() {
 
 }  // namespace
 
-// What each rank tells the others. Whole numbers are exact in it: they are below 2^53.
+// The values that each rank sends to the others. Whole numbers are exact in a double: they are below 2^53.
 struct Reducer::Told {
-  double name = 0;         // by which the others know this rank again
+  double name = 0;         // a random number by which the others recognize this rank
   double was_there = 0;    // 1: it was in the former group
   double step = 0;         // its next one
-  double holds = -1;       // the steps that its parameters have in them, as far as they are its own; -1: it has just come
+  double holds = -1;       // steps that its parameters contain, as far as they are its own; -1: it is new
   double used = -1;        // the last step whose averages it has used; -1: none
   double off = 0;          // 1: compression has been switched off
   double flush = 0;        // 1: the next step is to be sent whole
@@ -173,7 +173,7 @@ void Reducer::go_on_from(const std::vector<Told>& told, Group& group) {
   last_.clear(), failed_.clear();
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   buckets_.clear();
-  // What had to be equal on all ranks is not known to be any more.
+  // These values had to be equal on all ranks, and may not be any more.
   for (auto& [name, state] : store_)
     state.known = std::vector<float>(), state.mean = std::vector<float>(), state.warm = std::vector<float>();
   if (again) auto_off_.restart(off);

@@ -1,4 +1,4 @@
-// What becomes of a step for which there is no memory, and how much memory steps take.
+// Steps that run out of memory, and the memory that steps take.
 //
 // This file replaces the global operator new of the whole test program: the n-th allocation of those that are watched fails,
 // for every n.
@@ -69,8 +69,8 @@ using test::OneRank;
 using test::ReducerRank;
 using test::Values;
 
-// Whatever the watched threads ask for as the n-th of all, and all after it, too, if that is so. False: they did not ask that
-// often.
+// Lets the n-th allocation of the watched threads fail; with for_good, all later ones, too. end() returns whether there was an
+// n-th.
 class Shortage {
  public:
   Shortage(Watch who, uint64_t n, bool for_good) : n_(n) {
@@ -245,7 +245,7 @@ class TwoRanks {
     }
     ledger_.give(given);
   }
-  // Whoever has the averages, both use them.
+  // If at least one rank has the averages, both use them.
   void go_on(ReducerRank& rank, Group& group, uint32_t own) {
     const auto resumed = rank.reducer->resume(group);
     EXPECT_TRUE(resumed.ok()) << resumed.status().to_string();
@@ -270,7 +270,7 @@ class TwoRanks {
 
 void expect_to_lose_nothing(Watch who) {
   uint64_t n = 1, tried = 0, failed = 0, apart = 0;
-  // Not all of the later ones, which are many and alike: all were tried once.
+  // Skips more and more of the later allocations, because they are many and alike.
   for (bool more = true; more && !::testing::Test::HasFailure(); n += 1 + n / 32) {
     SCOPED_TRACE("allocation " + std::to_string(n));
     TwoRanks ranks(who, n);
@@ -288,7 +288,7 @@ TEST(GradientReducerMemory, may_run_out_in_the_reducers_thread_and_nothing_is_lo
 }
 TEST(GradientReducerMemory, may_run_out_in_calls_and_nothing_is_lost) { expect_to_lose_nothing(Watch::callers); }
 
-// What is allocated for a bucket and is still there after some steps, and what steps of it say that they keep and work in.
+// bytes: allocated for a bucket and not freed after some steps. state, buffers: the sizes that error feedback reports.
 struct Measured {
   int64_t bytes = 0;
   uint64_t state = 0, buffers = 0;
@@ -323,7 +323,7 @@ Measured measure(const Compression& compression, const std::vector<Parameter>& p
   return measured;
 }
 
-// What the plan says, and nothing that counts is allocated beside.
+// Expects the plan's sizes, and no other allocation of note.
 void expect_as_planned(const Compression& compression, uint64_t state_of_compressed, uint64_t state_of_whole) {
   const std::vector<Parameter> parameters{{"w", {1000, 700}}, {"v", {512, 3, 3, 64}}, {"b", {5000}}};
   const auto plan = CompressionPlan::make(parameters, compression);
@@ -339,8 +339,8 @@ void expect_as_planned(const Compression& compression, uint64_t state_of_compres
   EXPECT_LE(static_cast<double>(measured.bytes), 1.01 * told + (warm > 0 ? 8192 : 0));
 }
 
-// EF14 keeps 4 bytes per parameter and EF21M 12. Of what is sent whole EF14 keeps nothing, and EF21M the running mean, unless
-// values lose.
+// EF14 keeps 4 bytes per parameter and EF21M 12. For tensors that are sent whole EF14 keeps nothing and EF21M the running mean.
+// With a lossy encoding of values they keep as much as for others.
 TEST(ReducerMemory, is_what_the_plan_says_and_what_reports_say) {
   expect_as_planned(arc("feedback=ef14"), 4, 0);
   expect_as_planned(arc("feedback=ef14,values=bf16"), 4, 4);

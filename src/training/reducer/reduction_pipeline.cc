@@ -91,7 +91,7 @@ void ReductionPipeline::finish() {
   plain_.clear();
 }
 
-// What brings bytes on their way comes first.
+// Work that puts bytes on their way comes first.
 void ReductionPipeline::work() {
   while (take_new()) {
     if (send_next() || sketch_next() || unpack_one()) continue;
@@ -154,7 +154,7 @@ bool ReductionPipeline::unpack_one() {
   return true;
 }
 
-// For what the next step of all depends on, while the others go on. Meanwhile buckets may come.
+// Waits a short time for the bucket on which the next piece of work depends. Meanwhile new buckets may come.
 void ReductionPipeline::wait_a_little() {
   const auto in_phase = [&](Phase phase) {
     return std::find_if(flights_.begin(), flights_.end(),
@@ -171,7 +171,7 @@ void ReductionPipeline::wait_a_little() {
   }();
   try {
     static_cast<void>(target->work.wait_for(complete ? long_glance : glance));
-  } catch (const std::bad_alloc&) {  // to say how it ended, which account() is told, too
+  } catch (const std::bad_alloc&) {  // wait_for needs memory to say how the call ended; account() gets that result, too
   }
 }
 
@@ -199,7 +199,7 @@ void ReductionPipeline::sketch(Flight& flight) {
   }
   if (first.empty()) return;
   auto options = call(calls_.sketch, bucket, 0, bucket.digest ^ mix64(step_) ^ static_cast<uint64_t>(bucket.sending));
-  // Of a step that is not compressed this is all there is.
+  // An uncompressed step has no other call.
   if (bucket.feedback->is_whole()) options.codec = Codec{};
   flight.work = group_.all_reduce_async(first, options);
   bucket.costs.payload_elements += first.size() - bucket.notes.size();

@@ -30,10 +30,10 @@ struct Bucket {
   uint64_t digest = 0;            // of all that ranks must have in common about it
   std::unique_ptr<ErrorFeedback> feedback;
   bool off = false;  // never compressed, because it would not pay
-  // Of the present step. The pipeline's from submit() until finish() returns.
+  // State of the present step. It belongs to the pipeline from submit() until finish() returns.
   Sending sending = Sending::compressed;
   std::vector<float*> gradients;
-  std::vector<float> notes;  // that this rank gives, and then the averages; empty if nothing carried them
+  std::vector<float> notes;  // this rank's notes, then their averages; empty if no call carried them
   Status status;             // of its all-reduces
   bool finite = true;        // on all ranks
   CompressionCosts costs;
@@ -51,10 +51,11 @@ class ReductionPipeline {
   ReductionPipeline(const ReductionPipeline&) = delete;
   ReductionPipeline& operator=(const ReductionPipeline&) = delete;
 
-  // round: another number for each step that is tried.
+  // round: a new number for each attempt of a step.
   void begin_step(uint64_t step, uint64_t round);
-  // What is sent as it is goes at once, by the caller's thread: a reducer that does not compress costs what an all-reduce
-  // costs. std::bad_alloc: it has not been submitted. (Later on, a bucket for which there is no memory fails with unavailable.)
+  // The caller's thread sends an uncompressed bucket at once, so a reducer that does not compress costs as much as an
+  // all-reduce. std::bad_alloc: the bucket has not been submitted. A bucket that runs out of memory later fails with
+  // unavailable.
   void submit(Bucket& bucket);
   // Waits until all buckets are through, or have failed.
   void finish();

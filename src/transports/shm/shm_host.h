@@ -1,4 +1,4 @@
-// What all links of one shared-memory transport share, and what one link must know of both sides' memory.
+// State that all links of one shared-memory transport share, and the parts of both sides' memory that one link uses.
 #pragma once
 
 #include <cstdint>

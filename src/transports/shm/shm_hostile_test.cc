@@ -1,4 +1,4 @@
-// What a broken or hostile process can write into its own memory; none of it may do harm.
+// A broken or hostile process writes arbitrary bytes into its own memory; they may do no harm.
 #include <gtest/gtest.h>
 
 #include "transports/shm/shm_fake_peer.h"

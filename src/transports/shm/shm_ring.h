@@ -17,7 +17,7 @@
 
 namespace unisono::shm {
 
-// What a cell carries. A payload larger than a slot goes as one `first` and several `next`, each of piece_bytes except the
+// The content of a cell. A payload larger than a slot goes as one `first` and several `next`, each of piece_bytes except the
 // last. A link has at most one such frame in flight in each direction. `abort` ends it early.
 enum class CellType : uint8_t { whole = 0, first = 1, next = 2, abort = 3 };
 

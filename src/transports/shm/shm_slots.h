@@ -47,9 +47,9 @@ class SlotPool {
 
   // Whether one slot can be taken for all of these regions (each named once).
   bool may_take(std::span<const uint16_t> regions, Purpose purpose) const;
-  // Takes a slot for a payload of `bytes`. Requires may_take. Of the slots used in turn, the one that came back first is taken
-  // first. Now and then a new slot is taken, until in_turn slots are used. They do not come all at once, because a new slot's
-  // pages cost more time than its bytes.
+  // Takes a slot for a payload of `bytes`. Requires may_take. Among the slots used in turn, the one that came back first is
+  // taken first. Now and then a new slot is taken, until in_turn slots are used. They do not come all at once, because a new
+  // slot's pages cost more time than its bytes.
   uint32_t take(std::span<const uint16_t> regions, Purpose purpose, size_t bytes);
   // A slot being written is not free even when no peer holds it, because a peer may be lost meanwhile. Call once per slot.
   void begin_writing(uint32_t slot);

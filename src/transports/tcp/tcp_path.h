@@ -1,4 +1,4 @@
-// What the kernel knows about the path of a connection.
+// The kernel's information about the path of a connection.
 #pragma once
 
 #include "base/clock.h"

@@ -58,8 +58,8 @@ class TcpSendQueue {
   // See Transport::cancel. Returns false if half a frame was cancelled and there was no memory to copy its rest: then the
   // stream cannot continue.
   bool cancel(uint64_t match, uint64_t mask);
-  // What the other side must still get when nothing more is sent: the rest of a half-written frame, and frames that the queue
-  // owns. Leaves out the sender's memory unless memory_valid.
+  // The bytes that the other side must still get when nothing more is sent: the rest of a half-written frame, and frames that
+  // the queue owns. Leaves out the sender's memory unless memory_valid.
   Bytes unsent_bytes(bool memory_valid) const;
   // Drops everything; appends the ids to be reported.
   void clear(std::vector<uint64_t>& sent);

@@ -1,4 +1,4 @@
-// What TCP adds to the promises of every transport: making links, ending links, and their limits.
+// Promises of TCP beyond those of every transport: making links, ending links, and their limits.
 #include "transports/tcp/tcp_transport.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the transport tells the kernel about the next hop to a peer.
+// The transport's hints to the kernel that the next hop to a peer still exists.
 #include <gtest/gtest.h>
 
 #include "tests/conformance/udp_virtual_cluster.h"

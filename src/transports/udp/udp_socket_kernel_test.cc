@@ -1,5 +1,5 @@
-// What the kernel reports when it does not take a datagram: a full socket, a full queue behind it, a firewall, a narrow
-// interface. Each test has its own network name space, so it needs root, and the programs ip, tc and nft.
+// The kernel's errors when it does not take a datagram: a full socket, a full queue behind it, a firewall, a narrow interface.
+// Each test has its own network name space, so it needs root, and the programs ip, tc and nft.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
