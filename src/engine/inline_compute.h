@@ -1,5 +1,5 @@
-// Arithmetic on the thread that drives the node, timed when it is large enough for the clock not to matter. Encoding and
-// decoding of much is shared with helpers, if there are any.
+// Arithmetic on the thread that drives the engine, timed when it is large enough for the clock not to matter. Large encodings
+// and decodings are shared with a thread pool, if it has threads.
 #pragma once
 
 #include <algorithm>

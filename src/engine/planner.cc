@@ -87,7 +87,7 @@ static Codec codec_of(Codec codec, Collective collective, ScheduleKind kind) {
   return codec;
 }
 
-// Of many elements.
+// The ratio of encoded to plain bytes, for many elements.
 static ChooseRequest::Encoded encoded(const Codec& codec, DType dtype) {
   constexpr size_t many = 1u << 20;
   const auto fraction = [&](const StepCodec& step) {
@@ -103,7 +103,7 @@ static bool sizes_are_known(const OperationRequest& q) {
          q.collective != Collective::all_to_all;
 }
 
-// As a file says in which the group found it, else as rates and latencies of the links predict. Both are equal on all ranks.
+// Chooses by the tuning file if it has this group, else by the rates and latencies of the links. Both are equal on all ranks.
 static Result<Choice> choose_plain(const ChooseRequest& request, const PlanContext& context) {
   const auto* group =
       request.kind == ScheduleKind::automatic ? context.topology.tuning.find(context.host_groups, context.world) : nullptr;
