@@ -26,11 +26,11 @@ std::shared_ptr<Functions> make_functions(py::object compute, py::object reduce,
           }};
 }
 
-Status call_lending(Functions& functions, const char* what, std::span<const float> values, Access access,
-                    const std::function<void(const py::object&)>& call) {
+Status call_with_array(Functions& functions, const char* what, std::span<const float> values, Access access,
+                       const std::function<void(const py::object&)>& call) {
   const py::gil_scoped_acquire gil;
   return functions.caught.run([&] {
-    const LentArray lent(values, access);
+    const CallArray lent(values, access);
     call(lent.array());
     lent.end(what);
   });
@@ -39,19 +39,19 @@ Status call_lending(Functions& functions, const char* what, std::span<const floa
 DropWork work_of(const std::shared_ptr<Functions>& functions) {
   DropWork work;
   work.compute = [functions](uint64_t position, std::span<float> gradients) {
-    return call_lending(*functions, "compute", gradients, Access::write,
-                        [&](const py::object& array) { functions->compute(position, array); });
+    return call_with_array(*functions, "compute", gradients, Access::write,
+                           [&](const py::object& array) { functions->compute(position, array); });
   };
   if (!functions->reduce.is_none()) {
     work.reduce = [functions](std::span<float> gradients) {
-      return call_lending(*functions, "reduce", gradients, Access::write,
-                          [&](const py::object& array) { functions->reduce(array); });
+      return call_with_array(*functions, "reduce", gradients, Access::write,
+                             [&](const py::object& array) { functions->reduce(array); });
     };
   }
   if (!functions->apply.is_none()) {
     work.apply = [functions](std::span<const float> gradients, const DropStep& step) {
-      (void)call_lending(*functions, "apply", gradients, Access::read,
-                         [&](const py::object& array) { functions->apply(array, step); });
+      (void)call_with_array(*functions, "apply", gradients, Access::read,
+                            [&](const py::object& array) { functions->apply(array, step); });
     };
   }
   return work;

@@ -49,8 +49,8 @@ class PythonOptimizer final : public ShardOptimizer {
 
  private:
   void update_in_python(const ShardUpdate& task) {
-    const LentArray values(task.values, Access::write), gradient(task.gradient, Access::read);
-    std::vector<LentArray> lent;
+    const CallArray values(task.values, Access::write), gradient(task.gradient, Access::read);
+    std::vector<CallArray> lent;
     for (auto& state : states_) lent.emplace_back(std::span(state).subspan(task.begin, task.values.size()), Access::write);
     {
       py::list states;

@@ -249,7 +249,7 @@ void check_error(const Run& run, size_t index, Rank rank, const ErrorRules& rule
   if (rules.all_must_succeed) return problems.push_back(text + " although nothing was wrong");
   const bool named = code == Code::late || (rules.wrong_program ? code == Code::invalid : code == Code::peer_lost);
   if (!named) return problems.push_back("unexpected error: " + text);
-  if (!rules.wrong_program && !rules.anybody_may_fail) return check_blame(run, index, rank, rules.plan, problems);
+  if (!rules.wrong_program && !rules.any_rank_may_fail) return check_blame(run, index, rank, rules.plan, problems);
   if (ranks_named(part.status().message()).empty() && run.program().groups[0].world() > 1)
     problems.push_back("names no rank: " + text);
 }

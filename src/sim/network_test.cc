@@ -160,7 +160,7 @@ TEST(SimNetwork, a_placed_payload_lands_in_two_parts_and_not_at_all_once_cancell
   }
 }
 
-TEST(SimNetwork, views_are_lent_until_they_are_released_once) {
+TEST(SimNetwork, views_last_until_they_are_released_once) {
   World world({.lend = 1});
   world.send(0, 1, 7, payload);
   world.run();
@@ -174,7 +174,7 @@ TEST(SimNetwork, views_are_lent_until_they_are_released_once) {
 }
 
 TEST(SimNetwork, a_slot_reaches_all_its_peers_and_comes_back_when_all_have_read_it) {
-  World world({.lends_slots = true, .slots = 2, .result_slots = 1, .lend = 1});
+  World world({.views_use_queue = true, .slots = 2, .result_slots = 1, .lend = 1});
   const PeerIndex both[] = {1, 2};
   const auto slot = world.at(0).acquire(both, 100, false);
   ASSERT_TRUE(slot);
