@@ -131,15 +131,6 @@ void on_reform(GuardedState& guarded, PeerIndex from, ByteView bytes) {
     // Where a link has several streams, or is of datagrams, this message may have overtaken that part, so all may wait for it,
     // but not as long.
     const auto now = monotonic_now();
-<<<<<<< HEAD
-    const auto patience = runtime.options().reform_timeout.count() * millisecond;
-    const auto link =
-        std::ranges::find_if(runtime.links(), [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
-    const bool in_order =
-        runtime.options().streams_per_link <= 1 && link != runtime.links().end() && link->transport->datagrams() == nullptr;
-    runtime.engine().drain(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
-                           now + (in_order ? patience / 2 : patience / 4), now);
-=======
     const auto patience = guarded.options.reform_timeout.count() * millisecond;
     const auto link = std::ranges::find_if(guarded.members.links(),
                                            [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
@@ -147,7 +138,6 @@ void on_reform(GuardedState& guarded, PeerIndex from, ByteView bytes) {
                           link->transport->datagrams() == nullptr;
     guarded.engine.drain(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
                          now + (in_order ? patience / 2 : patience / 4), now);
->>>>>>> engine-group
   }
 }
 
