@@ -10,6 +10,7 @@
 
 #include "unisono/codec.h"
 #include "unisono/delivery.h"
+#include "unisono/schedules.h"
 #include "unisono/store.h"
 #include "unisono/tensor.h"
 
@@ -26,7 +27,7 @@ struct Options {
   std::shared_ptr<KeyValueStore> store{};  // instead of `rendezvous`: where rank 0 leaves its address for the others
   std::string job{};                       // two jobs at one address are told apart by it; UNISONO_JOB, SLURM_JOB_ID, …
   std::string interface {};           // network interface name or address to listen on; UNISONO_INTERFACE; else by reachability
-  std::string transport{};            // "auto", "shm", "tcp" or "udp"; UNISONO_TRANSPORT
+  std::string transport{};            // a name of transport_table; UNISONO_TRANSPORT
   bool join_running = false;          // wait to be taken in at the next re-forming of a running group
   Milliseconds join_timeout{60'000};  // for everyone to come together
   Milliseconds timeout{300'000};      // default deadline of an operation
@@ -50,17 +51,6 @@ struct Options {
 // The order of additions. in_rank_order gives the same bits whatever the schedule, message size, timing, slices or
 // transport; any lets the library pick schedules that add partial sums (same bits on every rank, still).
 enum class Order : uint8_t { automatic = 0, in_rank_order = 1, any = 2 };
-
-enum class ScheduleKind : uint8_t {
-  automatic = 0,
-  ring = 1,
-  two_step = 2,
-  halving_doubling = 3,
-  hierarchical = 4,
-  one_shot = 5,
-  direct = 6,
-  tree = 7
-};
 
 struct CallOptions {
   ReduceOp op = ReduceOp::sum;

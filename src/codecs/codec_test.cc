@@ -324,7 +324,7 @@ TEST(CodecText, what_is_written_is_read_again) {
 
 TEST(CodecText, what_is_wrong_is_named_with_what_is_allowed) {
   const std::pair<const char*, const char*> cases[] = {
-      {"int9", "name \"int9\" is none of plain, f16, bf16, int2 … int8"},
+      {"int9", "name \"int9\" is none of int2 … int8, auto, plain, quantize, f16, bf16"},
       {"", "name \"\" is none of"},
       {"int4/", "name \"\""},
       {"int4/int5/int6/int7", "more than three steps"},

@@ -45,7 +45,7 @@ struct ResolvedOptions {
   RendezvousAddress rendezvous;
   std::string job;
   std::string interface;
-  std::string transport = "auto";                  // "auto", "shm", "tcp" or "udp"
+  std::string transport = "auto";                  // a name of transport_table
   uint32_t lose_per_mille = 0;                     // of datagrams that arrive, on purpose; udp
   uint32_t rate_limit_mbps = 0;                    // udp
   DatagramAuth datagram_auth = DatagramAuth::mac;  // udp: that is enough for this process

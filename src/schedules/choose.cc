@@ -13,9 +13,6 @@ namespace {
 
 using enum ScheduleKind;
 
-constexpr ScheduleKind inner_kinds[] = {two_step, halving_doubling, ring, direct, tree};
-constexpr ScheduleKind outer_kinds[] = {one_shot, two_step, halving_doubling, ring};
-
 // Doubles that differ in the last bit must not decide. Whole nanoseconds do; what does not fit is beyond any deadline.
 int64_t nanoseconds(double us) { return us > 9e15 ? INT64_MAX : static_cast<int64_t>(std::llround(us * 1000)); }
 
@@ -156,18 +153,18 @@ double Chooser::coding_us(const Candidate& candidate) const {
 bool Chooser::encodes_once(const Candidate& candidate) const {
   switch (request_.collective) {
     case Collective::all_reduce:
-      if (candidate.kind != hierarchical) return candidate.kind == one_shot || candidate.kind == two_step;
+      if (candidate.kind != hierarchical) return facts_of(candidate.kind).is_direct(world_max);
       return candidate.inner == two_step && candidate.outer == (host_groups_.size() <= 2 ? one_shot : two_step);
-    case Collective::reduce_scatter: return candidate.kind == direct;
+    case Collective::reduce_scatter: return facts_of(candidate.kind).is_direct(world_max);
     default: return request_.collective == Collective::all_gather;
   }
 }
 
 Candidate Chooser::best_hierarchical() const {
   Candidate best;
-  for (const auto inner : inner_kinds) {
+  for (const auto inner : inner_kinds()) {
     if (request_.inner != automatic && request_.inner != inner) continue;
-    for (const auto outer : outer_kinds) {
+    for (const auto outer : outer_kinds()) {
       if (request_.outer != automatic && request_.outer != outer) continue;
       Candidate next{.kind = hierarchical, .inner = inner, .outer = outer};
       if (request_.encoded && !encodes_once(next)) continue;
@@ -185,7 +182,7 @@ const char* Chooser::exclusion(const Candidate& candidate) const {
   if (request_.order == Order::in_rank_order && !direct_holds(candidate))
     return "passes partial sums on, so cannot add in rank order";
   if (request_.encoded && !encodes_once(candidate)) return "encodes sums again on every hop";
-  if (candidate.kind == hierarchical && !wished() && (host_groups_.size() == 1 || largest_ == 1))
+  if (facts_of(candidate.kind).needs_host_groups && !wished() && (host_groups_.size() == 1 || largest_ == 1))
     return "needs several host groups, and several ranks in one";
   return nullptr;
 }

@@ -1,6 +1,7 @@
 #include "schedules/make.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "schedules/collective_facts.h"
@@ -18,12 +19,38 @@ namespace {
 
 using enum ScheduleKind;
 
-constexpr ScheduleKind all_reduce_kinds[] = {one_shot, two_step, halving_doubling, ring, hierarchical};
-constexpr ScheduleKind half_kinds[] = {direct, halving_doubling, ring};
-constexpr ScheduleKind rooted_kinds[] = {direct, two_step, tree, halving_doubling, ring};
-constexpr ScheduleKind block_kinds[] = {direct, tree};
-constexpr ScheduleKind all_to_all_kinds[] = {direct};
-constexpr ScheduleKind barrier_kinds[] = {one_shot, halving_doubling};
+// The schedules of each collective, by preference.
+struct Kinds {
+  std::array<ScheduleKind, schedule_count> of{};
+  size_t count = 0;
+};
+
+constexpr Kinds by_preference(auto takes_part) {
+  Kinds kinds;
+  for (uint32_t preference = 1; preference <= UINT8_MAX; ++preference) {
+    for (const auto& facts : schedule_table) {
+      if (facts.preference == preference && takes_part(facts)) kinds.of[kinds.count++] = facts.kind;
+    }
+  }
+  return kinds;
+}
+
+constexpr auto kinds_by_collective = [] {
+  std::array<Kinds, collective_count> all{};
+  for (size_t c = 0; c < collective_count; ++c)
+    all[c] = by_preference([c](const ScheduleFacts& facts) { return facts.serves(static_cast<Collective>(c)); });
+  return all;
+}();
+constexpr auto kinds_inside = by_preference([](const ScheduleFacts& facts) { return facts.inside; });
+constexpr auto kinds_between = by_preference([](const ScheduleFacts& facts) { return facts.between; });
+
+std::span<const ScheduleKind> span_of(const Kinds& kinds) { return {kinds.of.data(), kinds.count}; }
+
+std::string names_of(std::span<const ScheduleKind> kinds) {
+  std::string list;
+  for (const auto kind : kinds) list += (list.empty() ? "" : ", ") + std::string(name(kind));
+  return list;
+}
 
 bool is_permutation(std::span<const Rank> ranks, uint32_t world) {
   std::vector<bool> seen(world);
@@ -37,10 +64,10 @@ bool is_permutation(std::span<const Rank> ranks, uint32_t world) {
 Status check_kinds_between(const ScheduleRequest& request) {
   if (request.inner != automatic && !is_inner_kind(request.inner))
     return {Code::unsupported, std::string("hierarchical all_reduce: no kind ") + name(request.inner) +
-                                   " inside host groups; there are two_step, ring, halving_doubling, tree, direct"};
+                                   " inside host groups; there are " + names_of(inner_kinds())};
   if (request.outer != automatic && !is_outer_kind(request.outer))
     return {Code::unsupported, std::string("hierarchical all_reduce: no kind ") + name(request.outer) +
-                                   " between host groups; there are one_shot, two_step, ring, halving_doubling"};
+                                   " between host groups; there are " + names_of(outer_kinds())};
   return {};
 }
 
@@ -61,11 +88,8 @@ Status check_request(const ScheduleRequest& request) {
   if (request.kind == automatic) return {Code::invalid, what + "choose() turns automatic into a kind first"};
   const auto kinds = kinds_of(request.collective);
   if (kinds.empty()) return {Code::unsupported, what + "goes between two ranks and needs no schedule"};
-  if (std::find(kinds.begin(), kinds.end(), request.kind) == kinds.end()) {
-    std::string list;
-    for (const auto kind : kinds) list += (list.empty() ? "" : ", ") + std::string(name(kind));
-    return {Code::unsupported, what + "no such schedule; there are " + list};
-  }
+  if (std::find(kinds.begin(), kinds.end(), request.kind) == kinds.end())
+    return {Code::unsupported, what + "no such schedule; there are " + names_of(kinds)};
   return request.kind == hierarchical ? check_kinds_between(request) : Status();
 }
 
@@ -134,27 +158,17 @@ void fill_barrier(const ScheduleRequest& request, Schedule& schedule) {
 }  // namespace
 
 std::span<const ScheduleKind> kinds_of(Collective collective) {
-  switch (collective) {
-    case Collective::all_reduce: return all_reduce_kinds;
-    case Collective::reduce_scatter:
-    case Collective::all_gather: return half_kinds;
-    case Collective::broadcast:
-    case Collective::reduce: return rooted_kinds;
-    case Collective::gather:
-    case Collective::scatter: return block_kinds;
-    case Collective::all_to_all: return all_to_all_kinds;
-    case Collective::barrier: return barrier_kinds;
-    case Collective::send:
-    case Collective::recv: return {};
-  }
-  return {};
+  const auto number = static_cast<size_t>(collective);
+  return number < collective_count ? span_of(kinds_by_collective[number]) : std::span<const ScheduleKind>();
 }
+
+std::span<const ScheduleKind> inner_kinds() { return span_of(kinds_inside); }
+std::span<const ScheduleKind> outer_kinds() { return span_of(kinds_between); }
 
 // Where nothing is reduced there is no partial sum either.
 bool is_direct(Collective collective, ScheduleKind kind, uint32_t world) {
   if (!adds(collective) && collective != Collective::barrier) return true;
-  if (kind == hierarchical) return false;
-  return kind == one_shot || half_is_direct(kind, world);
+  return facts_of(kind).is_direct(world);
 }
 
 Result<Schedule> make_schedule(const ScheduleRequest& request) {
