@@ -34,6 +34,7 @@ class Chooser {
   Fractions fractions(const Candidate& candidate) const;  // of what travels, where elements are encoded
   Load shrunk(Load load, const Candidate& candidate) const;
   double slice_of(const Candidate& candidate) const;
+  double pipelined_slice(double suits) const;
   double coding_us(const Candidate& candidate) const;
   bool encodes_once(const Candidate& candidate) const;
   Candidate consider(ScheduleKind kind) const;
@@ -70,7 +71,8 @@ double Chooser::predict(const Candidate& candidate) const {
                                    .host_groups = host_groups_,
                                    .world = request_.world,
                                    .relayed = candidate.relayed});
-  LinkProfile between = request_.between;
+  LinkProfile inside = request_.inside, between = request_.between;
+  if (facts_of(candidate.kind).is_pipelined) inside.slice_bytes = between.slice_bytes = slice_of(candidate);
   double wire_us = -1;
   if (request_.uneven != nullptr) {
     const auto& cost = request_.uneven->cost({.collective = request_.collective,
@@ -82,7 +84,7 @@ double Chooser::predict(const Candidate& candidate) const {
     between.latency_us = cost.latency_us;
   }
   double us = predicted_us({.load = request_.encoded ? shrunk(load, candidate) : load,
-                            .inside = request_.inside,
+                            .inside = inside,
                             .between = between,
                             .bytes = bytes,
                             .largest_host_group = largest_,
@@ -121,11 +123,19 @@ Load Chooser::shrunk(Load load, const Candidate& candidate) const {
   return load;
 }
 
+// Small slices fill a pipeline soon, and cost a message each.
+double Chooser::pipelined_slice(double suits) const {
+  constexpr double slices = 64, smallest = 8 << 10;
+  if (request_.slice_bytes != 0) return static_cast<double>(request_.slice_bytes);
+  return std::min(suits, std::max(smallest, static_cast<double>(request_.bytes) / slices));
+}
+
 // Encoded, a slice is so little on the wire that its messages cost more than they hide: larger ones, as long as a rank's share
 // is in enough of them for cores and links to work at the same time, and they stay in a cache.
 double Chooser::slice_of(const Candidate& candidate) const {
   constexpr double slices_of_a_share = 8, in_cache = 1 << 20;
   const double suits = host_groups_.size() > 1 ? request_.between.slice_bytes : request_.inside.slice_bytes;
+  if (facts_of(candidate.kind).is_pipelined) return pipelined_slice(suits);
   if (!request_.encoded || host_groups_.size() == 1) return suits;
   const double share = static_cast<double>(request_.bytes) / (candidate.kind == one_shot ? 1 : request_.world);
   return std::max(suits, std::min({suits / fractions(candidate).between, in_cache, share / slices_of_a_share}));

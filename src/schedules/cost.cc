@@ -46,7 +46,8 @@ Traffic sum(const Traffic& a, const Traffic& b) {
           .shared = a.shared + b.shared,
           .reduced = a.reduced + b.reduced,
           .summed = a.summed + b.summed,
-          .total = a.total + b.total};
+          .total = a.total + b.total,
+          .passed_on = std::max(a.passed_on, b.passed_on)};
 }
 
 Traffic both_halves(ScheduleKind kind, uint32_t size) {
@@ -160,7 +161,8 @@ Traffic scaled(Traffic one, double part) {
           .shared = one.shared * part,
           .reduced = one.reduced * part,
           .summed = one.summed * part,
-          .total = one.total * part};
+          .total = one.total * part,
+          .passed_on = one.passed_on};
 }
 
 // Around the ring, one rank per host group sends over its border, all others inside.
@@ -254,8 +256,10 @@ double wire_us(const Traffic& part, const LinkProfile& link, double bytes, doubl
 }
 
 // In shared memory nothing of a message can be used before all of it is written: a slice of each round but one overlaps with
-// nothing.
+// nothing. Nor can a slice of a chunk that is passed on, on any link.
 double filling_us(const Traffic& part, const LinkProfile& link, double bytes) {
+  if (part.passed_on > 0 && part.rounds > 1)
+    return (part.rounds - 1) * std::min(link.slice_bytes, part.passed_on * bytes) / link.bytes_per_us;
   if (!link.shares_payloads || part.rounds <= 1 || part.messages == 0) return 0;
   return (part.rounds - 1) * std::min(link.slice_bytes, part.bytes * bytes / part.messages) / link.bytes_per_us;
 }
