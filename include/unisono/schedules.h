@@ -36,6 +36,7 @@ enum class ScheduleKind : uint8_t {
   one_shot = 5,
   direct = 6,
   tree = 7,
+  double_tree = 8,
 };
 
 struct ScheduleFacts {
@@ -107,6 +108,12 @@ inline constexpr auto schedule_table = [] {
        .direct_world_max = always,
        .inside = true},
       {.kind = tree, .name = "tree", .collectives = rooted | blocks, .preference = 4, .direct_world_max = 2, .inside = true},
+      {.kind = double_tree,
+       .name = "double_tree",
+       .collectives = all_reduce,
+       .preference = 8,
+       .direct_world_max = 3,
+       .is_pipelined = true},
   });
 }();
 inline constexpr size_t schedule_count = schedule_table.size();

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "schedules/double_tree.h"
 #include "schedules/hierarchical.h"
 #include "schedules/team.h"
 #include "schedules/two_step.h"
@@ -137,6 +138,24 @@ Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
     far_from_root = std::max(far_from_root, below);
   }
   return result;
+}
+
+// The busiest rank has two children in one tree and a parent in both.
+Traffic double_tree_traffic(uint32_t world) {
+  const double messages = std::min(4u, world), added = world > 2 ? 1 : 0.5;
+  return {.rounds = 2.0 * double_tree_height(world),
+          .batches = messages,
+          .messages = messages,
+          .bytes = messages / 2,
+          .written = world > 3 ? 1.5 : 1,
+          .read = messages / 2,
+          .shared = world == 2   ? 0
+                    : world == 4 ? 0.5
+                                 : 1.0,
+          .reduced = added,
+          .summed = 0.5,
+          .total = 2.0 * (world - 1),
+          .passed_on = 0.5};
 }
 
 uint32_t largest_of(const HostGroups& host_groups) {
@@ -349,6 +368,7 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
   switch (collective) {
     case Collective::all_reduce:
       if (kind == one_shot) return exchange(world, 1);
+      if (kind == double_tree) return double_tree_traffic(world);
       return kind == two_step || kind == ring || kind == halving_doubling ? both_halves(kind, world) : Traffic{};
     case Collective::reduce_scatter:
     case Collective::all_gather: {

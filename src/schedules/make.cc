@@ -6,6 +6,7 @@
 
 #include "schedules/collective_facts.h"
 #include "schedules/direct.h"
+#include "schedules/double_tree.h"
 #include "schedules/halving_doubling.h"
 #include "schedules/hierarchical.h"
 #include "schedules/host_groups.h"
@@ -93,9 +94,10 @@ Status check_request(const ScheduleRequest& request) {
   return request.kind == hierarchical ? check_kinds_between(request) : Status();
 }
 
-// A ring follows the host groups, or the order that was asked for; the others take the ranks as they come.
+// A ring and a double tree follow the host groups, a ring also the order that was asked for; the others take the ranks as they
+// come.
 Team team_for(const ScheduleRequest& request) {
-  if (request.kind != ring) return team_of_world(request.world, request.rank);
+  if (request.kind != ring && request.kind != double_tree) return team_of_world(request.world, request.rank);
   if (request.around.empty()) return team_in_order(order_by_host_group(request.host_groups, request.world, 0), request.rank);
   return team_in_order({request.around.begin(), request.around.end()}, request.rank);
 }
@@ -107,6 +109,13 @@ void fill_all_reduce(const ScheduleRequest& request, Schedule& schedule) {
     auto team = team_of_world(request.world, request.rank);
     team.blocks = {{0, 1}};
     return append_one_shot(team, schedule.steps);
+  }
+  if (request.kind == double_tree) {
+    schedule.chunk_count = std::min(request.world, double_tree_blocks);
+    schedule.gather_round = double_tree_height(request.world);
+    auto team = team_for(request);
+    team.blocks = {{0, 1}, {1, 2}};
+    return append_double_tree(team, schedule.steps);
   }
   schedule.chunk_count = request.world;
   schedule.gather_round = half_rounds(request.kind, request.world);
