@@ -31,6 +31,12 @@ inline constexpr auto codec_table = std::to_array<CodecFacts>({
     {.kind = StepCodec::Kind::quantize, .name = "quantize", .is_grouped = true, .has_options = true},
     {.kind = StepCodec::Kind::f16, .name = "f16", .other_name = "fp16", .bits = 16, .only_f32 = true, .error = 0x1p-8},
     {.kind = StepCodec::Kind::bf16, .name = "bf16", .bits = 16, .only_f32 = true, .error = 0x1p-8},
+    {.kind = StepCodec::Kind::fp8,
+     .name = "fp8",
+     .other_name = "e4m3",
+     .bits = 8 + 16.0 / 128,
+     .is_grouped = true,
+     .error = 1.01 / 28},
 });
 inline constexpr size_t codec_count = codec_table.size();
 

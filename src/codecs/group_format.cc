@@ -1,5 +1,7 @@
 #include "codecs/group_format.h"
 
+#include "kernels/fp8.h"
+
 namespace unisono {
 namespace {
 
@@ -31,6 +33,16 @@ constexpr GroupFormat formats[] = {
      .decode = kernels::decode_part,
      .decode_add = kernels::decode_add_part,
      .is_block = kernels::is_block},
+    {.kind = StepCodec::Kind::fp8,
+     .mark = 8,
+     .format_of = [](const StepCodec&, DType) { return kernels::fp8_format; },
+     .is_valid = kernels::is_fp8_format,
+     .text = [](const BlockFormat&) { return std::string("fp8"); },
+     .layout = kernels::fp8_layout_of,
+     .encode = kernels::fp8_encode_part,
+     .decode = kernels::fp8_decode_part,
+     .decode_add = kernels::fp8_decode_add_part,
+     .is_block = kernels::is_fp8_block},
 };
 
 }  // namespace
