@@ -11,10 +11,7 @@ namespace {
 
 constexpr const char* reduce_ops[] = {"sum", "avg", "min", "max", "prod", "band", "bor", "bxor"};
 constexpr const char* orders[] = {"automatic", "in_rank_order", "any"};
-constexpr const char* schedules[] = {"automatic",    "ring",     "two_step", "halving_doubling",
-                                     "hierarchical", "one_shot", "direct",   "tree"};
 constexpr const char* deliveries[] = {"reliable", "lossy", "automatic"};
-constexpr const char* kinds[] = {"plain", "quantize", "f16", "bf16"};
 constexpr const char* metadata[] = {"f16", "bf16", "f32", "automatic"};
 constexpr const char* spikes[] = {"off", "on", "automatic"};
 constexpr const char* estimators[] = {"stratified", "count", "count_all", "horvitz_thompson", "zero_fill"};
@@ -37,8 +34,10 @@ const std::unordered_map<std::string_view, Setter>& call_setters() {
   static const std::unordered_map<std::string_view, Setter> setters{
       {"op", [](CallWords& c, py::handle v) { c.options.op = static_cast<ReduceOp>(word_place(v, "op", reduce_ops)); }},
       {"order", [](CallWords& c, py::handle v) { c.options.order = static_cast<Order>(word_place(v, "order", orders)); }},
-      {"schedule", [](CallWords& c,
-                      py::handle v) { c.options.schedule = static_cast<ScheduleKind>(word_place(v, "schedule", schedules)); }},
+      {"schedule",
+       [](CallWords& c, py::handle v) {
+         c.options.schedule = static_cast<ScheduleKind>(word_place(v, "schedule", schedule_names));
+       }},
       {"timeout", [](CallWords& c, py::handle v) { c.options.timeout = milliseconds(v.cast<double>(), "timeout"); }},
       {"id", [](CallWords& c, py::handle v) { c.options.id = v.cast<uint64_t>(); }},
       {"slice_bytes", [](CallWords& c, py::handle v) { c.options.slice_bytes = v.cast<uint64_t>(); }},
@@ -110,7 +109,7 @@ void add_step_codec(py::module_& m) {
     set_fields(object, fields);
     return object.cast<StepCodec>();
   }));
-  add_word(step, "kind", &StepCodec::kind, kinds);
+  add_word(step, "kind", &StepCodec::kind, codec_names);
   step.def_readwrite("bits", &StepCodec::bits);
   step.def_readwrite("group", &StepCodec::group);
   add_word(step, "metadata", &StepCodec::metadata, metadata);

@@ -10,8 +10,6 @@ namespace {
 constexpr const char* methods[] = {"dense", "arc_top_k", "random_k", "power_sgd"};
 constexpr const char* feedbacks[] = {"none", "ef14", "ef21", "ef21m"};
 constexpr const char* on_nonfinite[] = {"skip", "poison"};
-constexpr const char* schedules[] = {"automatic",    "ring",     "two_step", "halving_doubling",
-                                     "hierarchical", "one_shot", "direct",   "tree"};
 
 // (name, shape) pairs or a mapping. An object with a shape, such as an array, may replace the shape.
 std::vector<Parameter> parameters_of(py::handle given) {
@@ -150,7 +148,7 @@ void add_compression(py::module_& m) {
   bound.def_readwrite("min_elements", &Compression::min_elements);
   bound.def_readwrite("auto_off", &Compression::auto_off);
   add_option(bound, "values", &Compression::values);
-  add_word(bound, "values_schedule", &Compression::values_schedule, schedules);
+  add_word(bound, "values_schedule", &Compression::values_schedule, schedule_names);
   add_option(bound, "sketch", &Compression::sketch);
   bound.def_readwrite("refresh_every", &Compression::refresh_every);
   bound.def_readwrite("absorb_codec_error", &Compression::absorb_codec_error);

@@ -71,8 +71,7 @@ static Codec possible_codec(const OperationRequest& q, const PlanContext& contex
     return leave_out("only f32, f16 and bf16 elements are encoded");
   if (reduces && q.op != ReduceOp::sum && q.op != ReduceOp::avg) return leave_out("only sums and averages are encoded");
   for (auto* step : {&codec.reduce, &codec.across, &codec.gather}) {
-    const bool narrows = step->kind == StepCodec::Kind::f16 || step->kind == StepCodec::Kind::bf16;
-    if (narrows && q.dtype != DType::f32) *step = {};
+    if (facts_of(step->kind).only_f32 && q.dtype != DType::f32) *step = {};
   }
   if (codec.is_plain()) note = "16-bit elements travel as they are";
   return codec;

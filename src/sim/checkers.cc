@@ -7,6 +7,7 @@
 
 #include "codecs/error_bound.h"
 #include "kernels/dispatch.h"
+#include "schedules/make.h"
 
 namespace unisono::sim {
 namespace {
@@ -149,10 +150,10 @@ std::span<const std::byte> defined(const Call& call, Rank rank, const Part& part
 
 // Only direct schedules define the order of a sum. It is irrelevant for integers and small whole numbers.
 bool to_the_bit(const Call& call, const Part& part, uint32_t world) {
-  const auto& schedule = part.completion->report.schedule;
   if (world == 1) return call.values != Values::special;  // a NaN stays unchanged if nothing is added
   if (!call.reduces() || !is_floating(call.dtype) || call.values == Values::exact) return true;
-  return schedule == "two_step" || schedule == "one_shot" || schedule == "direct";
+  const auto* const schedule = find_schedule(part.completion->report.schedule);  // null: fitted to links, or relayed
+  return schedule != nullptr && schedule->is_direct(world_max);
 }
 
 std::string where(const Program& program, size_t call, Rank rank) {

@@ -58,14 +58,7 @@ class Checks {
   bool codec(const CallOptions& o) {
     if (!o.codec) return true;
     for (const auto* step : {&o.codec->reduce, &o.codec->across, &o.codec->gather}) {
-      if (static_cast<uint8_t>(step->kind) > 3)
-        return fail("codec: an unknown kind " + number(static_cast<uint8_t>(step->kind)));
-      if (step->kind != StepCodec::Kind::quantize) continue;
-      if (step->bits < 2 || step->bits > 8) return fail("codec: " + number(step->bits) + " bits; needed: 2 to 8");
-      if (step->group != 32 && step->group != 64 && step->group != 128 && step->group != 256)
-        return fail("codec: groups of " + number(step->group) + "; needed: 32, 64, 128 or 256");
-      if (static_cast<uint8_t>(step->metadata) > 3 || static_cast<uint8_t>(step->spikes) > 2)
-        return fail("codec: unknown metadata or spikes");
+      if (const auto fault = fault_of(*step); !fault.empty()) return fail("codec: " + fault);
     }
     return true;
   }
