@@ -279,5 +279,24 @@ class CommandLine(Tree):
         self.assertIn("src/base/a.h:1: header:", answer.stdout)
 
 
+class Comments(Tree):
+    def test_a_sentence_without_a_subject_is_named(self):
+        for comment in ("Of those that are done.", "To be asked for once.", "Who waits, waits long.", "What is left over.", "Gives it to who asks."):
+            found = self.problems({"src/base/a.cc": f"// {comment}\n"})
+            self.assertEqual([(problem.rule, problem.path, problem.line) for problem in found], [("comment", "src/base/a.cc", 1)], comment)
+            found = self.problems({"src/base/a.cc": f"int a;  // {comment}\n"})
+            self.assertEqual([problem.rule for problem in found], ["comment"], comment)
+
+    def test_other_sentences_pass(self):
+        for comment in ("Of course it waits.", "What if it fails?", "A rank that waits, who is named.", "The bytes of those ranks.", "It says what it is."):
+            self.expect_good({"src/base/a.cc": f"// {comment}\n"})
+        self.expect_good({"src/base/a.cc": 'const char* a = "// Of those";\n'})
+
+    def test_a_few_of_a_thousand_are_let_pass(self):
+        good = "// It is.\nint a;\n" * 200
+        self.expect_good({"src/base/a.cc": good + "// Of those.\n"})
+        self.assertEqual(len(self.problems({"src/base/a.cc": good + "// Of those.\nint b;\n// Who waits.\n"})), 2)
+
+
 if __name__ == "__main__":
     unittest.main()

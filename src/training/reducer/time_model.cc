@@ -1,6 +1,7 @@
 #include "training/reducer/time_model.h"
 
 #include <algorithm>
+
 #include "unisono/codec_facts.h"
 
 namespace unisono {
