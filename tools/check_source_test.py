@@ -23,7 +23,7 @@ def load():
 
 check_source = load()
 MODULES = "include/unisono:\nbase:\nwire: base\nschedules: base wire/peer_id.h\nnode: above\n"
-GOOD_HEADER = "// What this is.\n#pragma once\n"
+GOOD_HEADER = "// It says what it is.\n#pragma once\n"
 GOOD = {
     "tools/modules.txt": MODULES,
     "include/unisono/status.h": GOOD_HEADER + "#include <string>\n",
