@@ -36,9 +36,8 @@ void add_options(py::class_<T>& bound, const std::string& name) {
       "__eq__", [](const T& self, const T& other) { return self == other; }, py::is_operator());
   bound.attr("__hash__") = py::none();
 }
-template <typename T, typename E, size_t n>
-void add_word(py::class_<T>& bound, const char* name, E T::*field, const char* const (&words)[n]) {
-  const std::span<const char* const> list(words);
+template <typename T, typename E>
+void add_word(py::class_<T>& bound, const char* name, E T::*field, std::span<const char* const> list) {
   bound.def_property(
       name, [field, list](const T& self) { return list[static_cast<size_t>(self.*field)]; },
       [field, name, list](T& self, py::handle word) { self.*field = static_cast<E>(word_place(word, name, list)); });

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "schedules/make.h"
+#include "unisono/codec_facts.h"
 
 namespace unisono::sim {
 namespace {

@@ -8,6 +8,7 @@
 #include "elastic/state/state_messages.h"
 #include "elastic/wire/elastic_message.h"
 #include "elastic_input.h"
+#include "unisono/codec_facts.h"
 
 namespace unisono::elastic_fuzz {
 namespace {
