@@ -18,9 +18,9 @@ class DropTraining {
   // process of the test has; `values`: the number of averaged values; ring=1: averages in a ring. drop_train: makes `iters`
   // steps, or fewer if one fails. With die= this process kills itself by SIGKILL in step number `die`: where=compute, in its
   // micro-batch `micro`; where=reduce, in the all-reduce; after `at` thousandths of that part's time. drop_resume: resumes
-  // after the group was re-formed. Answers have the step, a hash of the averages, this rank's share in them, and its position
-  // in its data. The last two are equal unless a micro-batch was lost or used twice. begun: called after the first of several
-  // steps.
+  // after the group was re-formed. Answers have the step, hashes of the averages, the micro-batches of this rank in them
+  // (used), and its position in its data (place). The last two are equal unless a micro-batch was lost or used twice. begun:
+  // called after the first of several steps.
   Answer run(Group& group, const Command& command, const std::function<void()>& begun);
 
  private:
