@@ -21,23 +21,12 @@ using unisono::CallOptions;
 using unisono::Code;
 using unisono::Order;
 using unisono::Result;
-using unisono::ScheduleKind;
 using unisono::Status;
 using unisono::Tensor;
 using unisono::bench::Buffers;
 using unisono::bench::Collective;
 using unisono::bench::Element;
 using unisono::bench::Job;
-
-constexpr std::pair<const char*, ScheduleKind> schedules[] = {
-    {"ring", ScheduleKind::ring},
-    {"two_step", ScheduleKind::two_step},
-    {"halving_doubling", ScheduleKind::halving_doubling},
-    {"hierarchical", ScheduleKind::hierarchical},
-    {"one_shot", ScheduleKind::one_shot},
-    {"direct", ScheduleKind::direct},
-    {"tree", ScheduleKind::tree},
-};
 
 Result<CallOptions> parse_algorithm(const std::string& text) {
   CallOptions options;
@@ -49,13 +38,10 @@ Result<CallOptions> parse_algorithm(const std::string& text) {
       options.order = word == "any" ? Order::any : Order::in_rank_order;
       continue;
     }
-    bool known = false;
-    for (const auto& [name, kind] : schedules) {
-      if (word != name) continue;
-      options.schedule = kind;
-      known = true;
+    if (const auto* const facts = unisono::find_schedule(word); facts != nullptr) {
+      options.schedule = facts->kind;
+      continue;
     }
-    if (known) continue;
     const auto codec = unisono::Codec::parse(word);
     if (!codec) return Status(Code::invalid, "no schedule, order or codec is called \"" + word + "\"");
     options.codec = *codec;
@@ -97,7 +83,8 @@ class UnisonoSubject final : public unisono::bench::Subject {
     if (!options_.codec) return {};
     double steps = 255;
     for (const auto* step : {&options_.codec->reduce, &options_.codec->gather}) {
-      if (step->kind == unisono::StepCodec::Kind::quantize) steps = std::min(steps, static_cast<double>((1 << step->bits) - 1));
+      const auto& facts = unisono::facts_of(step->kind);
+      steps = std::min(steps, facts.has_options ? static_cast<double>((1 << step->bits) - 1) : 1 / facts.error);
     }
     const double times =
         job_.collective == Collective::all_reduce || job_.collective == Collective::reduce_scatter ? world_size() : 1;

@@ -10,6 +10,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/dispatch.h"
+#include "kernels/fp8.h"
 #include "kernels/sketch.h"
 
 namespace unisono::kernels {
@@ -116,6 +117,30 @@ void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format, 
   state.counters["elements"] = benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
 }
 
+// Argument: bytes of the elements, fp32.
+void fp8_blocks(benchmark::State& state, BlockWork work) {
+  const auto count = static_cast<size_t>(state.range(0)) / 4;
+  const auto layout = fp8_layout_of(fp8_format, count);
+  const auto elements = memory(count * 4), block = memory(layout.bytes);
+  auto* const floats = reinterpret_cast<float*>(elements.get());
+  uint32_t seed = 1;
+  for (size_t i = 0; i < count; ++i)
+    floats[i] = static_cast<float>(static_cast<int32_t>(seed = 1664525 * seed + 1013904223)) * 0x1p-31f;
+  BlockCounts counts;
+  fp8_encode_part(fp8_format, layout, {0, count}, DType::f32, floats, block.get(), counts);
+  for (auto _ : state) {
+    switch (work) {
+      case BlockWork::encode: fp8_encode_part(fp8_format, layout, {0, count}, DType::f32, floats, block.get(), counts); break;
+      case BlockWork::decode: fp8_decode_part(fp8_format, layout, {0, count}, block.get(), DType::f32, floats, counts); break;
+      case BlockWork::decode_add: fp8_decode_add_part(fp8_format, layout, {0, count}, block.get(), floats); break;
+      case BlockWork::check: benchmark::DoNotOptimize(is_fp8_block(fp8_format, block.get(), layout.bytes, count)); break;
+    }
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, count * (work == BlockWork::decode_add ? 8 : 4) + layout.bytes);
+  state.counters["elements"] = benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
+}
+
 // Arguments: columns, directions. Compensated, from memory: 64 MiB of values, and as much left over. apart: as error feedback
 // does it, with zeros where the values were.
 void sketch_rows(benchmark::State& state, bool apart) {
@@ -177,6 +202,16 @@ void add_blocks(Add add) {
   kernels("_f16", {.metadata = Metadata::f16}, DType::f16);
 }
 
+template <typename Add>
+void add_fp8(Add add) {
+  const std::pair<const char*, BlockWork> kernels[] = {{"encode_fp8", BlockWork::encode},
+                                                       {"decode_fp8", BlockWork::decode},
+                                                       {"decode_add_fp8", BlockWork::decode_add},
+                                                       {"is_block_fp8", BlockWork::check}};
+  for (const auto& [name, work] : kernels)
+    add(name, [work = work](benchmark::State& state) { fp8_blocks(state, work); })->Args({256 << 10})->Args({16 << 20});
+}
+
 void add_all(const std::string& target) {
   const auto add = [&](const std::string& name, auto function) {
     return benchmark::RegisterBenchmark((target + "/" + name).c_str(), [=](benchmark::State& state) {
@@ -204,6 +239,7 @@ void add_all(const std::string& target) {
   };
   for (const DType half : {DType::bf16, DType::f16}) conversion(DType::f32, half), conversion(half, DType::f32);
   add_blocks(add);
+  add_fp8(add);
   for (const bool apart : {false, true})
     add(apart ? "sketch_apart" : "sketch", [=](benchmark::State& state) {
       sketch_rows(state, apart);

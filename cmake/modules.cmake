@@ -70,7 +70,7 @@ endif()
 # For each test program, the suites that start threads or processes. The thread sanitizer runs them all; the other suites run in one thread.
 set(UNISONO_THREADED_SUITES_transports "*Shm*")
 set(UNISONO_THREADED_SUITES_engine "*")
-set(UNISONO_THREADED_SUITES_group "Calls*:*GroupHandles*:LinkProbe*:NodeTurn*:TuningFile*")
+set(UNISONO_THREADED_SUITES_group "Calls*:*GroupHandles*:LinkProbe*:RuntimeTurn*:TuningFile*")
 set(UNISONO_THREADED_SUITES_elastic "ElasticByDht*:ElasticCall*:ElasticDriver*:ElasticHostile*:ElasticLinks*:ElasticMake*:ElasticOptions*:ElasticParting*:ElasticRun*:Intruder*:LinkSeals*:RunKey*:Seed*:State*")
 set(UNISONO_THREADED_SUITES_rendezvous "RendezvousAddress*:*RendezvousSession*:StandaloneRendezvous*")
 set(UNISONO_THREADED_SUITES_training "*InGroup*:DropCompute*:DropControllerMemory*:GradientReducer*:ReductionPipeline*:NoMemory*:ReducerMemory*")

@@ -134,6 +134,40 @@ class TableOfArchitecture(Tree):
         self.expect_good({"ARCHITECTURE.md": "# The shape\n"})
 
 
+class Lists(Tree):
+    TABLES = {
+        "include/unisono/schedules.h": GOOD_HEADER + "enum class ScheduleKind { ring, tree, direct };\n"
+            + "".join(f'{{.kind = {name},\n .name = "{name}"}},\n' for name in ("ring", "tree", "direct")),
+        "include/unisono/codec_facts.h": GOOD_HEADER
+            + "".join(f'{{.kind = StepCodec::Kind::{name}, .name = "{name}"}},\n' for name in ("plain", "f16", "fp8")),
+        "include/unisono/transports.h": GOOD_HEADER + "".join(f'{{.name = "{name}"}},\n' for name in ("auto", "shm", "tcp")),
+    }
+
+    def test_the_tables_themselves_and_two_names_pass(self):
+        self.expect_good({**self.TABLES, "src/base/a.cc": 'f("ring", "tree");\n', "src/base/a_test.cc": 'f("ring", "tree", "direct");\n'})
+
+    def test_a_second_list_of_names_is_refused(self):
+        self.expect({**self.TABLES, "src/base/a.cc": 'f({"ring", "tree",\n   "direct"});\n'}, "list", "src/base/a.cc", 1)
+        self.expect({**self.TABLES, "tools/a.py": 'NAMES = ["auto", "shm", "tcp"]\n'}, "list", "tools/a.py", 1)
+
+    def test_a_second_list_of_enumerators_is_refused(self):
+        kinds = "".join(f"case StepCodec::Kind::{name}: return;\n" for name in ("plain", "f16", "fp8"))
+        self.expect({**self.TABLES, "src/base/a.cc": "\n" + kinds}, "list", "src/base/a.cc", 2)
+        self.expect({**self.TABLES, "src/base/a.cc": "using enum ScheduleKind;\nf({ring, tree, direct});\n"}, "list", "src/base/a.cc", 2)
+
+    def test_names_far_from_each_other_and_in_comments_are_no_list(self):
+        self.expect_good({**self.TABLES, "src/base/a.cc": 'f("ring");\n' + "\n" * 5 + 'f("tree");\n' + "\n" * 5 + 'f("direct");\n// "ring", "tree", "direct"\n'})
+
+    def test_where_schedules_are_made_they_may_be_named(self):
+        self.expect_good({**self.TABLES, "src/schedules/make.cc": 'f({"ring", "tree", "direct"});\n'})
+
+    def test_a_list_that_must_be_written_out_lacks_nothing(self):
+        options = 'Schedule = Literal["automatic", "ring", {}"direct"]\ntransport: Literal["auto", "shm", "tcp"] = "auto"\n'
+        self.expect_good({**self.TABLES, "python/unisono/_options.py": options.format('"tree", ')})
+        problem = self.expect({**self.TABLES, "python/unisono/_options.py": options.format("")}, "list", "python/unisono/_options.py", 1)
+        self.assertIn("tree", problem.text)
+
+
 class Sizes(Tree):
     @staticmethod
     def function(lines, head="void f()"):
@@ -243,6 +277,25 @@ class CommandLine(Tree):
             answer = subprocess.run([sys.executable, TOOL, root], capture_output=True, text=True)
         self.assertEqual(answer.returncode, 1)
         self.assertIn("src/base/a.h:1: header:", answer.stdout)
+
+
+class Comments(Tree):
+    def test_a_sentence_without_a_subject_is_named(self):
+        for comment in ("Of those that are done.", "To be asked for once.", "Who waits, waits long.", "What is left over.", "Gives it to who asks."):
+            found = self.problems({"src/base/a.cc": f"// {comment}\n"})
+            self.assertEqual([(problem.rule, problem.path, problem.line) for problem in found], [("comment", "src/base/a.cc", 1)], comment)
+            found = self.problems({"src/base/a.cc": f"int a;  // {comment}\n"})
+            self.assertEqual([problem.rule for problem in found], ["comment"], comment)
+
+    def test_other_sentences_pass(self):
+        for comment in ("Of course it waits.", "What if it fails?", "A rank that waits, who is named.", "The bytes of those ranks.", "It says what it is."):
+            self.expect_good({"src/base/a.cc": f"// {comment}\n"})
+        self.expect_good({"src/base/a.cc": 'const char* a = "// Of those";\n'})
+
+    def test_a_few_of_a_thousand_are_let_pass(self):
+        good = "// It is.\nint a;\n" * 200
+        self.expect_good({"src/base/a.cc": good + "// Of those.\n"})
+        self.assertEqual(len(self.problems({"src/base/a.cc": good + "// Of those.\nint b;\n// Who waits.\n"})), 2)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@
 #include <numbers>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "model.h"
 #include "plot.h"
@@ -168,18 +169,19 @@ unisono::Result<int> run(const Settings& settings, const std::string& text) {
     std::printf("%6s %14s %14s %9s\n", "step", "training loss", "held-out loss", "seconds");
   }
   const auto start = Clock::now();
-  const size_t interval = std::max<size_t>(1, settings.steps / 60);  // between two points of the curves
+  const size_t interval = std::max<size_t>(10, settings.steps / 60);  // steps between two points of the curves
   std::vector<Row> rows;
-  float sum = 0;
+  float sum = 0;  // of the losses since the last point
+  size_t count = 0;
   for (size_t step = 1; step <= settings.steps; ++step) {
     const auto loss = training.step(step - 1);
     if (!loss) return loss.status();
-    sum += *loss;
-    if (step % interval != 0) continue;
-    const auto row = training.row(step, std::exchange(sum, 0) / static_cast<float>(interval));
+    sum += *loss, ++count;
+    if (step % interval != 0 && step != settings.steps) continue;
+    const auto row = training.row(step, std::exchange(sum, 0) / static_cast<float>(std::exchange(count, 0)));
     if (!row) return row.status();
     rows.push_back(*row);
-    if (!speaks || (rows.size() % 5 != 1 && step + interval <= settings.steps)) continue;
+    if (!speaks || (rows.size() % 5 != 1 && step != settings.steps)) continue;
     std::printf("%6zu %14.3f %14.3f %9.1f\n", step, row->training_loss, row->held_out_loss, seconds_since(start));
     std::fflush(stdout);
   }

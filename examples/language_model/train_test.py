@@ -29,7 +29,7 @@ class LanguageModel(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = [line.split() for line in done.stdout.splitlines() if line.strip()[:1].isdigit() and len(line.split()) == 4]
         held_out = [float(row[2]) for row in rows]
-        self.assertGreater(len(held_out), 5, done.stdout)
+        self.assertGreaterEqual(len(held_out), 3, done.stdout)
         self.assertLess(held_out[-1], held_out[0] - 1.0)
         self.assertIn("Parameters are the same on all ranks.", done.stdout)
         curves = xml.etree.ElementTree.parse(self.folder / "out/loss.svg").getroot().findall("{http://www.w3.org/2000/svg}polyline")

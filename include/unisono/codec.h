@@ -18,8 +18,9 @@ namespace unisono {
 
 // How a codec encodes the elements of one step of a collective.
 struct StepCodec {
-  // plain: the tensor's own type. f16, bf16: for f32 tensors. The numbers are part of the wire format.
-  enum class Kind : uint8_t { plain = 0, quantize = 1, f16 = 2, bf16 = 3 };
+  // plain: the tensor's own type. f16, bf16: for f32 tensors. fp8: 8-bit floats (OCP's E4M3) in groups of 128 with a scale. The
+  // numbers are part of the wire format.
+  enum class Kind : uint8_t { plain = 0, quantize = 1, f16 = 2, bf16 = 3, fp8 = 4 };
   enum class Metadata : uint8_t { f16 = 0, bf16 = 1, f32 = 2, automatic = 3 };
   enum class Spikes : uint8_t { off = 0, on = 1, automatic = 2 };
 
@@ -58,10 +59,10 @@ struct Codec {
     return of({.kind = StepCodec::Kind::quantize, .bits = bits, .group = group});
   }
 
-  // "plain", "f16", "bf16", "int2" … "int8", "auto" (int8), or "quantize"; "int8/int4" for reduce and gather, "plain/int4/int8"
-  // for reduce, across and gather; then ":" and options, separated by commas: bits, group, metadata (f16, bf16, f32, auto),
-  // spikes (on, off, auto), each also with one value per step; own_exact (on, off), on_overflow (saturate, poison).
-  // "quantize:bits=8/4,group=128,spikes=on". invalid: names the part that is wrong and what is allowed.
+  // "plain", "f16", "bf16", "fp8", "int2" … "int8", "auto" (int8), or "quantize"; "int8/int4" for reduce and gather,
+  // "plain/int4/int8" for reduce, across and gather; then ":" and options, separated by commas: bits, group, metadata (f16,
+  // bf16, f32, auto), spikes (on, off, auto), each also with one value per step; own_exact (on, off), on_overflow (saturate,
+  // poison). "quantize:bits=8/4,group=128,spikes=on". invalid: names the part that is wrong and what is allowed.
   UNISONO_EXPORT static Result<Codec> parse(std::string_view text);
   // Text in the form that parse() reads.
   UNISONO_EXPORT std::string to_string() const;

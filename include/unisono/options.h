@@ -10,6 +10,7 @@
 
 #include "unisono/codec.h"
 #include "unisono/delivery.h"
+#include "unisono/schedules.h"
 #include "unisono/store.h"
 #include "unisono/tensor.h"
 
@@ -27,7 +28,7 @@ struct Options {
   std::shared_ptr<KeyValueStore> store{};
   std::string job{};                  // distinguishes jobs that use one address. UNISONO_JOB, SLURM_JOB_ID, …
   std::string interface {};           // network interface or address to listen on. UNISONO_INTERFACE; else by reachability
-  std::string transport{};            // "auto", "shm", "tcp" or "udp". UNISONO_TRANSPORT
+  std::string transport{};            // a name of transport_table. UNISONO_TRANSPORT
   bool join_running = false;          // wait until a running group re-forms, and join it then
   Milliseconds join_timeout{60'000};  // time for all ranks to meet
   Milliseconds timeout{300'000};      // default deadline of an operation
@@ -53,17 +54,6 @@ struct Options {
 // The order of additions. in_rank_order gives the same bits for every schedule, message size, timing, slice size and transport.
 // any lets the library choose schedules that add partial sums; all ranks still get the same bits.
 enum class Order : uint8_t { automatic = 0, in_rank_order = 1, any = 2 };
-
-enum class ScheduleKind : uint8_t {
-  automatic = 0,
-  ring = 1,
-  two_step = 2,
-  halving_doubling = 3,
-  hierarchical = 4,
-  one_shot = 5,
-  direct = 6,
-  tree = 7
-};
 
 struct CallOptions {
   ReduceOp op = ReduceOp::sum;

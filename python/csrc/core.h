@@ -99,10 +99,10 @@ py::object empty_like(py::handle like, DType dtype, const std::vector<py::ssize_
 // A view of memory owned by `base`.
 py::object float_view(const float* data, size_t count, py::handle base, Access access);
 // An array that a function may use during one call.
-class LentArray {
+class CallArray {
  public:
-  LentArray(const float* data, size_t count, Access access) : array_(float_view(data, count, py::none(), access)) {}
-  LentArray(std::span<const float> values, Access access) : LentArray(values.data(), values.size(), access) {}
+  CallArray(const float* data, size_t count, Access access) : array_(float_view(data, count, py::none(), access)) {}
+  CallArray(std::span<const float> values, Access access) : CallArray(values.data(), values.size(), access) {}
   const py::object& array() const { return array_; }
   // RuntimeError: the function kept the array or a part of it, but its memory will not last.
   void end(const char* what) const;

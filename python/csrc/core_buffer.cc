@@ -127,7 +127,7 @@ py::object float_view(const float* data, size_t count, py::handle base, Access a
   return array;
 }
 
-void LentArray::end(const char* what) const {
+void CallArray::end(const char* what) const {
   if (array_.ref_count() > 1)
     throw std::runtime_error(std::string(what) + " has kept an array that it was lent for the call; it may keep a copy");
 }

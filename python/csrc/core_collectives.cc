@@ -126,8 +126,8 @@ void add_reductions(GroupClass& group) {
         return [=](Group& g, const CallOptions& options) { return g.all_reduce_async(in, out, options); };
       },
       "Every rank ends with the reduction of all ranks' arrays.\n\ninput: any shape. output: as many elements of the same "
-      "type; None: in place.\n"
-      "Options: see unisono.CallOptions. Errors: PeerLost, Late, Invalid (also where ranks call differently).",
+      "type; None: in place.\nOptions: see unisono.CallOptions. Errors: PeerLost, Late, Invalid (also if ranks call "
+      "differently).",
       py::arg("input"), py::arg("output") = py::none());
   add_collective<Object, Object, Sizes>(
       group, "reduce_scatter",
@@ -149,7 +149,7 @@ void add_reductions(GroupClass& group) {
         call.needs_error_of(both.count);
         return [=](Group& g, const CallOptions& options) { return g.reduce_scatter_async(both, span_of(counts), options); };
       },
-      "As reduce_scatter(), but the result replaces this rank's block of inout; the other blocks are unspecified afterwards.",
+      "Like reduce_scatter(), but the result replaces this rank's block of inout; the other blocks are unspecified afterwards.",
       py::arg("inout"), py::arg("counts") = py::none());
   add_collective<Object, Object, uint32_t>(
       group, "reduce",
@@ -161,7 +161,7 @@ void add_reductions(GroupClass& group) {
                                   : Tensor();
         return [=](Group& g, const CallOptions& options) { return g.reduce_async(in, out, root, options); };
       },
-      "root ends with the reduction of all ranks' arrays.\n\noutput: looked at on root only; None: in place there.",
+      "root ends with the reduction of all ranks' arrays.\n\noutput: used on root only; None: in place there.",
       py::arg("input"), py::arg("output") = py::none(), py::arg("root") = 0);
 }
 
@@ -174,9 +174,9 @@ void add_gatherings(GroupClass& group) {
         const auto out = tensor(call.output(output, input, from.dtype(), blocks_shape(self, from, counts)));
         return [=](Group& g, const CallOptions& options) { return g.all_gather_async(in, out, span_of(counts), options); };
       },
-      "Every rank ends with all ranks' blocks in rank order.\n\ninput: this rank's block. output: room for all; None: "
-      "allocated (Report.output), of shape (world_size, *input.shape), or flat with counts.\n"
-      "counts: elements of each rank's block; None: equal blocks.",
+      "Every rank ends with all ranks' blocks in rank order.\n\ninput: this rank's block. output: large enough for all; None: "
+      "allocated (Report.output), of shape (world_size, *input.shape), or flat with counts.\ncounts: elements of each rank's "
+      "block; None: equal blocks.",
       py::arg("input"), py::arg("output") = py::none(), py::arg("counts") = py::none());
   add_collective<Object, Sizes>(
       group, "all_gather_in_place",
@@ -184,7 +184,7 @@ void add_gatherings(GroupClass& group) {
         const auto both = tensor(call.add(inout, "inout", Access::write));
         return [=](Group& g, const CallOptions& options) { return g.all_gather_async(both, span_of(counts), options); };
       },
-      "As all_gather(), where this rank's block already stands at its place in inout.", py::arg("inout"),
+      "Like all_gather(), but inout already holds this rank's block at its position.", py::arg("inout"),
       py::arg("counts") = py::none());
   add_collective<Object, Object, uint32_t, Sizes>(
       group, "gather",
@@ -195,8 +195,8 @@ void add_gatherings(GroupClass& group) {
             self.rank() == root ? tensor(call.output(output, input, from.dtype(), blocks_shape(self, from, counts))) : Tensor();
         return [=](Group& g, const CallOptions& options) { return g.gather_async(in, out, root, span_of(counts), options); };
       },
-      "root ends with all ranks' blocks in rank order.\n\noutput: looked at on root only; None: allocated there "
-      "(Report.output), as by all_gather(). counts: needed on root only.",
+      "root ends with all ranks' blocks in rank order.\n\noutput: used on root only; None: allocated there (Report.output), as "
+      "by all_gather(). counts: needed on root only.",
       py::arg("input"), py::arg("output") = py::none(), py::arg("root") = 0, py::arg("counts") = py::none());
   add_collective<Object, Object, uint32_t, Sizes>(
       group, "scatter",
@@ -211,7 +211,7 @@ void add_gatherings(GroupClass& group) {
                                       : call.add(output, "output", Access::write));
         return [=](Group& g, const CallOptions& options) { return g.scatter_async(in, out, root, span_of(counts), options); };
       },
-      "Rank r ends with block r of root's input.\n\ninput: looked at on root only. output: needed elsewhere; None on root: "
+      "Rank r ends with block r of root's input.\n\ninput: used on root only. output: needed on other ranks; None on root: "
       "allocated (Report.output). counts: needed on root only.",
       py::arg("input"), py::arg("output") = py::none(), py::arg("root") = 0, py::arg("counts") = py::none());
 }
@@ -250,7 +250,7 @@ void add_exchanges(GroupClass& group) {
         const auto in = const_tensor(call.add(input, "input", Access::read));
         return [=](Group& g, const CallOptions& options) { return g.send_async(in, to, tag, options); };
       },
-      "A message to one rank. Messages between two ranks match by tag, in order of the calls for one tag; tag < 2**15.",
+      "Sends a message to one rank. Messages between two ranks match by tag, in order of the calls for one tag; tag < 2**15.",
       py::arg("input"), py::arg("to"), py::arg("tag") = 0);
   add_collective<Object, uint32_t, uint32_t>(
       group, "recv",
@@ -258,7 +258,8 @@ void add_exchanges(GroupClass& group) {
         const auto out = tensor(call.add(output, "output", Access::write));
         return [=](Group& g, const CallOptions& options) { return g.recv_async(out, source, tag, options); };
       },
-      "A message from one rank, of as many elements as output has.", py::arg("output"), py::arg("source"), py::arg("tag") = 0);
+      "Receives a message from one rank, with as many elements as output.", py::arg("output"), py::arg("source"),
+      py::arg("tag") = 0);
 }
 
 void add_shards(GroupClass& group) {
@@ -272,8 +273,8 @@ void add_shards(GroupClass& group) {
         const auto out = tensor(call.output(shard, input, from.dtype(), {static_cast<py::ssize_t>(layout.count(self.rank()))}));
         return [=](Group& g, const CallOptions& o) { return g.reduce_shards_async(in, out, o); };
       },
-      "The first half of an all-reduce for those who keep a shard each: rank r's shard of the reduction goes to rank "
-      "r.\n\nshard: of shard_layout(input).count(rank) elements; None: allocated (Report.output).",
+      "The first half of an all-reduce for ranks that each keep a shard: rank r gets shard r of the reduction.\n\nshard: "
+      "shard_layout(input).count(rank) elements; None: allocated (Report.output).",
       py::arg("input"), py::arg("shard") = py::none());
   add_collective<Object, Object>(
       group, "gather_shards",
@@ -282,8 +283,8 @@ void add_shards(GroupClass& group) {
         const auto out = tensor(call.add(output, "output", Access::write));
         return [=](Group& g, const CallOptions& options) { return g.gather_shards_async(in, out, options); };
       },
-      "The second half: every rank's shard to all. output: the whole tensor; with lossy delivery what does not come keeps what "
-      "it had.",
+      "The second half: every rank gets all shards. output: the whole tensor; with lossy delivery, missing ranges keep their "
+      "old values.",
       py::arg("shard"), py::arg("output"));
   group.def(
       "shard_layout",
@@ -293,7 +294,7 @@ void add_shards(GroupClass& group) {
         return check(self.shard_layout(like.const_tensor(), option_of<StepCodec>(codec, "codec"), unit));
       },
       py::arg("array"), py::arg("codec") = "plain", py::arg("shard_unit") = 0, py::arg("dtype") = py::none(),
-      "How an array of this size and type is cut; its elements are not looked at.");
+      "How an array of this size and type is cut; its elements are not read.");
 }
 
 }  // namespace

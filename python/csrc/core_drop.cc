@@ -26,11 +26,11 @@ std::shared_ptr<Functions> make_functions(py::object compute, py::object reduce,
           }};
 }
 
-Status call_lending(Functions& functions, const char* what, std::span<const float> values, Access access,
-                    const std::function<void(const py::object&)>& call) {
+Status call_with_array(Functions& functions, const char* what, std::span<const float> values, Access access,
+                       const std::function<void(const py::object&)>& call) {
   const py::gil_scoped_acquire gil;
   return functions.caught.run([&] {
-    const LentArray lent(values, access);
+    const CallArray lent(values, access);
     call(lent.array());
     lent.end(what);
   });
@@ -39,19 +39,19 @@ Status call_lending(Functions& functions, const char* what, std::span<const floa
 DropWork work_of(const std::shared_ptr<Functions>& functions) {
   DropWork work;
   work.compute = [functions](uint64_t position, std::span<float> gradients) {
-    return call_lending(*functions, "compute", gradients, Access::write,
-                        [&](const py::object& array) { functions->compute(position, array); });
+    return call_with_array(*functions, "compute", gradients, Access::write,
+                           [&](const py::object& array) { functions->compute(position, array); });
   };
   if (!functions->reduce.is_none()) {
     work.reduce = [functions](std::span<float> gradients) {
-      return call_lending(*functions, "reduce", gradients, Access::write,
-                          [&](const py::object& array) { functions->reduce(array); });
+      return call_with_array(*functions, "reduce", gradients, Access::write,
+                             [&](const py::object& array) { functions->reduce(array); });
     };
   }
   if (!functions->apply.is_none()) {
     work.apply = [functions](std::span<const float> gradients, const DropStep& step) {
-      (void)call_lending(*functions, "apply", gradients, Access::read,
-                         [&](const py::object& array) { functions->apply(array, step); });
+      (void)call_with_array(*functions, "apply", gradients, Access::read,
+                            [&](const py::object& array) { functions->apply(array, step); });
     };
   }
   return work;
@@ -122,7 +122,7 @@ using Drop = PythonDropCompute;
 
 void add_drop_options(py::module_& m) {
   py::class_<DropOptions> options(m, "DropOptions",
-                                  "When a rank leaves out micro-batches (docs/guides/stragglers.md). Times are in seconds.");
+                                  "When a rank drops micro-batches (docs/guides/stragglers.md). Times are in seconds.");
   add_options(options, "DropOptions");
   add_word(options, "threshold", &DropOptions::threshold, thresholds);
   options.def_readwrite("seconds", &DropOptions::seconds);
@@ -147,11 +147,11 @@ void add_drop_options(py::module_& m) {
   options.attr("on_drift") = uint64_t{DropOptions::on_drift};
   options.def(
       "check", [](const DropOptions& self, uint32_t micro_batches) { check(self.check(micro_batches)); },
-      py::arg("micro_batches"), "Invalid: the first thing that is wrong.");
+      py::arg("micro_batches"), "Invalid: names the first error.");
 }
 
 void add_drop_reports(py::module_& m) {
-  py::class_<DropStep> step(m, "DropStep", "Of a step, on this rank.");
+  py::class_<DropStep> step(m, "DropStep", "Result of one step on this rank.");
   step.def_readonly("step", &DropStep::step);
   step.def_readonly("planned", &DropStep::planned);
   step.def_readonly("computed", &DropStep::computed);
@@ -161,8 +161,8 @@ void add_drop_reports(py::module_& m) {
   step.def_readonly("compute_ns", &DropStep::compute_ns);
   step.def_readonly("warnings", &DropStep::warnings);
   add_fields_text(step);
-  py::class_<DropReport> report(m, "DropReport",
-                                "Of a window of steps, or of all windows so far; the same on all ranks. Times are in seconds.");
+  py::class_<DropReport> report(
+      m, "DropReport", "Report of a window of steps, or of all windows so far; equal on all ranks. Times are in seconds.");
   report.def_readonly("first_step", &DropReport::first_step);
   report.def_readonly("last_step", &DropReport::last_step);
   report.def_readonly("steps", &DropReport::steps);
@@ -193,42 +193,39 @@ void add_steps(py::class_<Drop>& drop) {
   drop.def(
       "begin_step",
       [](Drop& self) { check(self.call("DropCompute.begin_step", [](DropCompute& d) { return d.begin_step(); })); },
-      "Right after the optimizer's step; the step's time begins. Invalid after a step that failed once its micro-batches were "
-      "computed: all call resume().");
+      "Call right after the optimizer's step; the step's time begins. Invalid after a step that failed once its micro-batches "
+      "were computed: then all ranks call resume().");
   drop.def(
       "next", [](Drop& self) { return self.call("DropCompute.next", [](DropCompute& d) { return d.next(); }); },
-      "Whether there is another micro-batch to be computed; what was begun before is complete then. False: join the "
-      "all-reduce.");
+      "Whether to compute another micro-batch; the previous one must be complete. False: join the all-reduce.");
   drop.def_property_readonly(
       "position", [](Drop& self) { return self.question("DropCompute.position", [](DropCompute& d) { return d.position(); }); },
-      "The place in this rank's data of the micro-batch that next() asked for, in micro-batches from 0.");
+      "Position in this rank's data of the micro-batch that next() requested, in micro-batches from 0.");
   drop.def_property_readonly(
       "last", [](Drop& self) { return self.question("DropCompute.last", [](DropCompute& d) { return d.last(); }); },
-      "The micro-batch that is being computed is the step's last for certain.");
+      "Whether the running micro-batch is certainly the step's last.");
   drop.def(
       "should_stop",
       [](Drop& self) { return self.question("DropCompute.should_stop", [](DropCompute& d) { return d.should_stop(); }); },
-      "In the midst of a micro-batch: it is late. One may throw away what one has of it, call abandon(), and join the "
-      "all-reduce.");
+      "Call inside a micro-batch: whether it is late. The caller may discard its partial gradients, call abandon(), and join "
+      "the all-reduce.");
   drop.def("abandon", [](Drop& self) { self.question("DropCompute.abandon", [](DropCompute& d) { return d.abandon(); }); });
   drop.def(
       "end_step",
       [](Drop& self) { return check(self.call("DropCompute.end_step", [](DropCompute& d) { return d.end_step(); })); },
-      "After the all-reduce.");
+      "Call after the all-reduce.");
   drop.def(
       "pause", [](Drop& self) { self.call("DropCompute.pause", [](DropCompute& d) { return d.pause(); }); },
-      "Between two steps, before something that belongs to none, as a validation.");
-  drop.def(
-      "run", &Drop::run, py::arg("gradients"), py::arg("compute"), py::arg("apply") = py::none(),
-      py::arg("reduce") = py::none(),
-      "A whole step, by any rule.\n\ngradients: float32, zeros at first, and zeros again when it returns.\ncompute(position, "
-      "gradients): adds the gradient of that micro-batch, divided by the micro-batches of a step. "
-      "With the rule `at` in another thread, and the last one perhaps after run() has returned.\napply(gradients, step): uses "
-      "the averages; not called for a step that is not applied.\n"
-      "reduce(gradients): averages over the group; None: an all-reduce.\nThe arrays are lent for the call. What the functions "
-      "raise is raised by run().");
+      "Call between two steps, before work that belongs to no step, such as a validation.");
+  drop.def("run", &Drop::run, py::arg("gradients"), py::arg("compute"), py::arg("apply") = py::none(),
+           py::arg("reduce") = py::none(),
+           "Runs a whole step under any rule.\n\ngradients: float32, zeros at first, and zeros again on "
+           "return.\ncompute(position, gradients): adds the gradient of that micro-batch, divided by the micro-batches per "
+           "step. With the rule `at` it runs in another thread, and may outlast run().\napply(gradients, step): uses the "
+           "averages; not called for a step that is not applied.\nreduce(gradients): averages over the group; None: an "
+           "all-reduce.\nThe arrays are valid during the call only. run() raises the functions' errors.");
   drop.def("drain", &Drop::drain, py::arg("compute"), py::arg("apply") = py::none(),
-           "With the rule `at`: waits for the micro-batch that was left, and applies what is to be applied.");
+           "With the rule `at`: waits for the abandoned micro-batch, and calls apply() for pending averages.");
 }
 
 }  // namespace
@@ -237,37 +234,38 @@ void add_drop_compute(py::module_& m) {
   add_drop_options(m);
   add_drop_reports(m);
   py::class_<Drop> drop(m, "DropCompute",
-                        "A compute threshold per step, so that nobody waits for the slowest of many micro-batches for long "
+                        "A compute threshold per step, so that no rank waits long for the slowest of many micro-batches "
                         "(docs/guides/stragglers.md).");
   drop.def(py::init<const Group&, uint32_t, py::handle, const Group*>(), py::arg("group"), py::arg("micro_batches"),
            py::arg("options") = "auto", py::arg("replica") = py::none(),
-           "All ranks call it alike.\n\nmicro_batches: of each rank in a step. options: DropOptions, or their text. replica: "
-           "the processes that compute one replica together, if that is not this process alone.\n"
-           "Invalid: options make no sense, or differ between ranks.");
+           "All ranks call it with equal arguments.\n\nmicro_batches: of each rank in a step. options: DropOptions, or their "
+           "text. replica: the processes that compute one replica together, if there are several.\nInvalid: options make no "
+           "sense, or differ between ranks.");
   add_steps(drop);
   drop.def(
       "report", [](Drop& self) { return self.question("DropCompute.report", [](DropCompute& d) { return d.report(); }); },
-      "The last window's; none yet: no steps.");
+      "Report of the last window; before the first, steps is 0.");
   drop.def(
       "total", [](Drop& self) { return self.question("DropCompute.total", [](DropCompute& d) { return d.total(); }); },
-      "Of all windows so far.");
+      "Report of all windows so far.");
   drop.def(
       "finish", [](Drop& self) { return check(self.call("DropCompute.finish", [](DropCompute& d) { return d.finish(); })); },
-      "At the end: what was not told of yet becomes a window. All ranks call it, between two steps.");
+      "Call at the end, between two steps, on all ranks: turns the current window into a report.");
   drop.def(
       "recorded", [](Drop& self) { return self.question("DropCompute.recorded", [](DropCompute& d) { return d.recorded(); }); },
-      "What this rank recorded, as lines that `unisono-lab drop-compute search` reads.");
-  drop.def_static("recorded_head", &DropCompute::recorded_head, py::arg("micro_batches"), "The head of a file of such lines.");
+      "Times that this rank recorded, as lines that `unisono-lab drop-compute search` reads.");
+  drop.def_static("recorded_head", &DropCompute::recorded_head, py::arg("micro_batches"),
+                  "The header line of a file of such lines.");
   drop.def(
       "save", [](Drop& self) { return bytes_of(self.call("DropCompute.save", [](DropCompute& d) { return d.save(); })); },
-      "This rank's place in its data, and the step.");
+      "This rank's data position and step.");
   drop.def(
       "load",
       [](Drop& self, const py::bytes& state) {
         check(self.call("DropCompute.load", [bytes = span_of(state)](DropCompute& d) { return d.load(bytes); }));
       },
       py::arg("state"),
-      "All ranks load alike, each what it has saved itself after the same step. Corrupt, Invalid: nothing has changed.");
+      "All ranks load, each the bytes that it saved after the same step. Corrupt, Invalid: nothing has changed.");
   drop.def(
       "resume",
       [](Drop& self, const Group& group, const Group* replica) {
@@ -275,8 +273,8 @@ void add_drop_compute(py::module_& m) {
         check(self.call("DropCompute.resume", [&](DropCompute& d) { return d.resume(group, with); }));
       },
       py::arg("group"), py::arg("replica") = py::none(),
-      "After Group.reform(), or a step that failed on some ranks: all ranks call it, but those that have joined, which make a "
-      "new DropCompute.");
+      "Call on all ranks after Group.reform(), or after a step that failed on some ranks; processes that joined make a new "
+      "DropCompute.");
 }
 
 }  // namespace unisono_python

@@ -38,8 +38,8 @@ py::capsule to_capsule(const Group& group) {
 
 void add_group(py::module_& m) {
   GroupClass group(m, "Group",
-                   "Processes that compute collectives together. A cheap handle; the last one of the joined group closes its "
-                   "links. Any thread may start and wait for operations.");
+                   "Processes that compute collectives together. A cheap handle; dropping the last one of the joined group "
+                   "closes its links. Any thread may start and wait for operations.");
   group.def_property_readonly("rank", &Group::rank);
   group.def_property_readonly("world_size", &Group::world_size);
   group.def_property_readonly("epoch", &Group::epoch);
@@ -49,35 +49,35 @@ void add_group(py::module_& m) {
   group.def("link_speeds", [](const Group& self) { return released([&] { return self.link_speeds(); }); });
   group.def(
       "counters", [](const Group& self) { return released([&] { return self.counters(); }); },
-      "What was done in this group so far on this rank.");
+      "Counters of this group on this rank. Empty if it keeps no record.");
   group.def(
       "dump_record",
       [](const Group& self, const std::string& path) { check(released([&] { return self.dump_record(path); })); },
       py::arg("path"),
-      "Writes the group's record to a file, for `unisono explain` and `unisono trace`; a former file is replaced. Unavailable: "
-      "there is no record, or the file cannot be written.");
+      "Writes the group's record to a file for `unisono explain` and `unisono trace`, replacing the file. Unavailable: there "
+      "is no record, or the file cannot be written.");
   group.def(
       "datagram_bytes", [](const Group& self) { return released([&] { return self.datagram_bytes(); }); },
-      "Of a full datagram between all members, header included; 0: nothing can be lossy.");
+      "Bytes of a full datagram between all members, header included; 0: no call can be lossy.");
   group.def(
       "split", [](Group& self, const std::vector<uint32_t>& ranks) { return without_gil([&] { return self.split(ranks); }); },
       py::arg("ranks"),
-      "A group of some of this group's ranks, numbered in the order given. Its members call it alike; nothing is sent. It ends "
-      "when the parent is re-formed.");
+      "Makes a group of some of this group's ranks, numbered in the given order. Its members call it with the same list; it "
+      "sends nothing. It ends when the parent is re-formed.");
   group.def(
       "reform", [](Group& self) { return interruptibly([group = self]() mutable { return group.reform(); }); },
-      "After PeerLost or Late: the living agree on who is left, take in who waits to join, and go on under new ranks. All "
-      "living ranks call it. Operations in flight end with PeerLost.");
+      "After PeerLost or Late: the living ranks agree on the survivors, admit processes that wait to join, and continue with "
+      "new ranks. All living ranks call it. Operations in flight end with PeerLost.");
   group.def("__repr__", [](const Group& self) { return "<unisono.Group: " + text_of(self) + ">"; });
   add_collectives(group);
   m.def("join", join,
-        "Comes together with the others; returns when all links are up.\n\nWhat is not given is taken from the environment "
-        "(docs/guides/operations.md), as RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.\n"
-        "Options: see unisono.JoinOptions. Errors: Late names who is missing and what was tried; Unavailable, Invalid.");
+        "Meets the other ranks; returns when all links are up.\n\nOptions not given come from the environment "
+        "(docs/guides/operations.md), such as RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.\nOptions: see unisono.JoinOptions. "
+        "Errors: Late names the missing ranks and the attempts made; Unavailable, Invalid.");
   m.def("group_from_capsule", from_capsule, py::arg("capsule"),
-        "The group that a PyCapsule \"unisono.Group\" points at: a unisono::Group*, which is copied.");
+        "The group in a PyCapsule \"unisono.Group\", which holds a unisono::Group*; the group is copied.");
   m.def("group_to_capsule", to_capsule, py::arg("group"),
-        "The other way round, for extension modules that link the same library.");
+        "A PyCapsule of this group, for extension modules that link the same library.");
 }
 
 }  // namespace unisono_python

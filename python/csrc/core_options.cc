@@ -11,10 +11,7 @@ namespace {
 
 constexpr const char* reduce_ops[] = {"sum", "avg", "min", "max", "prod", "band", "bor", "bxor"};
 constexpr const char* orders[] = {"automatic", "in_rank_order", "any"};
-constexpr const char* schedules[] = {"automatic",    "ring",     "two_step", "halving_doubling",
-                                     "hierarchical", "one_shot", "direct",   "tree"};
 constexpr const char* deliveries[] = {"reliable", "lossy", "automatic"};
-constexpr const char* kinds[] = {"plain", "quantize", "f16", "bf16"};
 constexpr const char* metadata[] = {"f16", "bf16", "f32", "automatic"};
 constexpr const char* spikes[] = {"off", "on", "automatic"};
 constexpr const char* estimators[] = {"stratified", "count", "count_all", "horvitz_thompson", "zero_fill"};
@@ -37,8 +34,10 @@ const std::unordered_map<std::string_view, Setter>& call_setters() {
   static const std::unordered_map<std::string_view, Setter> setters{
       {"op", [](CallWords& c, py::handle v) { c.options.op = static_cast<ReduceOp>(word_place(v, "op", reduce_ops)); }},
       {"order", [](CallWords& c, py::handle v) { c.options.order = static_cast<Order>(word_place(v, "order", orders)); }},
-      {"schedule", [](CallWords& c,
-                      py::handle v) { c.options.schedule = static_cast<ScheduleKind>(word_place(v, "schedule", schedules)); }},
+      {"schedule",
+       [](CallWords& c, py::handle v) {
+         c.options.schedule = static_cast<ScheduleKind>(word_place(v, "schedule", schedule_names));
+       }},
       {"timeout", [](CallWords& c, py::handle v) { c.options.timeout = milliseconds(v.cast<double>(), "timeout"); }},
       {"id", [](CallWords& c, py::handle v) { c.options.id = v.cast<uint64_t>(); }},
       {"slice_bytes", [](CallWords& c, py::handle v) { c.options.slice_bytes = v.cast<uint64_t>(); }},
@@ -104,14 +103,13 @@ void apply(const Setters& setters, const py::kwargs& words, Target& target, cons
 }
 
 void add_step_codec(py::module_& m) {
-  py::class_<StepCodec> step(m, "StepCodec",
-                             "What happens to the elements of one step of a collective (docs/guides/thin_links.md).");
+  py::class_<StepCodec> step(m, "StepCodec", "How one step of a collective encodes elements (docs/guides/thin_links.md).");
   step.def(py::init([](const py::kwargs& fields) {
     auto object = py::cast(StepCodec{});
     set_fields(object, fields);
     return object.cast<StepCodec>();
   }));
-  add_word(step, "kind", &StepCodec::kind, kinds);
+  add_word(step, "kind", &StepCodec::kind, codec_names);
   step.def_readwrite("bits", &StepCodec::bits);
   step.def_readwrite("group", &StepCodec::group);
   add_word(step, "metadata", &StepCodec::metadata, metadata);
@@ -125,7 +123,7 @@ void add_step_codec(py::module_& m) {
 void add_codec(py::module_& m) {
   py::class_<Codec> codec(
       m, "Codec",
-      "How elements travel: as they are, as 16-bit floats, or as codes of 2 to 8 bits (docs/guides/thin_links.md).");
+      "How elements are sent: unchanged, as 16-bit floats, or as codes of 2 to 8 bits (docs/guides/thin_links.md).");
   add_options(codec, "Codec");
   add_option(codec, "reduce", &Codec::reduce);
   add_option(codec, "across", &Codec::across);
@@ -140,7 +138,7 @@ void add_codec(py::module_& m) {
 
 void add_delivery_options(py::module_& m) {
   py::class_<DeliveryOptions> options(m, "DeliveryOptions",
-                                      "What a collective makes of datagrams that do not arrive (docs/guides/packet_loss.md).");
+                                      "How a collective treats datagrams that do not arrive (docs/guides/packet_loss.md).");
   add_options(options, "DeliveryOptions");
   options.def_readwrite("loss_budget", &DeliveryOptions::loss_budget);
   add_word(options, "estimator", &DeliveryOptions::estimator, estimators);

@@ -13,8 +13,7 @@ constexpr const char* deliveries[] = {"reliable", "lossy", "automatic"};
 void add_delivery_report(py::module_& m) {
   using Delivered = DeliveryReport;
   py::class_<Delivered, std::shared_ptr<Delivered>> report(
-      m, "DeliveryReport",
-      "What became of the datagrams of one operation at this rank that was asked to be lossy or automatic.");
+      m, "DeliveryReport", "Delivery of one operation at this rank that asked for lossy or automatic delivery.");
   py::class_<Delivered::Stream>(report, "Stream", "How the stream of datagrams from one rank ended.")
       .def_readonly("expected", &Delivered::Stream::expected)
       .def_readonly("missing", &Delivered::Stream::missing)
@@ -25,7 +24,8 @@ void add_delivery_report(py::module_& m) {
       .def_readonly("present", &Delivered::Stream::present)
       .def_readonly("missing_ranges", &Delivered::Stream::missing_ranges)
       .def("share", &Delivered::Stream::share);
-  py::class_<Delivered::Phase>(report, "Phase", "Contributions on their way to those who add up, or results on theirs to all.")
+  py::class_<Delivered::Phase>(report, "Phase",
+                               "Contributions on their way to the owners of shards, or results on their way to all ranks.")
       .def_readonly("ran", &Delivered::Phase::ran)
       .def_readonly("learning", &Delivered::Phase::learning)
       .def_readonly("duration_us", &Delivered::Phase::duration_us)
@@ -51,7 +51,7 @@ void add_delivery_report(py::module_& m) {
 void add_report(py::module_& m) {
   py::class_<OutputReport> report(
       m, "Report",
-      "What happened in one operation: who contributed, what it cost, who was waited for. Times are in microseconds.");
+      "Report of one operation: contributors, traffic, time and the ranks that were late. Times are in microseconds.");
   report.def_property_readonly("operation", [](const OutputReport& self) { return std::string(self.operation); });
   report.def_readonly("number", &OutputReport::number);
   report.def_property_readonly("schedule", [](const OutputReport& self) { return std::string(self.schedule); });
@@ -79,11 +79,10 @@ void add_report(py::module_& m) {
   report.def_readonly("measured_error", &OutputReport::measured_error);
   report.def_property_readonly("delivery",
                                [](const OutputReport& self) { return std::const_pointer_cast<DeliveryReport>(self.delivery); });
-  report.def_readonly("output", &OutputReport::output,
-                      "The array that the call has allocated, where it was given none; else None.");
-  report.def("bits_per_element", &OutputReport::bits_per_element, "On the wire, each time that an element was sent.");
-  report.def("snr_db", &OutputReport::snr_db,
-             "measured_error in decibels: infinite where nothing was lost; NaN: not measured.");
+  report.def_readonly("output", &OutputReport::output, "The array that the call allocated; None if the caller gave one.");
+  report.def("bits_per_element", &OutputReport::bits_per_element,
+             "Payload bits per element sent; an element that was sent twice counts twice.");
+  report.def("snr_db", &OutputReport::snr_db, "measured_error in decibels. Infinite: no error. NaN: not measured.");
   add_text(report);
 }
 
@@ -115,8 +114,7 @@ void add_members(py::module_& m) {
 }
 
 void add_link_speeds(py::module_& m) {
-  py::class_<LinkSpeeds> speeds(m, "LinkSpeeds",
-                                "How quick the links between members are, as far as schedules are chosen by it.");
+  py::class_<LinkSpeeds> speeds(m, "LinkSpeeds", "Speed of the links between members, as schedules use it.");
   py::class_<LinkSpeeds::Kind>(speeds, "Kind")
       .def_readonly("measured", &LinkSpeeds::Kind::measured)
       .def_readonly("latency_us", &LinkSpeeds::Kind::latency_us)
@@ -132,8 +130,9 @@ void add_link_speeds(py::module_& m) {
 }
 
 void add_counters(py::module_& m) {
-  py::class_<Counters> counters(m, "Counters", "What a group has done so far on this rank.");
-  py::class_<LinkCounters>(counters, "Link", "To and from one rank.")
+  py::class_<Counters> counters(m, "Counters",
+                                "Counters of a group on this rank. They start when the group is joined, split or re-formed.");
+  py::class_<LinkCounters>(counters, "Link", "Traffic with one rank.")
       .def_readonly("rank", &LinkCounters::rank)
       .def_readonly("transport", &LinkCounters::transport)
       .def_readonly("place", &LinkCounters::place)
@@ -145,7 +144,7 @@ void add_counters(py::module_& m) {
       .def_readonly("waited_for", &LinkCounters::waited_for)
       .def_readonly("stalls", &LinkCounters::stalls)
       .def_readonly("lost", &LinkCounters::lost);
-  py::class_<CollectiveCounters>(counters, "Collective", "Of one kind of operation.")
+  py::class_<CollectiveCounters>(counters, "Collective", "Operations of one collective.")
       .def_property_readonly("collective", [](const CollectiveCounters& self) { return std::string(self.collective); })
       .def_readonly("operations", &CollectiveCounters::operations)
       .def_readonly("bytes", &CollectiveCounters::bytes)
@@ -160,7 +159,8 @@ void add_counters(py::module_& m) {
 }
 
 void add_shard_layout(py::module_& m) {
-  py::class_<ShardLayout>(m, "ShardLayout", "How a tensor is cut: one shard per rank, a shard into ranges, one per datagram.")
+  py::class_<ShardLayout>(m, "ShardLayout",
+                          "How a tensor is cut: one shard per rank, and each shard into ranges, one per datagram.")
       .def_readonly("elements", &ShardLayout::elements)
       .def_readonly("world", &ShardLayout::world)
       .def_readonly("shard_elements", &ShardLayout::shard_elements)

@@ -49,8 +49,8 @@ class PythonOptimizer final : public ShardOptimizer {
 
  private:
   void update_in_python(const ShardUpdate& task) {
-    const LentArray values(task.values, Access::write), gradient(task.gradient, Access::read);
-    std::vector<LentArray> lent;
+    const CallArray values(task.values, Access::write), gradient(task.gradient, Access::read);
+    std::vector<CallArray> lent;
     for (auto& state : states_) lent.emplace_back(std::span(state).subspan(task.begin, task.values.size()), Access::write);
     {
       py::list states;
@@ -141,9 +141,9 @@ class PythonShardedStep {
 using Step = PythonShardedStep;
 
 void add_optimizers(py::module_& m) {
-  py::class_<SgdOptions> sgd(
-      m, "SGD",
-      "Stochastic gradient descent as PyTorch's SGD computes it (no dampening), in float32. Without momentum it has no state.");
+  py::class_<SgdOptions> sgd(m, "SGD",
+                             "Stochastic gradient descent with the formulae of PyTorch's SGD (no dampening), in float32. "
+                             "Without momentum it has no state.");
   sgd.def(py::init([](double rate, double momentum, double weight_decay, bool nesterov) {
             return SgdOptions{.rate = rate, .momentum = momentum, .weight_decay = weight_decay, .nesterov = nesterov};
           }),
@@ -154,7 +154,7 @@ void add_optimizers(py::module_& m) {
   sgd.def_readonly("weight_decay", &SgdOptions::weight_decay);
   sgd.def_readonly("nesterov", &SgdOptions::nesterov);
   add_fields_text(sgd);
-  py::class_<AdamWOptions> adamw(m, "AdamW", "AdamW as PyTorch's computes it (no amsgrad), in float32.");
+  py::class_<AdamWOptions> adamw(m, "AdamW", "AdamW with the formulae of PyTorch's AdamW (no amsgrad), in float32.");
   adamw.def(py::init([](double rate, double beta1, double beta2, double epsilon, double weight_decay) {
               return AdamWOptions{
                   .rate = rate, .beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = weight_decay};
@@ -167,9 +167,10 @@ void add_optimizers(py::module_& m) {
   adamw.def_readonly("epsilon", &AdamWOptions::epsilon);
   adamw.def_readonly("weight_decay", &AdamWOptions::weight_decay);
   add_fields_text(adamw);
-  py::class_<UpdateTask>(m, "ShardUpdate",
-                         "What ShardOptimizer.update() is given. The arrays are lent for the call: copy what is to be kept.")
-      .def_readonly("begin", &UpdateTask::begin, "First element, counted in the shard.")
+  py::class_<UpdateTask>(
+      m, "ShardUpdate",
+      "The argument of ShardOptimizer.update(). The arrays are valid during the call only; copy values to keep them.")
+      .def_readonly("begin", &UpdateTask::begin, "First element, relative to the shard.")
       .def_property(
           "values", [](const UpdateTask& self) { return self.values; },
           [](const UpdateTask& self, const py::object& values) {
@@ -177,18 +178,18 @@ void add_optimizers(py::module_& m) {
             if (!values.is(self.values))
               throw py::type_error("ShardUpdate.values is to be changed in place: task.values[:] = …");
           },
-          "float32; to be changed in place.")
-      .def_readonly("gradient", &UpdateTask::gradient, "float32, as many.")
+          "float32; change it in place.")
+      .def_readonly("gradient", &UpdateTask::gradient, "float32, as many elements as values.")
       .def_readonly("states", &UpdateTask::states,
-                    "state_count arrays of as many elements, zeros at first; to be changed in place.")
-      .def_readonly("scale", &UpdateTask::scale, "Gradients count so much: clipping.")
+                    "state_count arrays of as many elements, zeros at first; change them in place.")
+      .def_readonly("scale", &UpdateTask::scale, "Factor of the gradient: clipping.")
       .def_readonly("rate", &UpdateTask::rate)
       .def_readonly("step", &UpdateTask::step, "1 for the first.");
 }
 
 void add_sharded_options(py::module_& m) {
-  py::class_<ShardedOptions> options(m, "ShardedOptions",
-                                     "How parameters and gradients travel, and what is repaired (docs/guides/packet_loss.md).");
+  py::class_<ShardedOptions> options(
+      m, "ShardedOptions", "How parameters and gradients are sent, and what is repaired (docs/guides/packet_loss.md).");
   add_options(options, "ShardedOptions");
   add_word(options, "delivery", &ShardedOptions::delivery, deliveries);
   add_option(options, "lossy", &ShardedOptions::lossy);
@@ -208,7 +209,7 @@ void add_sharded_options(py::module_& m) {
 void add_drift(py::module_& m) {
   py::class_<ShardedDrift> drift(
       m, "ShardedDrift",
-      "Mean squared differences per element, as measured and as the formulae of docs/guides/packet_loss.md have them.");
+      "Mean squared differences per element: measured, and expected from the formulae of docs/guides/packet_loss.md.");
   drift.def_readonly("owner", &ShardedDrift::owner);
   drift.def_readonly("owner_expected", &ShardedDrift::owner_expected);
   drift.def_readonly("pair", &ShardedDrift::pair);
@@ -223,7 +224,7 @@ void add_drift(py::module_& m) {
 }
 
 void add_sharded_report(py::module_& m) {
-  py::class_<ShardedReport> report(m, "ShardedReport", "Of one step, at this rank. Times are in microseconds.");
+  py::class_<ShardedReport> report(m, "ShardedReport", "Report of one step at this rank. Times are in microseconds.");
   const auto delivery = [&](const char* name, std::shared_ptr<const DeliveryReport> ShardedReport::*field) {
     report.def_property_readonly(
         name, [field](const ShardedReport& self) { return std::const_pointer_cast<DeliveryReport>(self.*field); });
@@ -250,7 +251,7 @@ void add_sharded_report(py::module_& m) {
   report.def_readonly("total_us", &ShardedReport::total_us);
   report.def_readonly("warnings", &ShardedReport::warnings);
   add_text(report);
-  py::class_<ShardedResumed> resumed(m, "ShardedResumed", "How ranks go on together after their group was re-formed.");
+  py::class_<ShardedResumed> resumed(m, "ShardedResumed", "How ranks continue after their group was re-formed.");
   py::class_<ShardedResumed::Lost> lost(resumed, "Lost");
   lost.def_readonly("rank", &ShardedResumed::Lost::rank);
   lost.def_readonly("ranges", &ShardedResumed::Lost::ranges);
@@ -271,60 +272,58 @@ void add_sharded_step(py::module_& m) {
   add_drift(m);
   add_sharded_report(m);
   py::class_<Step> step(m, "ShardedStep",
-                        "Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the "
-                        "parameters, updates it, and sends its values to all (docs/guides/packet_loss.md).");
+                        "Training with a sharded optimizer over links that lose packets: every rank owns a shard of the "
+                        "parameters, updates it, and sends its values to all ranks (docs/guides/packet_loss.md).");
   step.def(py::init<const Group&, py::handle, const py::object&, py::handle>(), py::arg("group"), py::arg("parameters"),
            py::arg("optimizer"), py::arg("options") = ShardedOptions(),
-           "All ranks of the group call it alike; rank 0's parameters (float32) are taken by all.\n\noptimizer: SGD, AdamW, or "
-           "a ShardOptimizer. options: ShardedOptions, or their text; lossy by default, which needs "
-           "the transport udp (Unsupported otherwise).\nInvalid: options make no sense, or differ between ranks.");
+           "All ranks of the group call it with equal arguments; all take rank 0's parameters (float32).\n\noptimizer: SGD, "
+           "AdamW, or a ShardOptimizer. options: ShardedOptions, or their text; lossy by default, which needs the transport "
+           "udp (Unsupported otherwise).\nInvalid: options make no sense, or differ between ranks.");
   step.def_property_readonly(
       "parameters",
       [](const py::object& self) {
         const auto values = py::cast<Step&>(self).question("ShardedStep.parameters").parameters();
         return float_view(values.data(), values.size(), self, Access::read);
       },
-      "What the model computes with: a read-only float32 array, always of the same memory. Changes in run(), resync(), load() "
-      "and resume().");
+      "The values that the model computes with: a read-only float32 array, always in the same memory. run(), resync(), load() "
+      "and resume() change them.");
   step.def("run", &Step::run, py::arg("gradient"),
-           "One step. gradient: this rank's, float32, of all parameters.\n\nPeerLost, Late: re-form the group, and resume(). "
-           "What the optimizer raised is raised here, and the step is of no use then.\n"
-           "Cannot be interrupted: it ends by the group's time-out.");
+           "Runs one step. gradient: this rank's, float32, of all parameters.\n\nPeerLost, Late: re-form the group, and call "
+           "resume(). Raises the optimizer's errors; such a step must not be used.\nCannot be interrupted: it ends by the "
+           "group's timeout.");
   step.def(
       "resync", [](Step& self) { self.call_status("ShardedStep.resync", [](ShardedStep& s) { return s.resync(); }); },
-      "Sends all values reliably: then all replicas are the same to the bit. All ranks call it alike.");
-  step.def(
-      "owners_values", &Step::owners_values, py::arg("values"),
-      "Writes the owners' values, of all parameters, to a float32 array. Replicas stay as they are. All ranks call it alike.");
+      "Sends all values reliably, after which all replicas are equal to the bit. All ranks call it.");
+  step.def("owners_values", &Step::owners_values, py::arg("values"),
+           "Writes the owners' values of all parameters to a float32 array. Replicas do not change. All ranks call it.");
   step.def(
       "set_rate",
       [](Step& self, double rate) {
         self.call_status("ShardedStep.set_rate", [rate](ShardedStep& s) { return s.set_rate(rate), Status(); });
       },
-      py::arg("rate"), "Of the optimizer; alike on all ranks.");
+      py::arg("rate"), "Sets the optimizer's learning rate; equal on all ranks.");
   step.def_property_readonly(
-      "step", [](Step& self) { return self.question("ShardedStep.step").step(); }, "The last one that was made.");
+      "step", [](Step& self) { return self.question("ShardedStep.step").step(); }, "The last completed step.");
   step.def(
       "save", [](Step& self) { return bytes_of(self.question("ShardedStep.save").save()); },
-      "This rank's replica, shard and optimizer's state, to go on with to the bit.");
+      "This rank's replica, shard and optimizer state, for a bit-exact continuation.");
   step.def(
       "load",
       [](Step& self, const py::bytes& state) {
         self.call_status("ShardedStep.load", [bytes = span_of(state)](ShardedStep& s) { return s.load(bytes); });
       },
       py::arg("state"),
-      "Corrupt: cut or changed. Invalid: of another rank, number of ranks, or optimizer. Nothing has changed then. All ranks "
-      "load alike.");
+      "Corrupt: truncated or changed. Invalid: of another rank, number of ranks, or optimizer. An error changes nothing. All "
+      "ranks load.");
   step.def(
       "resume",
       [](Step& self, const Group& group) {
         return self.call("ShardedStep.resume", [&](ShardedStep& s) { return s.resume(group); });
       },
-      py::arg("group"),
-      "After Group.reform(): all ranks of the group call it, but those that have joined, which make a new ShardedStep.");
+      py::arg("group"), "Call on all ranks after Group.reform(); processes that joined make a new ShardedStep.");
   step.def(
       "resumed", [](Step& self) { return self.question("ShardedStep.resumed").resumed(); },
-      "How this object began, or what resume() said last.");
+      "How this object began, or the result of the last resume().");
 }
 
 }  // namespace unisono_python

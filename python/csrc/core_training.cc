@@ -10,8 +10,6 @@ namespace {
 constexpr const char* methods[] = {"dense", "arc_top_k", "random_k", "power_sgd"};
 constexpr const char* feedbacks[] = {"none", "ef14", "ef21", "ef21m"};
 constexpr const char* on_nonfinite[] = {"skip", "poison"};
-constexpr const char* schedules[] = {"automatic",    "ring",     "two_step", "halving_doubling",
-                                     "hierarchical", "one_shot", "direct",   "tree"};
 
 // (name, shape) pairs or a mapping. An object with a shape, such as an array, may replace the shape.
 std::vector<Parameter> parameters_of(py::handle given) {
@@ -96,7 +94,7 @@ class PythonReducer {
       const py::gil_scoped_release released;
       return reducer_->save();
     }();
-    if (saved.empty()) raise({Code::invalid, "save() in the midst of a step: finish() comes first"});
+    if (saved.empty()) raise({Code::invalid, "save() in the middle of a step: call finish() first"});
     return bytes_of(saved);
   }
   void load(const py::bytes& bytes) {
@@ -124,8 +122,8 @@ class PythonReducer {
 
 void add_compression(py::module_& m) {
   py::class_<Compression> bound(m, "Compression",
-                                "How gradients are made smaller on their way: which method, how much is kept, and what becomes "
-                                "of the rest (docs/guides/thin_links.md).");
+                                "How gradients are compressed: the method, the share that is sent, and the treatment of the "
+                                "rest (docs/guides/thin_links.md).");
   add_options(bound, "Compression");
   add_word(bound, "method", &Compression::method, methods);
   bound.def_readwrite("ratio", &Compression::ratio);
@@ -150,18 +148,18 @@ void add_compression(py::module_& m) {
   bound.def_readwrite("min_elements", &Compression::min_elements);
   bound.def_readwrite("auto_off", &Compression::auto_off);
   add_option(bound, "values", &Compression::values);
-  add_word(bound, "values_schedule", &Compression::values_schedule, schedules);
+  add_word(bound, "values_schedule", &Compression::values_schedule, schedule_names);
   add_option(bound, "sketch", &Compression::sketch);
   bound.def_readwrite("refresh_every", &Compression::refresh_every);
   bound.def_readwrite("absorb_codec_error", &Compression::absorb_codec_error);
   add_word(bound, "on_nonfinite", &Compression::on_nonfinite, on_nonfinite);
   bound.def_readwrite("adaptive_optimizer", &Compression::adaptive_optimizer);
   bound.def(
-      "check", [](const Compression& self) { check(self.check()); }, "Invalid: the first thing that is wrong.");
+      "check", [](const Compression& self) { check(self.check()); }, "Invalid: names the first error.");
 }
 
 void add_plan(py::module_& m) {
-  py::class_<PlannedParameter> planned(m, "PlannedParameter", "How the gradients of one parameter travel, and why.");
+  py::class_<PlannedParameter> planned(m, "PlannedParameter", "How the gradients of one parameter are sent, and why.");
   planned.def_readonly("name", &PlannedParameter::name);
   planned.def_readonly("rows", &PlannedParameter::rows);
   planned.def_readonly("columns", &PlannedParameter::columns);
@@ -171,9 +169,9 @@ void add_plan(py::module_& m) {
   planned.def_readonly("payload", &PlannedParameter::payload);
   planned.def_property_readonly("reason", [](const PlannedParameter& self) { return std::string(self.reason); });
   add_fields_text(planned);
-  py::class_<CompressionPlan> plan(
-      m, "CompressionPlan",
-      "What would be sent and kept, before anything is allocated. Invalid: options or parameters that make no sense.");
+  py::class_<CompressionPlan> plan(m, "CompressionPlan",
+                                   "The sizes of data sent and state kept, computed without allocating any state. Invalid: "
+                                   "options or parameters make no sense.");
   plan.def(py::init([](py::handle parameters, py::handle compression) {
              return check(CompressionPlan::make(parameters_of(parameters), option_of<Compression>(compression, "compression")));
            }),
@@ -187,7 +185,7 @@ void add_plan(py::module_& m) {
 }
 
 void add_compression_report(py::module_& m) {
-  py::class_<CompressionCosts> costs(m, "CompressionCosts", "Summed over buckets, which overlap.");
+  py::class_<CompressionCosts> costs(m, "CompressionCosts", "Sums over buckets, which overlap in time.");
   costs.def_readonly("sketch_us", &CompressionCosts::sketch_us);
   costs.def_readonly("sketch_reduce_us", &CompressionCosts::sketch_reduce_us);
   costs.def_readonly("select_us", &CompressionCosts::select_us);
@@ -199,7 +197,7 @@ void add_compression_report(py::module_& m) {
   costs.def_readonly("sent_payload", &CompressionCosts::sent_payload);
   costs.def_readonly("sent_headers", &CompressionCosts::sent_headers);
   add_fields_text(costs);
-  py::class_<CompressionReport> report(m, "CompressionReport", "Of one step, or of all so far.");
+  py::class_<CompressionReport> report(m, "CompressionReport", "Report of one step, or of all steps so far.");
   report.def_readonly("step", &CompressionReport::step);
   report.def_readonly("applied", &CompressionReport::applied);
   report.def_readonly("ratio", &CompressionReport::ratio);
@@ -223,7 +221,7 @@ void add_compression_report(py::module_& m) {
 }
 
 void add_resumed(py::module_& m) {
-  py::class_<Resumed> resumed(m, "Resumed", "How ranks go on together after their group was re-formed.");
+  py::class_<Resumed> resumed(m, "Resumed", "How ranks continue after their group was re-formed.");
   py::class_<Resumed::Lost> lost(resumed, "Lost");
   lost.def_readonly("member", &Resumed::Lost::member);
   lost.def_readonly("residual_norm", &Resumed::Lost::residual_norm);
@@ -242,34 +240,32 @@ void add_training(py::module_& m) {
   add_compression_report(m);
   add_resumed(m);
   py::class_<PythonReducer> reducer(m, "GradientReducer",
-                                    "Gradients averaged over a group while they are compressed, from step to step: the rest of "
-                                    "each step's gradients is kept and sent later (docs/guides/thin_links.md).");
+                                    "Averages compressed gradients over a group, step by step: each step sends a part, and the "
+                                    "rest is kept and sent later (docs/guides/thin_links.md).");
   reducer.def(py::init<const Group&, py::handle, py::handle>(), py::arg("group"), py::arg("parameters"),
               py::arg("compression") = Compression(),
-              "All ranks of the group call it alike; a process that has joined a group which was re-formed while the others "
-              "call resume().\n\n"
-              "parameters: name -> shape, or what has a shape; or pairs. compression: a Compression, or its text.\nInvalid: "
-              "options or parameters make no sense, or differ between ranks.");
+              "All ranks of the group call it with equal arguments; a process that joined a re-formed group calls it while the "
+              "others call resume().\n\nparameters: name -> shape, or an object with a shape; or pairs. compression: a "
+              "Compression, or its text.\nInvalid: options or parameters make no sense, or differ between ranks.");
   reducer.def("reduce", &PythonReducer::reduce, py::arg("bucket"),
-              "These gradients (name -> float32 array) are complete, and must not be touched until finish(), when they are "
-              "averages. All ranks give the same buckets in the same order. Returns at once.\n\n"
-              "Invalid: a name that is not known, or comes twice in a step; nothing of the bucket has been sent then.");
+              "Hands over complete gradients (name -> float32 array). Do not touch them until finish(), which makes them "
+              "averages. All ranks pass the same buckets in the same order. Returns at once.\n\nInvalid: a name is unknown, or "
+              "occurs twice in a step; nothing of the bucket was sent.");
   reducer.def("finish", &PythonReducer::finish,
               "Waits until everything is averaged. After PeerLost and Late: Group.reform(), then resume().\n\nCannot be "
-              "interrupted: it ends by the group's time-out.");
+              "interrupted: it ends by the group's timeout.");
   reducer.def("step_skipped", &PythonReducer::step_skipped,
-              "After finish(): the averages were not used, by no rank. What was sent is kept, and sent again.");
-  reducer.def("flush", &PythonReducer::flush, "The next step is sent whole, and nothing is left over after it.");
-  reducer.def(
-      "resume", &PythonReducer::resume, py::arg("group"),
-      "After the group was re-formed: all its ranks call it, but those that have joined, which make a new GradientReducer.");
-  reducer.def("resumed", &PythonReducer::resumed, "How this reducer began, or what resume() said last.");
+              "Call after finish() if no rank used the averages. The sent part is kept and sent again.");
+  reducer.def("flush", &PythonReducer::flush, "Sends the next step whole, so that no residual is left.");
+  reducer.def("resume", &PythonReducer::resume, py::arg("group"),
+              "Call on all ranks after the group was re-formed; processes that joined make a new GradientReducer.");
+  reducer.def("resumed", &PythonReducer::resumed, "How this reducer began, or the result of the last resume().");
   reducer.def("save", &PythonReducer::save,
-              "What this rank has kept, to go on with to the bit. Between finish() and reduce().");
+              "This rank's state, for a bit-exact continuation. Call it between finish() and reduce().");
   reducer.def(
       "load", &PythonReducer::load, py::arg("state"),
-      "Corrupt: no such bytes. Invalid: of another rank, number of ranks, options or shapes. Nothing has changed then.");
-  reducer.def("total", &PythonReducer::total, "Of all steps so far.");
+      "Corrupt: not a saved state. Invalid: of another rank, number of ranks, options or shapes. An error changes nothing.");
+  reducer.def("total", &PythonReducer::total, "Report of all steps so far.");
   reducer.def_property_readonly("step", &PythonReducer::step, "The number of the next step.");
 }
 

@@ -105,22 +105,22 @@ py::object work_object(std::unique_ptr<Flight> flight) { return py::cast(PythonW
 
 void add_work(py::module_& m) {
   py::class_<PythonWork>(m, "Work",
-                         "One operation in flight. Its arrays must not be touched until it is done, and are kept alive until "
-                         "then, also if this object is dropped.")
+                         "One operation in flight. Its arrays must not be touched until it is done. They are kept alive until "
+                         "then, even if this object is dropped.")
       .def("wait", &PythonWork::wait, py::arg("timeout") = py::none(),
-           "Blocks until the operation is done: its Report, or the Error with which it failed.\n\ntimeout: seconds after which "
-           "Late (\"still running\") is raised; the operation goes on then. "
-           "None: until its own deadline.\nKeyboardInterrupt comes through within 0.1 s; the operation goes on then.")
+           "Blocks until the operation is done. Returns its Report, or raises the Error of its failure.\n\ntimeout: seconds "
+           "until Late (\"still running\") is raised; the operation continues. None: until its own "
+           "deadline.\nKeyboardInterrupt is raised within 0.1 s; the operation continues.")
       .def("done", &PythonWork::done, "Whether the operation has ended, whatever the outcome.")
       .def("report", &PythonWork::report,
-           "What happened so far; complete once done() is true, also when the operation failed.");
+           "The report so far. It is complete once done() is true, also for a failed operation.");
   m.def(
       "_kept",
       [] {
         let_go_of_done();
         return kept().size();
       },
-      "How many operations run that nobody waits for (for tests).");
+      "Number of running operations without a waiting thread (for tests).");
 }
 
 }  // namespace unisono_python

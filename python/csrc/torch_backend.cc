@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -116,25 +117,26 @@ Report UnisonoBackend::last_report() const {
 
 namespace {
 
-bool has_schedule(OpType type, ScheduleKind kind) {
-  using enum ScheduleKind;
-  const auto is_of = [kind](std::initializer_list<ScheduleKind> kinds) {
-    return std::ranges::find(kinds, kind) != kinds.end();
-  };
+std::optional<Collective> collective_of(OpType type) {
   switch (type) {
     case OpType::ALLREDUCE:
-    case OpType::ALLREDUCE_COALESCED: return is_of({one_shot, two_step, halving_doubling, ring, hierarchical});
+    case OpType::ALLREDUCE_COALESCED: return Collective::all_reduce;
     case OpType::ALLGATHER:
     case OpType::_ALLGATHER_BASE:
-    case OpType::ALLGATHER_COALESCED:
+    case OpType::ALLGATHER_COALESCED: return Collective::all_gather;
     case OpType::REDUCE_SCATTER:
     case OpType::_REDUCE_SCATTER_BASE:
-    case OpType::REDUCE_SCATTER_TENSOR_COALESCED: return is_of({direct, halving_doubling, ring});
-    case OpType::BROADCAST:
-    case OpType::REDUCE: return is_of({direct, two_step, tree, halving_doubling, ring});
-    case OpType::BARRIER: return is_of({one_shot, halving_doubling});
-    default: return false;
+    case OpType::REDUCE_SCATTER_TENSOR_COALESCED: return Collective::reduce_scatter;
+    case OpType::BROADCAST: return Collective::broadcast;
+    case OpType::REDUCE: return Collective::reduce;
+    case OpType::BARRIER: return Collective::barrier;
+    default: return std::nullopt;
   }
+}
+
+bool has_schedule(OpType type, ScheduleKind kind) {
+  const auto collective = collective_of(type);
+  return collective && facts_of(kind).serves(*collective);
 }
 
 bool takes_codec(OpType type) {

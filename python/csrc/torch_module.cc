@@ -20,20 +20,12 @@ T parsed(Result<T> result) {
 }
 
 ScheduleKind schedule_of(const std::string& name) {
-  const std::pair<const char*, ScheduleKind> all[] = {{"", ScheduleKind::automatic},
-                                                      {"auto", ScheduleKind::automatic},
-                                                      {"ring", ScheduleKind::ring},
-                                                      {"two_step", ScheduleKind::two_step},
-                                                      {"halving_doubling", ScheduleKind::halving_doubling},
-                                                      {"hierarchical", ScheduleKind::hierarchical},
-                                                      {"one_shot", ScheduleKind::one_shot},
-                                                      {"direct", ScheduleKind::direct},
-                                                      {"tree", ScheduleKind::tree}};
-  for (const auto& [text, kind] : all) {
-    if (name == text) return kind;
-  }
-  throw py::value_error("schedule \"" + name +
-                        "\": auto, ring, two_step, halving_doubling, hierarchical, one_shot, direct or tree");
+  if (name.empty()) return ScheduleKind::automatic;
+  if (const auto* const facts = find_schedule(name); facts != nullptr) return facts->kind;
+  std::string known;
+  for (size_t i = 0; i < schedule_count; ++i)
+    known += std::string(i == 0 ? "" : i + 1 == schedule_count ? " or " : ", ") + schedule_words[i];
+  throw py::value_error("schedule \"" + name + "\": " + known);
 }
 
 Order order_of(const std::string& name) {
@@ -147,7 +139,7 @@ void define_work(py::module_& m, const char* name) {
       .def("get_future", &future_of<AnyWork>)
       .def(
           "report", [](AnyWork& work) { return dict_of(work.report()); },
-          "What the operation did: a dictionary, complete once it has ended.");
+          "Report of the operation: a dictionary, complete once it has ended.");
 }
 
 void add_functions(py::module_& m) {

@@ -67,7 +67,7 @@ def reducer_state(folder):
     np.testing.assert_array_equal(*results)
     other.reduce({"w": gradient})
     for early in (other.save, lambda: other.load(state)):
-        with pytest.raises(unisono.Invalid, match="in the midst of a step"):
+        with pytest.raises(unisono.Invalid, match="in the middle of a step"):
             early()
     other.finish()
     with pytest.raises(unisono.Corrupt):

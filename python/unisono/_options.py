@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ReduceOp = Literal["sum", "avg", "min", "max", "prod", "band", "bor", "bxor"]
 Order = Literal["automatic", "auto", "in_rank_order", "any"]
-Schedule = Literal["automatic", "auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"]
+Schedule = Literal["automatic", "auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree", "double_tree"]
 DType = Literal["f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"]
 
 

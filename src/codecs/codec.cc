@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "codecs/group_format.h"
 #include "kernels/dispatch.h"
 
 namespace unisono {
@@ -20,27 +21,31 @@ using kernels::Metadata;
 // size.
 constexpr size_t tile = part_unit;
 
-// version, bits, log2 of the group, flags (metadata, spikes), then the number of elements.
+// version, bits, log2 of the group, flags (metadata, spikes, the mark of the codec), then the number of elements.
 using Header = std::array<uint8_t, quantized_header_bytes>;
-constexpr uint8_t header_version = 1, spikes_flag = 4;
+constexpr uint8_t header_version = 1, metadata_flags = 3, spikes_flag = 4;
 
-Header header_of(const kernels::BlockFormat& f, size_t count) {
+Header header_of(const WireCodec& codec, size_t count) {
+  const auto& f = codec.block;
   Header header{header_version, f.bits, static_cast<uint8_t>(std::countr_zero(f.group)),
-                static_cast<uint8_t>(static_cast<uint8_t>(f.metadata) | (f.spikes ? spikes_flag : 0))};
+                static_cast<uint8_t>(static_cast<uint8_t>(f.metadata) | (f.spikes ? spikes_flag : 0) |
+                                     find_group_format(codec.kind)->mark)};
   for (size_t i = 0; i < 4; ++i) header[4 + i] = static_cast<uint8_t>(count >> 8 * i);
   return header;
 }
 
-std::string text_of(const kernels::BlockFormat& f) {
-  constexpr const char* types[] = {"f16", "bf16", "f32"};
-  return "int" + std::to_string(f.bits) + ":group=" + std::to_string(f.group) +
-         ",metadata=" + types[static_cast<int>(f.metadata)] + (f.spikes ? ",spikes=on" : "");
+// Null: no codec of this build marks its messages so.
+const GroupFormat* format_of(const Header& header) {
+  for (const auto& format : group_formats()) {
+    if (format.mark == (header[3] & ~(metadata_flags | spikes_flag))) return &format;
+  }
+  return nullptr;
 }
 
-kernels::BlockFormat format_of(const Header& header) {
+kernels::BlockFormat block_of(const Header& header) {
   return {.bits = header[1],
           .group = static_cast<uint16_t>(header[2] < 16 ? 1u << header[2] : 0),
-          .metadata = static_cast<Metadata>(header[3] & 3),
+          .metadata = static_cast<Metadata>(header[3] & metadata_flags),
           .spikes = (header[3] & spikes_flag) != 0};
 }
 
@@ -53,13 +58,15 @@ uint32_t count_of(const Header& header) {
 // Empty: blocks that this build can read.
 std::string strangeness_of(const Header& header) {
   if (header[0] != header_version) return "blocks of version " + std::to_string(header[0]);
-  if (!format_of(header).valid() || (header[3] & ~7) != 0) return "blocks of an unknown kind";
+  const auto* const format = format_of(header);
+  if (format == nullptr || !format->is_valid(block_of(header))) return "blocks of an unknown kind";
   return {};
 }
 
 std::string text_of(const Header& header) {
   const auto strange = strangeness_of(header);
-  return strange.empty() ? text_of(format_of(header)) + ", " + std::to_string(count_of(header)) + " elements" : strange;
+  return strange.empty() ? format_of(header)->text(block_of(header)) + ", " + std::to_string(count_of(header)) + " elements"
+                         : strange;
 }
 
 const std::byte* at(const void* elements, DType type, size_t i) {
@@ -109,12 +116,11 @@ const float* exact_elements(DType type, const void* elements, const float* carri
 class Message {
  public:
   Message(const WireCodec& codec, size_t count) : codec_(codec) {
-    if (codec.quantizes()) layout_ = kernels::layout_of(codec.block, count);
+    if (codec.quantizes()) format_ = find_group_format(codec.kind), layout_ = format_->layout(codec.block, count);
   }
   void encode(std::byte* message, size_t first, DType dtype, const void* elements, size_t count, BlockCounts& counts) const {
     if (codec_.quantizes())
-      return kernels::encode_part(codec_.block, layout_, {first, count}, dtype, elements, message + quantized_header_bytes,
-                                  counts);
+      return format_->encode(codec_.block, layout_, {first, count}, dtype, elements, message + quantized_header_bytes, counts);
     auto* const to = at(message, codec_.dtype, first);
     if (dtype == codec_.dtype) return static_cast<void>(std::memcpy(to, elements, count * element_bytes(dtype)));
     UNISONO_CHECK(dtype == DType::f32);
@@ -123,8 +129,7 @@ class Message {
   }
   void decode(const std::byte* message, size_t first, DType dtype, void* elements, size_t count, BlockCounts& counts) const {
     if (codec_.quantizes())
-      return kernels::decode_part(codec_.block, layout_, {first, count}, message + quantized_header_bytes, dtype, elements,
-                                  counts);
+      return format_->decode(codec_.block, layout_, {first, count}, message + quantized_header_bytes, dtype, elements, counts);
     const auto* const from = at(message, codec_.dtype, first);
     if (dtype == codec_.dtype) return static_cast<void>(std::memcpy(elements, from, count * element_bytes(dtype)));
     if (dtype == DType::f32) return kernels::convert(DType::f32, elements, codec_.dtype, from, count);
@@ -133,19 +138,20 @@ class Message {
   }
   void decode_add(const std::byte* message, size_t first, float* sums, size_t count) const {
     if (codec_.quantizes())
-      return kernels::decode_add_part(codec_.block, layout_, {first, count}, message + quantized_header_bytes, sums);
+      return format_->decode_add(codec_.block, layout_, {first, count}, message + quantized_header_bytes, sums);
     alignas(64) float values[tile];
     add(sums, widened(codec_.dtype, at(message, codec_.dtype, first), count, values), count);
   }
 
  private:
   const WireCodec& codec_;
+  const GroupFormat* format_ = nullptr;
   BlockLayout layout_;
 };
 
 void start_message(const WireCodec& codec, size_t count, std::byte* message) {
   if (!codec.quantizes() || count == 0) return;
-  const auto header = header_of(codec.block, count);
+  const auto header = header_of(codec, count);
   std::memcpy(message, header.data(), header.size());
 }
 
@@ -189,24 +195,33 @@ const float* widened(DType type, const void* elements, size_t count, float* copy
 
 size_t WireCodec::message_bytes(size_t count) const {
   if (count == 0) return 0;
-  return quantizes() ? quantized_header_bytes + kernels::block_bytes(block, count) : count * element_bytes(dtype);
+  return quantizes() ? quantized_header_bytes + find_group_format(kind)->layout(block, count).bytes
+                     : count * element_bytes(dtype);
+}
+
+std::string fault_of(const StepCodec& step) {
+  if (!is_codec(static_cast<size_t>(step.kind))) return "an unknown kind " + std::to_string(static_cast<int>(step.kind));
+  if (!facts_of(step.kind).has_options) return {};
+  if (step.bits < 2 || step.bits > 8) return std::to_string(step.bits) + " bits; needed: 2 to 8";
+  if (step.group != 32 && step.group != 64 && step.group != 128 && step.group != 256)
+    return "groups of " + std::to_string(step.group) + "; needed: 32, 64, 128 or 256";
+  if (step.metadata > StepCodec::Metadata::automatic || step.spikes > StepCodec::Spikes::automatic)
+    return "unknown metadata or spikes";
+  return {};
 }
 
 WireCodec wire_codec(const StepCodec& step, DType tensor, DType working, bool poison) {
   WireCodec codec{.kind = step.kind, .dtype = working, .block = {}};
-  codec.block.poison = poison;
   if (step.kind == Kind::f16) codec.dtype = DType::f16;
   if (step.kind == Kind::bf16) codec.dtype = DType::bf16;
-  if (step.kind != Kind::quantize) return codec;
-  codec.block.bits = step.bits;
-  codec.block.group = step.group;
-  if (step.metadata != StepCodec::Metadata::automatic) codec.block.metadata = static_cast<Metadata>(step.metadata);
-  else codec.block.metadata = tensor == DType::f16 ? Metadata::f16 : Metadata::bf16;
-  codec.block.spikes = step.spikes == StepCodec::Spikes::on || (step.spikes == StepCodec::Spikes::automatic && step.bits <= 3);
+  if (codec.quantizes()) codec.block = find_group_format(step.kind)->format_of(step, tensor);
+  codec.block.poison = poison;
   return codec;
 }
 
-std::string to_string(const WireCodec& codec) { return codec.quantizes() ? text_of(codec.block) : name(codec.dtype); }
+std::string to_string(const WireCodec& codec) {
+  return codec.quantizes() ? find_group_format(codec.kind)->text(codec.block) : name(codec.dtype);
+}
 
 void encode(const EncodeTask& task, BlockCounts& counts, TaskPart part) {
   const Message message(task.codec, task.count);
@@ -311,12 +326,12 @@ Result<MessageHeader> read_message_header(std::span<const std::byte> message) {
     return Status(Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header");
   std::memcpy(header.data(), message.data(), header.size());
   if (const auto strange = strangeness_of(header); !strange.empty()) return Status(Code::corrupt, strange);
-  return MessageHeader{.codec = {.kind = Kind::quantize, .block = format_of(header)}, .count = count_of(header)};
+  return MessageHeader{.codec = {.kind = format_of(header)->kind, .block = block_of(header)}, .count = count_of(header)};
 }
 
 void write_message_header(const MessageHeader& header, std::span<std::byte, quantized_header_bytes> to) {
   UNISONO_CHECK(header.codec.quantizes());
-  const auto bytes = header_of(header.codec.block, header.count);
+  const auto bytes = header_of(header.codec, header.count);
   std::memcpy(to.data(), bytes.data(), bytes.size());
 }
 
@@ -327,26 +342,24 @@ Status check_message(const WireCodec& codec, std::span<const std::byte> message,
             std::to_string(message.size()) + " bytes for " + std::to_string(count) + " elements of " + name(codec.dtype)};
   }
   if (count == 0 && message.empty()) return {};
-  const auto expected = header_of(codec.block, count);
+  const auto expected = header_of(codec, count);
   if (message.size() < expected.size())
     return {Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header"};
   if (std::memcmp(message.data(), expected.data(), expected.size()) != 0) {
-    return {Code::invalid, "sends " + describe_message(static_cast<uint8_t>(Kind::quantize), message) + "; this rank expects " +
-                               text_of(codec.block) + ", " + std::to_string(count) + " elements"};
+    return {Code::invalid, "sends " + describe_message(static_cast<uint8_t>(codec.kind), message) + "; this rank expects " +
+                               to_string(codec) + ", " + std::to_string(count) + " elements"};
   }
   const auto block = message.subspan(expected.size());
-  if (kernels::is_block(codec.block, block.data(), block.size(), count)) return {};
+  if (find_group_format(codec.kind)->is_block(codec.block, block.data(), block.size(), count)) return {};
   return {Code::corrupt, "a damaged block of " + std::to_string(count) + " elements, " + std::to_string(message.size()) +
-                             " bytes, " + text_of(codec.block)};
+                             " bytes, " + to_string(codec)};
 }
 
 std::string describe_message(uint8_t kind, std::span<const std::byte> message) {
-  if (kind == static_cast<uint8_t>(Kind::plain)) return "plain elements";
-  if (kind == static_cast<uint8_t>(Kind::f16)) return "f16 elements";
-  if (kind == static_cast<uint8_t>(Kind::bf16)) return "bf16 elements";
-  if (kind != static_cast<uint8_t>(Kind::quantize)) return "elements of an unknown codec " + std::to_string(kind);
+  if (!is_codec(kind)) return "elements of an unknown codec " + std::to_string(kind);
+  if (!codec_table[kind].is_grouped) return std::string(codec_table[kind].name) + " elements";
   Header header;
-  if (message.size() < header.size()) return "quantized elements";
+  if (message.size() < header.size()) return std::string(codec_table[kind].name) + " elements";
   std::memcpy(header.data(), message.data(), header.size());
   return text_of(header);
 }

@@ -11,6 +11,7 @@
 
 #include "kernels/blocks.h"
 #include "unisono/codec.h"
+#include "unisono/codec_facts.h"
 #include "unisono/status.h"
 #include "unisono/tensor.h"
 
@@ -22,7 +23,8 @@ struct WireCodec {
   kernels::BlockFormat block;  // of quantised ones; poison counts for all
 
   bool is_plain() const { return kind == StepCodec::Kind::plain; }
-  bool quantizes() const { return kind == StepCodec::Kind::quantize; }
+  // Elements in groups that share a scale: messages begin with a header.
+  bool quantizes() const { return facts_of(kind).is_grouped; }
   // Messages that are cut here and there at multiples of so many elements hold the same together as one.
   size_t unit() const { return quantizes() ? block.group : 1; }
   size_t message_bytes(size_t count) const;
@@ -30,6 +32,9 @@ struct WireCodec {
 };
 
 inline constexpr size_t quantized_header_bytes = 8;
+
+// What is wrong with a step that a caller made, as "9 bits; needed: 2 to 8"; empty: nothing.
+std::string fault_of(const StepCodec& step);
 
 // tensor: what the caller has. working: what it is added in; the type of plain messages.
 WireCodec wire_codec(const StepCodec& step, DType tensor, DType working, bool poison);

@@ -26,7 +26,7 @@ using kernels::BlockCounts;
 
 std::vector<WireCodec> all_codecs() {
   std::vector<WireCodec> codecs;
-  for (const auto kind : {Kind::plain, Kind::f16, Kind::bf16})
+  for (const auto kind : {Kind::plain, Kind::f16, Kind::bf16, Kind::fp8})
     codecs.push_back(wire_codec({.kind = kind}, DType::f32, DType::f32, false));
   for (uint8_t bits = 2; bits <= 8; ++bits) {
     for (const uint16_t group : {32, 128, 256}) {
@@ -46,6 +46,7 @@ std::vector<WireCodec> all_codecs() {
 double bound_of(const WireCodec& codec) {
   if (codec.is_plain()) return 0;
   if (!codec.quantizes()) return codec.kind == Kind::f16 ? 16 * 0x1p-11 : 16 * 0x1p-8;
+  if (codec.kind == Kind::fp8) return 16 * 1.01 / 28;
   const double steps = (1 << codec.block.bits) - 1;
   return 0.51 * 33 / steps * 1.02 + 16 * 0x1p-8;
 }
@@ -238,6 +239,17 @@ TEST(EveryCodec, damaged_messages_are_refused_and_foreign_ones_named) {
   EXPECT_EQ(check_message(codec, message, 300).code(), Code::corrupt);
 }
 
+TEST(EveryCodec, the_header_of_an_fp8_message_is_as_specified) {
+  const auto codec = wire_codec({.kind = Kind::fp8}, DType::f32, DType::f32, false);
+  const auto message = encoded(codec, gold(1000, 1));
+  const uint8_t header[] = {0x01, 0x08, 0x07, 0x09, 0xe8, 0x03, 0x00, 0x00};
+  EXPECT_EQ(std::memcmp(message.data(), header, sizeof(header)), 0);
+  EXPECT_EQ(message.size(), 8u + 1000u + 16u);
+  const auto read = read_message_header(message);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->codec, codec);
+}
+
 TEST(EveryCodec, the_header_of_a_message_is_as_specified) {
   const auto codec = wire_codec({.kind = Kind::quantize, .bits = 5, .metadata = Metadata::f16}, DType::f32, DType::f32, false);
   const auto message = encoded(codec, gold(1000, 1));
@@ -281,6 +293,8 @@ TEST(CodecText, is_read_and_written) {
   EXPECT_EQ(read_back("plain"), "plain");
   EXPECT_EQ(read_back("bf16"), "bf16");
   EXPECT_EQ(read_back("fp16"), "f16");
+  EXPECT_EQ(read_back("fp8"), "fp8");
+  EXPECT_EQ(read_back("e4m3/int4"), "fp8/int4");
   EXPECT_EQ(read_back("int4"), "int4");
   EXPECT_EQ(read_back("auto"), "int8");
   EXPECT_EQ(read_back("quantize"), "int8");
@@ -300,7 +314,7 @@ TEST(CodecText, what_is_written_is_read_again) {
   for (int i = 0; i < 2000; ++i) {
     Codec codec;
     for (auto* step : {&codec.reduce, &codec.across, &codec.gather}) {
-      step->kind = static_cast<Kind>(random.below(4));
+      step->kind = static_cast<Kind>(random.below(codec_count));
       if (step->kind != Kind::quantize) continue;
       *step = {.kind = Kind::quantize,
                .bits = static_cast<uint8_t>(2 + random.below(7)),
@@ -324,7 +338,7 @@ TEST(CodecText, what_is_written_is_read_again) {
 
 TEST(CodecText, what_is_wrong_is_named_with_what_is_allowed) {
   const std::pair<const char*, const char*> cases[] = {
-      {"int9", "name \"int9\" is none of plain, f16, bf16, int2 … int8"},
+      {"int9", "name \"int9\" is none of int2 … int8, auto, plain, quantize, f16, bf16, fp8"},
       {"", "name \"\" is none of"},
       {"int4/", "name \"\""},
       {"int4/int5/int6/int7", "more than three steps"},

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/split.h"
-#include "unisono/codec.h"
+#include "unisono/codec_facts.h"
 
 namespace unisono {
 namespace {
@@ -13,12 +13,18 @@ namespace {
 using Kind = StepCodec::Kind;
 using Spikes = StepCodec::Spikes;
 
-constexpr const char* kind_names[] = {"plain", "quantize", "f16", "bf16"};
 constexpr const char* metadata_names[] = {"f16", "bf16", "f32", "auto"};
 constexpr const char* spikes_names[] = {"off", "on", "auto"};
 
 std::array<StepCodec*, 3> steps_of(Codec& codec) { return {&codec.reduce, &codec.across, &codec.gather}; }
 std::array<const StepCodec*, 3> steps_of(const Codec& codec) { return {&codec.reduce, &codec.across, &codec.gather}; }
+
+// ", plain, f16": the codecs for which this holds.
+std::string codec_list(auto holds) {
+  std::string list;
+  for (const auto& facts : codec_table) list += holds(facts) ? std::string(", ") + facts.name : std::string();
+  return list;
+}
 
 Status wrong(std::string_view what, std::string_view value, std::string_view allowed) {
   return {Code::invalid, "codec: " + std::string(what) + " \"" + std::string(value) + "\" is none of " + std::string(allowed)};
@@ -39,7 +45,7 @@ int index_of(const char* const (&names)[count], std::string_view text) {
   return -1;
 }
 
-// A value's other names.
+// The type's usual name.
 std::string_view usual(std::string_view text) {
   if (text == "fp16") return "f16";
   if (text == "fp32") return "f32";
@@ -61,14 +67,15 @@ Status for_each_step(Codec& codec, std::string_view what, std::string_view text,
   return {};
 }
 
+// "8", or a codec without options: "plain", "bf16".
 Status set_bits(StepCodec& step, std::string_view value) {
-  value = usual(value);
-  if (const int kind = index_of(kind_names, value); kind >= 0 && static_cast<Kind>(kind) != Kind::quantize) {
-    step.kind = static_cast<Kind>(kind);
+  if (const auto* const facts = find_codec(value); facts != nullptr && !facts->has_options) {
+    step.kind = facts->kind;
     return {};
   }
   const auto bits = number(value);
-  if (bits < 2 || bits > 8) return wrong("bits", value, "2 … 8, plain, f16, bf16");
+  if (bits < 2 || bits > 8)
+    return wrong("bits", value, "2 … 8" + codec_list([](const CodecFacts& f) { return !f.has_options; }));
   step.kind = Kind::quantize;
   step.bits = static_cast<uint8_t>(bits);
   return {};
@@ -78,11 +85,11 @@ Status set_name(StepCodec& step, std::string_view value) {
   if (value == "auto" || value == "quantize") return set_bits(step, "8");
   if (value.starts_with("int")) {
     if (set_bits(step, value.substr(3)).ok() && step.kind == Kind::quantize) return {};
-  } else if (const int kind = index_of(kind_names, usual(value)); kind >= 0) {
-    step.kind = static_cast<Kind>(kind);
+  } else if (const auto* const facts = find_codec(value); facts != nullptr) {
+    step.kind = facts->kind;
     return {};
   }
-  return wrong("name", value, "plain, f16, bf16, int2 … int8, quantize, auto");
+  return wrong("name", value, "int2 … int8, auto" + codec_list([](const CodecFacts&) { return true; }));
 }
 
 Status set_group(StepCodec& step, std::string_view value) {
@@ -129,7 +136,8 @@ Status set_option(Codec& codec, std::string_view option) {
 }
 
 std::string name_of(const StepCodec& step) {
-  return step.kind == Kind::quantize ? "int" + std::to_string(step.bits) : kind_names[static_cast<int>(step.kind)];
+  const auto& facts = facts_of(step.kind);
+  return facts.has_options ? "int" + std::to_string(step.bits) : facts.name;
 }
 
 // ",group=128/32": of the steps that are quantised; nothing if all have the usual value.
@@ -138,7 +146,7 @@ std::string list(const Codec& codec, std::string_view key, std::string_view usua
   const auto steps = steps_of(codec);
   std::array<std::string, 3> values;
   for (size_t i = 0; i < steps.size(); ++i)
-    values[i] = steps[i]->kind == Kind::quantize ? value(*steps[i]) : std::string(usual);
+    values[i] = facts_of(steps[i]->kind).has_options ? value(*steps[i]) : std::string(usual);
   if (values[0] == usual && values[1] == usual && values[2] == usual) return {};
   std::string text = "," + std::string(key) + "=" + values[0];
   if (values[1] != values[0]) text += "/" + values[1] + "/" + values[2];

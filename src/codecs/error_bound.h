@@ -1,7 +1,9 @@
 // How far an encoded result may be from the exact one: a rounding in each step. For those who check results.
 #pragma once
 
-#include "unisono/codec.h"
+#include <algorithm>
+
+#include "unisono/codec_facts.h"
 #include "unisono/tensor.h"
 
 namespace unisono {
@@ -9,9 +11,9 @@ namespace unisono {
 // Of one encoding of elements whose magnitude is at most `largest`, and none of which is too large for the scales.
 inline double encoding_error_bound(const StepCodec& step, DType dtype, double largest) {
   const double sixteen_bits = largest * 0x1p-8;
-  if (step.kind == StepCodec::Kind::quantize)
-    return 0.51 * (2 * largest + sixteen_bits) * (1 + 0x1p-7) / ((1 << step.bits) - 1) + sixteen_bits;
-  return step.kind == StepCodec::Kind::plain && dtype == DType::f32 ? largest * 0x1p-20 : sixteen_bits;
+  const auto& facts = facts_of(step.kind);
+  if (facts.has_options) return 0.51 * (2 * largest + sixteen_bits) * (1 + 0x1p-7) / ((1 << step.bits) - 1) + sixteen_bits;
+  return dtype == DType::f32 ? largest * facts.error : std::max(largest * facts.error, sixteen_bits);
 }
 
 // Of a sum over so many ranks, whatever the schedule: contributions, sums of host groups, the result, its rounding to the

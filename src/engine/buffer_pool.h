@@ -63,7 +63,7 @@ class BufferPool {
 
  private:
   static constexpr std::align_val_t alignment{64};
-  struct alignas(64) Block {  // before every buffer: its place in the list of those that are out, or free and as large
+  struct alignas(64) Block {  // before every buffer: its links in the list of buffers in use, or of free ones of its size
     Block* next = nullptr;
     Block* previous = nullptr;
   };

@@ -19,9 +19,9 @@
 namespace unisono {
 
 struct CallPosition {
-  static constexpr uint8_t kind = 2;  // the first byte of what lossy groups tell each other
+  static constexpr uint8_t kind = 2;  // the first byte of such a message between lossy groups
 
-  Rank rank = 0;          // whose
+  Rank rank = 0;          // that is at this position
   uint32_t lossy = 0;     // calls begun, so the number of the next
   uint64_t reliable = 0;  // likewise
   bool in_lossy = false;  // what `call`, the one that it waits in, is

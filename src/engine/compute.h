@@ -1,5 +1,4 @@
-// Who does the arithmetic: inline on the driving thread (InlineCompute), or later (a simulator that charges virtual time, a
-// worker pool, a stream).
+// The seam for arithmetic: inline on the driving thread (InlineCompute), or later (a simulator that charges virtual time).
 #pragma once
 
 #include <cstddef>

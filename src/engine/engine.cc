@@ -1,23 +1,21 @@
-// Groups, starting and ending operations, the poll loop.
+// Peers, groups, the poll loop, and what ends everything.
 #include "engine/engine.h"
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
-#include "base/check.h"
-#include "engine/engine_active.h"
-#include "engine/planner.h"
+#include "engine/engine_attempt.h"
+#include "executor/absence.h"
 
 namespace unisono {
 
 namespace {
 
-constexpr size_t completions_kept = 16;
-
 // Short enough to need no memory itself.
 Status no_memory_left() { return {Code::unavailable, "out of memory"}; }
 
-// What cannot be done then is left: the transports are not polled again.
+// Calls a transport or a lossy group. If there is no memory even for that, it is left undone: they are not polled again.
 template <typename F>
 void without_memory(F&& call) {
   try {
@@ -28,13 +26,21 @@ void without_memory(F&& call) {
 }  // namespace
 
 Engine::Engine(const EngineLimits& limits, Compute& compute)
-    : limits_(limits), compute_(compute), pool_(limits.pool_keep_bytes), no_memory_(std::make_shared<Completion>()) {
+    : limits_(limits),
+      pool_(limits.pool_keep_bytes),
+      control_(peers_),
+      operations_({peers_, pool_, compute}),
+      early_(pool_, limits.unexpected_bytes_max),
+      failures_(peers_, control_, counters_),
+      recorder_(peers_),
+      fast_path_(peers_, compute, counters_),
+      lossy_({groups_, peers_, control_, operations_, counters_},
+             [this](ActiveOperation& active, const Status& why) {
+               attempt(active.operation, [&] { active.operation.fail_and_tell(why, now_); });
+             }),
+      no_memory_(std::make_shared<Completion>()) {
   no_memory_->done = true;
   no_memory_->status = no_memory_left();
-}
-
-Engine::~Engine() {
-  for (auto& u : unexpected_) pool_.give(u.data, u.header.payload_bytes);
 }
 
 void Engine::add_peer(PeerIndex peer, Transport& route, std::string label) {
@@ -56,8 +62,7 @@ GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerI
   group->host_groups = std::move(host_groups);
   group->uneven = UnevenLinks::find(group->host_groups, topology_.links);
   group->members = std::move(members);
-  pending_.reserve(pending_told_max);
-  moved_.reserve(group->world());
+  recorder_.reserve(*group);
   for (Rank rank = 0; rank < group->world(); ++rank) {
     const auto peer = group->members[rank];
     if (peer == self_peer) {
@@ -67,27 +72,37 @@ GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerI
     if (group->rank_of_peer.size() <= peer) group->rank_of_peer.resize(peer + 1, -1);
     group->rank_of_peer[peer] = static_cast<int32_t>(rank);
   }
-  open_lossy(*group);
+  lossy_.open(*group);
   // Members may have aborted it before it is known here.
-  for (size_t i = 0; i < unexpected_.size();) {
-    const auto u = unexpected_[i];
-    if (u.header.group != number || u.header.operation != all_operations) {
-      ++i;
-      continue;
-    }
-    unexpected_.erase(unexpected_.begin() + static_cast<std::ptrdiff_t>(i));
-    received_abort(*group, u.from, u.header, {u.data, u.header.payload_bytes});
-    unexpected_bytes_ -= u.header.payload_bytes;
-    pool_.give(u.data, u.header.payload_bytes);
-  }
+  early_.take([&](const EarlyFrame& frame) { return frame.header.group == number && frame.header.operation == all_operations; },
+              [&](const EarlyFrame& frame) {
+                if (const auto rank = failures_.on_abort(*group, frame.from, frame.header, frame.payload()))
+                  on_absent(*group, *rank);
+                return false;
+              });
   return *group;
+}
+
+void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
+  now_ = now;
+  group.ended = why;
+  // Before anything else: with this one message all ends at a member that needs something of this rank, whatever else it sees
+  // meanwhile.
+  failures_.notify_abort(group, group.self, why);
+  for (auto* active : operations_.running()) {
+    if (active->group == &group) active->operation.fail_and_tell(why, now);
+  }
+  any_source_.end([&](const AnySourceReceive& receive) { return receive.group == &group ? why : Status(); });
+  settle_needed_ = true;
+  settle_all();
+  if (group.lossy != nullptr) group.lossy->fail_all(why, now);
 }
 
 void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
   now_ = now;
   const auto it = groups_.find(number);
   if (it == groups_.end()) return;
-  for (auto* active : active_) {
+  for (auto* active : operations_.running()) {
     if (active->group == it->second.get()) active->operation.fail(why, now);
   }
   any_source_.end([&](const AnySourceReceive& receive) { return receive.group == it->second.get() ? why : Status(); });
@@ -95,18 +110,13 @@ void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
   settle_all();
   if (it->second->lossy != nullptr) it->second->lossy->fail_all(why, now);
   if (it->second->record != nullptr) it->second->record->left(why.code(), now);
-  std::erase_if(unexpected_, [&](Unexpected& u) {
-    if (u.header.group != number) return false;
-    unexpected_bytes_ -= u.header.payload_bytes;
-    pool_.give(u.data, u.header.payload_bytes);
-    return true;
-  });
+  early_.drop_if([&](const EarlyFrame& frame) { return frame.header.group == number; });
   groups_.erase(it);
 }
 
 void Engine::end_all_groups(const Status& why, Nanos now) {
   epoch_ = 0;
-  wind_down_by_ = never;
+  drain_by_ = never;
   while (!groups_.empty()) end_group(groups_.begin()->first, why, now);
 }
 
@@ -116,263 +126,108 @@ void Engine::stop_all_groups(const Status& why, Nanos now) {
     group->ended = why;
     if (group->lossy != nullptr) group->lossy->fail_all(why, now);
   }
-  for (auto* active : active_) active->operation.fail(why, now);
+  for (auto* active : operations_.running()) active->operation.fail(why, now);
   any_source_.end([&](const AnySourceReceive&) { return why; });
   settle_needed_ = true;
 }
 
-Status Engine::reason_to_wind_down(const GroupCore& group, const Status& news) const {
-  if (group.ended.code() == news.code()) return group.ended;  // it was told before
-  // What a member gave up was the last thing to end here: there lies the reason.
-  const auto* next = next_of(group);
-  const bool latest = group.given_up + 1 == (next == nullptr ? group.next_operation : next->number);
-  return latest && !group.given_up_why.empty() ? Status(news.code(), group.given_up_why + "; " + news.message()) : news;
+// `why`, and before it the failure on another member that was the last thing to end here: it is why the group is re-formed.
+static Status reason_to_drain(const GroupCore& group, const ActiveOperation* next, const Status& why) {
+  if (group.ended.code() == why.code()) return group.ended;  // it drains already
+  const bool latest = group.failed_elsewhere + 1 == (next == nullptr ? group.numbers.next() : next->number);
+  return latest && !group.failed_elsewhere_why.empty() ? Status(why.code(), group.failed_elsewhere_why + "; " + why.message())
+                                                       : why;
 }
 
-void Engine::wind_down(PeerIndex from, const Status& news, Nanos by, Nanos now) {
+void Engine::drain(PeerIndex from, const Status& why, Nanos by, Nanos now) {
   now_ = now;
   for (auto& [number, group] : groups_) {
-    group->ended = reason_to_wind_down(*group, news);
+    group->ended = reason_to_drain(*group, operations_.next_in_order(*group), why);
     if (group->lossy != nullptr) group->lossy->fail_all(group->ended, now);
   }
-  for (auto* active : active_) {
+  for (auto* active : operations_.running()) {
     const auto rank = active->group->rank_of(from);
     if (rank >= 0 && active->operation.needs(static_cast<Rank>(rank))) active->operation.fail(active->group->ended, now);
   }
   any_source_.end([](const AnySourceReceive& receive) { return receive.group->ended; });
-  wind_down_by_ = std::min(wind_down_by_, by);
-  wind_down_why_ = news;
+  drain_by_ = std::min(drain_by_, by);
+  drain_why_ = why;
+  settle_needed_ = true;
+}
+
+void Engine::end_drain(Nanos now) {
+  drain_by_ = never;
+  for (auto* active : operations_.running()) {
+    const auto& ended = active->group->ended;  // ok: the group was made since
+    active->operation.fail(ended.ok() ? drain_why_ : ended, now);
+  }
   settle_needed_ = true;
 }
 
 void Engine::set_epoch(uint32_t epoch) {
   epoch_ = epoch;
-  std::erase_if(unexpected_, [&](Unexpected& u) {
-    if (u.header.epoch == epoch) return false;
-    unexpected_bytes_ -= u.header.payload_bytes;
-    pool_.give(u.data, u.header.payload_bytes);
-    return true;
-  });
+  early_.drop_if([&](const EarlyFrame& frame) { return frame.header.epoch != epoch; });
 }
 
-// Messages to different ranks may have one number: it is the sender's count for each of them.
-bool Engine::Active::concerns(uint64_t wanted, PeerIndex from) const {
-  return number == wanted && ((wanted & message_id_bit) == 0 || group->members[operation.setup().request.root] == from);
-}
-
-Engine::Active* Engine::find(uint32_t group, uint64_t operation, PeerIndex from) {
-  for (auto* active : active_) {
-    if (active->group->number == group && active->concerns(operation, from)) return active;
+void Engine::leave(Nanos now) {
+  for (const auto& [number, group] : groups_) {
+    if (group->record != nullptr) group->record->left(Code::ok, now);
   }
-  return nullptr;
 }
 
-Engine::Active& Engine::take_active() {
-  if (free_slots_.empty()) {
-    slots_.push_back(std::make_unique<Active>(*this, static_cast<uint32_t>(slots_.size())));
-    return *slots_.back();
+void Engine::lost(PeerIndex peer, const Status& why) try {
+  if (peer >= peers_.size() || !peers_[peer].lost.ok()) return;
+  peers_[peer].lost = why.ok() ? Status(Code::peer_lost, peers_[peer].label + ": link closed") : why;
+  peers_[peer].waiting.clear();
+  for (auto& [number, group] : groups_) {
+    if (const auto rank = group->rank_of(peer); rank >= 0) on_absent(*group, static_cast<Rank>(rank));
   }
-  const auto slot = free_slots_.back();
-  free_slots_.pop_back();
-  return *slots_[slot];
-}
-
-std::shared_ptr<Completion> Engine::take_completion() {
-  if (completions_.empty()) return std::make_shared<Completion>();
-  auto completion = std::move(completions_.back());
-  completions_.pop_back();
-  *completion = {};
-  return completion;
-}
-
-Report Engine::report_of(const Active& active, Nanos now) const {
-  auto report = active.operation.report(now);
-  report.compute_us = active.compute / microsecond;
-  report.encode_us = active.encoding / microsecond;
-  report.sum_us = active.summing / microsecond;
-  report.decode_us = active.decoding / microsecond;
-  report.delivery = active.delivery;
-  // Work that was done in one go is not in the times of its events.
-  report.total_us = std::max<int64_t>(report.total_us, report.compute_us);
-  report.transfer_us = std::max<int64_t>(0, report.total_us - report.wait_us - report.compute_us);
-  return report;
-}
-
-Report Engine::report(const Completion& completion, Nanos now) const {
-  for (const auto* active : active_) {
-    if (active->completion.get() == &completion) return report_of(*active, now);
+  for (const auto& [number, group] : groups_) {
+    const auto rank = group->rank_of(peer);
+    if (rank >= 0 && group->record != nullptr) group->record->lost(static_cast<Rank>(rank), now_);
   }
-  return completion.report;
+  settle_needed_ = true;
+  if (on_lost_) on_lost_(peer, peers_[peer].lost);
+} catch (const std::bad_alloc&) {
+  note_missing_memory();
 }
 
-void Engine::reuse(std::shared_ptr<Completion> completion) {
-  if (completion.use_count() == 1 && completions_.size() < completions_kept) completions_.push_back(std::move(completion));
-}
-
-uint64_t Engine::number_operation(GroupCore& group, const OperationRequest& request, uint64_t id) {
-  if (request.collective == Collective::send || request.collective == Collective::recv) {
-    const bool sends = request.collective == Collective::send;
-    const auto source = sends ? group.self : request.root, destination = sends ? request.root : group.self;
-    const auto tag = static_cast<uint32_t>(id);
-    return message_id(source, tag, group.next_message[message_key(source, destination, tag)]++);
+// Nothing comes from the rank any more: ends what needs it.
+void Engine::on_absent(GroupCore& group, Rank rank) {
+  const auto& why = failures_.absence(group, rank);
+  for (auto* active : operations_.running()) {
+    if (active->group == &group)
+      attempt(active->operation,
+              [&] { active->operation.peer_lost(rank, why, active->is_message() ? Status() : group.first_abort, now_); });
   }
-  return id != 0 ? (id | user_id_bit) : group.next_operation++;
-}
-
-// An operation that cannot be started is done at once.
-std::shared_ptr<Completion> Engine::refuse(const OperationRequest& request, Status why) const {
-  auto completion = std::make_shared<Completion>();
-  completion->done = true;
-  completion->report.operation = name(request.collective);
-  completion->status = Status(why.code(), std::string(name(request.collective)) + ": " + why.message());
-  return completion;
-}
-
-Result<Engine::Chosen> Engine::plan_for(GroupCore& group, const OperationRequest& q) {
-  const auto bytes = schedule_bytes(q, group.world());
-  for (const auto& c : group.chosen) {
-    if (c.plan == nullptr || c.collective != q.collective || c.dtype != q.dtype || c.order != q.order ||
-        c.schedule != q.schedule || c.root != q.root || c.bytes != bytes || c.slice_bytes != q.slice_bytes || c.op != q.op ||
-        c.codec != *q.codec) {
-      continue;
-    }
-    return Chosen{c.plan, c.chosen_slice_bytes, c.chosen_codec, c.codec_note};
+  if (group.lossy != nullptr)
+    group.lossy->peer_lost(rank, group.first_abort.ok() || gave_up(why) ? why : group.first_abort, now_);
+  if (!any_source_.empty()) {
+    match_any_source(now_);  // what it sent before it went is there
+    any_source_.end_late(failures_, now_);
   }
-  const PlanContext context{.self = group.self,
-                            .world = group.world(),
-                            .host_groups = group.host_groups,
-                            .topology = topology_,
-                            .uneven = group.uneven.get()};
-  auto choice = choose_plan(q, context);
-  if (!choice) return choice.status();
-  auto& plan = group.plans[choice->key];
-  if (plan == nullptr) {
-    auto made = make_plan(q, *choice, context);
-    if (!made) return made.status();
-    plan = std::make_unique<Plan>(std::move(*made));
-  }
-  group.chosen[group.chosen_at++ % group.chosen.size()] = {.collective = q.collective,
-                                                           .dtype = q.dtype,
-                                                           .op = q.op,
-                                                           .order = q.order,
-                                                           .schedule = q.schedule,
-                                                           .root = q.root,
-                                                           .bytes = bytes,
-                                                           .slice_bytes = q.slice_bytes,
-                                                           .chosen_slice_bytes = choice->slice_bytes,
-                                                           .codec = *q.codec,
-                                                           .chosen_codec = choice->codec,
-                                                           .codec_note = choice->codec_note,
-                                                           .plan = plan.get()};
-  return Chosen{plan.get(), choice->slice_bytes, choice->codec, choice->codec_note};
-}
-
-std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now) {
-  return guarded([&] { return start(group, std::move(request), id, now); });
-}
-
-std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now) {
-  // After a pause the news come first: the group may have ended meanwhile.
-  if (now - polled_ > news_age_max) poll(now);
-  now_ = now;
-  if (!group.ended.ok()) return refuse(request, group.ended);
-  std::shared_ptr<const DeliveryReport> delivery;
-  if (request.delivery != Delivery::reliable && group.world() > 1) {
-    delivery = group.reliable_because(request);
-    if (delivery == nullptr) return start_lossy(group, std::move(request), now);
-  }
-  if (active_.size() >= limits_.operations_max) {
-    return refuse(request,
-                  {Code::unavailable, std::to_string(active_.size()) + " operations are in flight already, the limit"});
-  }
-  const bool message = request.collective == Collective::send || request.collective == Collective::recv;
-  if (message && request.root == any_source) return start_any_source(group, std::move(request), static_cast<uint32_t>(id), now);
-  const auto chosen = plan_for(group, request);
-  if (!chosen) return refuse(request, chosen.status());
-  const auto number = number_operation(group, request, id);
-  if (id != 0 && !message && find(group.number, number, self_peer) != nullptr) {
-    return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
-  }
-  auto completion =
-      launch(group, std::move(request), {.chosen = *chosen, .number = number, .delivery = std::move(delivery)}, now, now);
-  if (group.lossy != nullptr && !completion->done) {
-    group.lossy->reliable_began(now);
-    settle_all();
-    step_lossy(now);
-  }
-  return completion;
-}
-
-std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started,
-                                           Nanos now) {
-  const bool message = (what.number & message_id_bit) != 0;
-  auto& active = take_active();
-  active.group = &group;
-  active.number = what.number;
-  active.compute = active.encoding = active.summing = active.decoding = 0;
-  active.completion = what.completion != nullptr ? what.completion : take_completion();
-  active.delivery = what.delivery;
-  auto completion = active.completion;
-  auto& setup = active.operation.new_setup();
-  setup.plan = what.chosen.plan;
-  setup.self = group.self;
-  setup.world = group.world();
-  setup.slice_bytes = what.chosen.slice_bytes;
-  setup.codec = what.chosen.codec;
-  setup.codec_note = what.chosen.codec_note;
-  setup.limits = limits_.flow;
-  setup.frame.epoch = group.epoch;
-  setup.frame.group = group.number;
-  setup.frame.operation = what.number;
-  setup.frame.sender = group.self;
-  setup.number = message ? (what.number & 0xFFFFFFFF) : (what.number & ~user_id_bit);
-  setup.is_sent = what.is_sent;
-  const bool in_order = is_in_order(what.number);
-  setup.is_next = !in_order || next_of(group) == nullptr;
-  setup.hold_lent = in_order || active_.empty();
-  setup.request = std::move(request);
-  setup.request.codec = &setup.codec;
-  active.memory_bytes = memory_bytes(setup.request, setup.world, setup.self);
-  active_.push_back(&active);
-  compute_.in_flight(in_flight_bytes_ += active.memory_bytes);
-  if (group.record != nullptr) record_begin(active, what.is_sent, started);
-  attempt(active.operation, [&] { active.operation.start(active.port, started); });
-  if (!group.violation.ok()) active.operation.fail_and_tell(std::exchange(group.violation, {}), now);
-  if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
-  // Who has gone may have sent all it had to before: that is enough.
-  for (Rank rank = 0; rank < group.world(); ++rank) {
-    if (const auto& why = absence(group, rank); !why.ok())
-      active.operation.peer_lost(rank, why, message ? Status() : group.first_abort, now);
-  }
-  settle(active);
-  settle_all();
-  return completion;
+  settle_needed_ = true;
 }
 
 // There is no memory to go on with: everything ends, and the others find the links closed. Needs no memory, and is for good:
 // what an event left undone in the transports cannot be known. The process has to leave and to join again.
-void Engine::give_up() {
-  gave_up_ = true;
+void Engine::end_without_memory() {
+  memory_ = Memory::ended;
   for (auto& [number, group] : groups_) {
     group->ended = no_memory_left();
     if (auto* lossy = group->lossy.get()) without_memory([&] { lossy->fail_all(no_memory_left(), now_, true); });
   }
-  for (auto* active : active_) {
+  for (auto* active : operations_.running()) {
     active->operation.fail(no_memory_left(), now_);
-    for (auto* transport : transports_)
-      without_memory([&] {
-        transport->cancel(event_id(active->slot, active->generation, 0), 0xFFFFFFFF00000000ull, active->group->number,
-                          active->number);
-      });
+    for (auto* transport : transports_) without_memory([&] { active->cancel_in(*transport); });
     active->operation.cancelled();
     const auto completion = std::move(active->completion);
     if (completion == nullptr) continue;
-    completion->report = report_of(*active, now_);
+    completion->report = active->report(now_);
     completion->status = active->operation.finished_ok() ? Status() : no_memory_left();
     completion->done = true;
   }
-  active_.clear();
-  in_flight_bytes_ = 0;
+  operations_.abandon_all();
   any_source_.end([](const AnySourceReceive&) { return no_memory_left(); });
   for (PeerIndex peer = 0; peer < peers_.size(); ++peer) {
     auto& p = peers_[peer];
@@ -382,76 +237,13 @@ void Engine::give_up() {
   }
 }
 
-// The first of the operations of the group that all ranks begin in the same order.
-Engine::Active* Engine::next_of(const GroupCore& group) const {
-  const auto next = std::ranges::find_if(
-      active_, [&](const Active* active) { return active->group == &group && is_in_order(active->number); });
-  return next == active_.end() ? nullptr : *next;
-}
-
-bool Engine::has_ended(const GroupCore& group, uint64_t operation, PeerIndex from) const {
-  if (operation & message_id_bit) {
-    const auto source = static_cast<Rank>(operation >> 47 & 0x7FFF);
-    const auto tag = static_cast<uint32_t>(operation >> 32 & 0x7FFF);
-    const auto destination = source == group.self ? static_cast<Rank>(group.rank_of(from)) : group.self;
-    const auto it = group.next_message.find(message_key(source, destination, tag));
-    return it != group.next_message.end() && static_cast<int32_t>(static_cast<uint32_t>(operation) - it->second) < 0;
-  }
-  if (operation & user_id_bit) {
-    return std::find(group.recent_ids.begin(), group.recent_ids.end(), operation) != group.recent_ids.end();
-  }
-  return operation < group.next_operation;
-}
-
-// Moves a finished operation's outcome to its completion and frees the slot.
-void Engine::settle(Active& active) {
-  if (active.completion == nullptr || !active.operation.done()) return;
-  auto& op = active.operation;
-  if (!op.status().ok()) {
-    for (auto* transport : transports_) {
-      transport->cancel(event_id(active.slot, active.generation, 0), 0xFFFFFFFF00000000ull, active.group->number,
-                        active.number);
-    }
-    op.cancelled();
-    if (op.failure_is_ours()) tell_members(active, failure_payload(op.status()));
-  }
-  auto& group = *active.group;
-  if (active.number & user_id_bit) GroupCore::remember(group.recent_ids, group.recent_at, active.number);
-  if (!op.status().ok()) GroupCore::remember(group.failed, group.failed_at, active.number);
-  if (group.record != nullptr) record_end(active);
-  ++(op.status().ok() ? counters_.operations_ok : counters_.operations_failed);
-  auto completion = std::move(active.completion);
-  completion->report = report_of(active, now_);
-  completion->status = op.status();
-  completion->done = true;
-  std::erase(active_, &active);
-  compute_.in_flight(in_flight_bytes_ -= active.memory_bytes);
-  if (!active_.empty()) active_.front()->operation.may_hold_lent();
-  if (auto* next = is_in_order(active.number) ? next_of(group) : nullptr; next != nullptr && next->number > active.number) {
-    attempt(next->operation, [&] { next->operation.becomes_next(now_); });
-    settle_needed_ = true;
-  }
-  ++active.generation;
-  free_slots_.push_back(active.slot);
-}
-
-void Engine::settle_all() {
-  if (!settle_needed_) return;
-  settle_needed_ = false;
-  for (size_t i = 0; i < active_.size();) {
-    auto* active = active_[i];
-    settle(*active);
-    if (i < active_.size() && active_[i] == active) ++i;
-  }
-}
-
 bool Engine::poll(Nanos now) {
-  if (gave_up_) return false;
+  if (memory_ == Memory::ended) return false;
   try {
     const bool progress = poll_all(now);
-    if (!must_give_up_) return progress;
+    if (memory_ == Memory::enough) return progress;
   } catch (const std::bad_alloc&) {}
-  give_up();
+  end_without_memory();
   return true;
 }
 
@@ -459,43 +251,41 @@ bool Engine::poll_all(Nanos now) {
   now_ = polled_ = now;
   bool progress = false;
   for (auto* transport : transports_) progress |= transport->poll(now, *this);
-  for (auto* active : active_) {
+  for (auto* active : operations_.running()) {
     if (now >= active->operation.becomes_next_at()) {
       attempt(active->operation, [&] { active->operation.becomes_next(now); });
       settle_needed_ = progress = true;
     }
     if (now >= active->operation.deadline_at()) {
       attempt(active->operation, [&] { active->operation.deadline(now); });
-      if (active->operation.take_inquiry()) inquire(*active);
+      if (active->operation.take_inquiry()) failures_.inquire(*active);
       settle_needed_ = progress = true;
     }
   }
-  if (now >= wind_down_by_) {
-    wind_down_by_ = never;
-    for (auto* active : active_) {
-      const auto& ended = active->group->ended;  // ok: the group was made since
-      active->operation.fail(ended.ok() ? wind_down_why_ : ended, now);
-    }
-    settle_needed_ = progress = true;
+  if (now >= drain_by_) {
+    end_drain(now);
+    progress = true;
   }
-  if (!any_source_.empty()) settle_needed_ |= progress |= match_any_source(now) || end_any_source(now);
+  if (!any_source_.empty()) settle_needed_ |= progress |= match_any_source(now) || any_source_.end_late(failures_, now);
   settle_all();
-  progress |= step_lossy(now);
-  if (now >= observe_at_) observe(now);
+  progress |= lossy_.step(now);
+  if (recorder_.is_due(now)) recorder_.observe(operations_, now);
   return progress;
 }
 
 Nanos Engine::next_deadline() const {
-  if (gave_up_) return never;
-  Nanos next = active_.empty() ? never : wind_down_by_;
-  next = std::min(next, any_source_.next_deadline());
-  for (const auto* active : active_)
+  if (memory_ == Memory::ended) return never;
+  Nanos next = operations_.empty() ? never : drain_by_;
+  next = std::min({next, any_source_.next_deadline(), lossy_.next_deadline()});
+  for (const auto* active : operations_.running())
     next = std::min({next, active->operation.deadline_at(), active->operation.becomes_next_at()});
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
-  for (const auto& [number, group] : groups_) {
-    if (group->lossy != nullptr) next = std::min(next, group->lossy->next_deadline());
-  }
   return next;
+}
+
+bool Engine::has_pending() const {
+  return lossy_.has_pending() ||
+         std::any_of(transports_.begin(), transports_.end(), [](const auto* transport) { return transport->has_pending(); });
 }
 
 }  // namespace unisono

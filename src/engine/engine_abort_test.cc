@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine_active.h"
+#include "engine/operations/failure_protocol.h"
 #include "engine/test_cluster.h"
 
 namespace unisono {

@@ -1,4 +1,4 @@
-// What an engine may keep, and what it counts.
+// The limits and the counters of an engine.
 #pragma once
 
 #include <cstddef>

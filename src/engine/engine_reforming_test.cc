@@ -16,7 +16,7 @@ TEST(EngineReforming, when_a_member_re_forms_what_does_not_need_it_may_end_well)
     return message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, from, 1, {});
   };
   const auto needs_one = cluster.submit(0, receive(one, 1), 1), needs_two = cluster.submit(0, receive(two, 2), 1);
-  cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
+  cluster.engine(0).drain(1, news, cluster.now() + 100 * millisecond, cluster.now());
   cluster.submit(2, message_call(cluster.caller(2), Collective::send, {&given, 1, DType::i32}, {}, 0, 1, {}), 1);
   cluster.settle();
   EXPECT_EQ(needs_one->status.code(), Code::peer_lost);
@@ -31,7 +31,7 @@ TEST(EngineReforming, when_a_member_re_forms_nothing_runs_on_for_long) {
   int32_t value = 0;
   const auto waits =
       cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
-  cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
+  cluster.engine(0).drain(1, news, cluster.now() + 100 * millisecond, cluster.now());
   EXPECT_EQ(cluster.engine(0).next_deadline(), cluster.now() + 100 * millisecond);
   cluster.pass(99 * millisecond);
   cluster.settle();
@@ -44,7 +44,7 @@ TEST(EngineReforming, when_a_member_re_forms_nothing_runs_on_for_long) {
 
 TEST(EngineReforming, a_group_that_is_made_meanwhile_has_as_long_as_the_others) {
   TestCluster cluster(3);
-  cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
+  cluster.engine(0).drain(1, news, cluster.now() + 100 * millisecond, cluster.now());
   auto& made = cluster.make_group(0, 2, {0, 2});
   const auto waits = cluster.submit(0, made, barrier_call({.self = 0, .world = 2, .timeout = second}, {}));
   cluster.settle();
@@ -70,7 +70,7 @@ struct GivenUp : ::testing::Test {
     ASSERT_EQ(gathered[1]->status.code(), Code::late) << gathered[1]->status.to_string();
   }
   Status wound_down(const std::shared_ptr<Completion>& running) {
-    cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
+    cluster.engine(0).drain(1, news, cluster.now() + 100 * millisecond, cluster.now());
     cluster.settle();
     EXPECT_TRUE(running->done);
     return running->status;
@@ -107,7 +107,7 @@ TEST_F(GivenUp, what_a_member_gave_up_that_ended_here_is_the_reason) {
 
 TEST_F(GivenUp, it_is_the_reason_for_what_is_called_afterwards_too) {
   give_up();
-  cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
+  cluster.engine(0).drain(1, news, cluster.now() + 100 * millisecond, cluster.now());
   EXPECT_EQ(barrier()->status, with_reason("barrier: "));
 }
 
@@ -137,7 +137,7 @@ TEST_F(GivenUp, it_is_the_reason_too_when_others_tell_that_they_re_form_the_grou
       cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
   give_up();
   EXPECT_EQ(wound_down(running), with_reason(""));
-  cluster.engine(0).wind_down(2, news, cluster.now() + 100 * millisecond, cluster.now());
+  cluster.engine(0).drain(2, news, cluster.now() + 100 * millisecond, cluster.now());
   cluster.settle();
   EXPECT_EQ(waits->status, with_reason(""));
   EXPECT_EQ(barrier()->status, with_reason("barrier: "));
@@ -148,7 +148,7 @@ TEST_F(GivenUp, it_is_the_reason_for_what_is_given_more_time_too) {
   const auto waits =
       cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
   give_up();
-  cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
+  cluster.engine(0).drain(1, news, cluster.now() + 100 * millisecond, cluster.now());
   cluster.settle();
   EXPECT_FALSE(waits->done);
   cluster.pass(100 * millisecond);

@@ -1,13 +1,13 @@
-// Arithmetic on the thread that drives the node, timed when it is large enough for the clock not to matter. Encoding and
-// decoding of much is shared with helpers, if there are any.
+// Arithmetic on the thread that drives the engine, timed when it is large enough for the clock not to matter. Large encodings
+// and decodings are shared with a thread pool, if it has threads.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "engine/compute.h"
 #include "engine/result_stores.h"
 #include "engine/slot_stores.h"
@@ -79,7 +79,7 @@ class InlineCompute final : public Compute {
     thread_pool_.share(static_cast<uint32_t>((count + piece - 1) / piece), [&](uint32_t i) {
       kernels::BlockCounts found;
       work(found, {.first = i * piece, .count = piece});
-      const std::lock_guard lock(counting_);
+      const MutexLock lock(counting_);
       counts.saturated += found.saturated;
       counts.nonfinite_groups += found.nonfinite_groups;
     });
@@ -102,7 +102,7 @@ class InlineCompute final : public Compute {
   SlotStores stores_;
   ResultStores results_;
   ThreadPool thread_pool_;
-  std::mutex counting_;
+  Mutex counting_;
 };
 
 }  // namespace unisono

@@ -71,8 +71,7 @@ static Codec possible_codec(const OperationRequest& q, const PlanContext& contex
     return leave_out("only f32, f16 and bf16 elements are encoded");
   if (reduces && q.op != ReduceOp::sum && q.op != ReduceOp::avg) return leave_out("only sums and averages are encoded");
   for (auto* step : {&codec.reduce, &codec.across, &codec.gather}) {
-    const bool narrows = step->kind == StepCodec::Kind::f16 || step->kind == StepCodec::Kind::bf16;
-    if (narrows && q.dtype != DType::f32) *step = {};
+    if (facts_of(step->kind).only_f32 && q.dtype != DType::f32) *step = {};
   }
   if (codec.is_plain()) note = "16-bit elements travel as they are";
   return codec;
@@ -87,7 +86,7 @@ static Codec codec_of(Codec codec, Collective collective, ScheduleKind kind) {
   return codec;
 }
 
-// Of many elements.
+// The ratio of encoded to plain bytes, for many elements.
 static ChooseRequest::Encoded encoded(const Codec& codec, DType dtype) {
   constexpr size_t many = 1u << 20;
   const auto fraction = [&](const StepCodec& step) {
@@ -103,7 +102,7 @@ static bool sizes_are_known(const OperationRequest& q) {
          q.collective != Collective::all_to_all;
 }
 
-// As a file says in which the group found it, else as rates and latencies of the links predict. Both are equal on all ranks.
+// Chooses by the tuning file if it has this group, else by the rates and latencies of the links. Both are equal on all ranks.
 static Result<Choice> choose_plain(const ChooseRequest& request, const PlanContext& context) {
   const auto* group =
       request.kind == ScheduleKind::automatic ? context.topology.tuning.find(context.host_groups, context.world) : nullptr;

@@ -24,7 +24,7 @@ struct PlanChoice {
   uint64_t key = 0;               // equal keys: equal plans
 };
 
-// The group's place in it all.
+// What a plan depends on besides the request.
 struct PlanContext {
   Rank self = 0;
   uint32_t world = 1;

@@ -1,5 +1,5 @@
-// Whether results are copied to where the caller wants them through the caches or past them. A state machine: it is told what
-// is in flight.
+// Decides whether results are copied to the caller's buffer through the caches or past them. A state machine: the bytes in
+// flight come in.
 //
 // A line that is written through the caches is fetched from memory first and pushes out another one. That pays if it is read
 // before it is pushed out itself, which it is not once the tensors of all that is in flight are larger than the caches: then
@@ -19,12 +19,12 @@ struct SharedCache {
   size_t bytes = 0;      // 0: not known
   uint32_t sharers = 1;  // processors that have it in common
 };
-// As the kernel tells it in such a folder; bytes are 0 if it does not.
+// Reads what the kernel says of the cache in this folder; bytes are 0 if it says nothing.
 SharedCache read_shared_cache(const std::string& folder = "/sys/devices/system/cpu/cpu0/cache/index3");
 
 class ResultStores {
  public:
-  // So many processes of this host, on so many processors, have tensors of about the same size in flight at once.
+  // `processes` of this host, on `processors`, have tensors of about the same size in flight at once.
   void share(const SharedCache& cache, uint32_t processes, uint32_t processors) {
     const auto bytes = cache.bytes == 0 ? cache_bytes_unknown : cache.bytes;
     // Processes run anywhere: as many as there are for each cache, and at least this one.

@@ -1,13 +1,13 @@
-// Whether payloads are written into shared memory through the caches or past them. A state machine: it is told what took how
-// long.
+// Decides whether payloads are written into shared memory through the caches or past them. A state machine: the times of copies
+// come in.
 //
-// A slot that is used again lies in the cache of whoever read it last, and to be written each of its lines has to be fetched
-// back. Where both cores share a cache that costs next to nothing. Where they do not, it costs more than everything else: two
-// virtual processors that the host runs on far cores wrote 4 GB/s that way and 15 GB/s past the caches, whatever instructions
-// did it. Near cores on the other hand write faster through the cache, and read a slot faster from it than from memory. And a
-// host moves its virtual processors, so it is found out again and again: from time to time, and when writing has become slower,
-// slices go the other way to see. Several, because what counts when they go through the caches is a slot that went that way
-// before: one whose lines are in no cache or only in the reader's takes longer.
+// A slot that is used again lies in the cache of the core that read it last, and each of its lines has to be fetched back
+// before it is written. Where both cores share a cache that costs next to nothing. Where they do not, it costs more than
+// everything else: two virtual processors that the host runs on far cores wrote 4 GB/s that way and 15 GB/s past the caches,
+// whatever instructions did it. Near cores on the other hand write faster through the cache, and read a slot faster from it
+// than from memory. And a host moves its virtual processors, so it is found out again and again: from time to time, and when
+// writing has become slower, slices go the other way to see. Several, because what counts when they go through the caches is a
+// slot that went that way before: one whose lines are in no cache or only in the reader's takes longer.
 #pragma once
 
 #include <algorithm>
@@ -24,14 +24,14 @@ class SlotStores {
  public:
   static constexpr size_t bytes_min = 16u << 10;  // of a slice whose time says something
 
-  // How to write the next slice. Of a page or less the reader would only wait for memory.
+  // How to write the next slice. A page or less goes through the caches: the reader would only wait for memory.
   bool past_caches(size_t bytes) const { return bytes > 4096 && past_ != (trying_ && bytes >= bytes_min); }
   // A slice was copied into a slot as past_caches() said; of bytes_min or more.
   void filled(size_t bytes, Nanos took) {
     const double cost = static_cast<double>(took) / static_cast<double>(bytes);
     const size_t size = std::min<size_t>(std::bit_width(bytes), sizes - 1);
     if (trying_) return tried(usual_[size], cost);
-    // What interrupts a process only ever adds.
+    // Interruptions of a process only ever make a copy slower.
     double& usual = usual_[size];
     usual = usual == 0 ? cost : usual + (std::min(cost, 2 * usual) - usual) / 16;
     const bool slow = settled_[size] > 0 && cost > slow_factor * settled_[size];

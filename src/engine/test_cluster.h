@@ -1,4 +1,4 @@
-// Several engines in one process over a loopback hub, driven in turn with virtual time: for the tests of node/.
+// Several engines in one process over a loopback hub, driven in turn with virtual time: for the engine's tests.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -52,7 +52,7 @@ void ThreadPool::share(const Job& job) {
   if (asleep_.load(std::memory_order_seq_cst) > 0) calls_.notify_all();
   while (do_a_piece()) {}
   for (int looks = 0; undone_.load(std::memory_order_acquire) > 0; ++looks) {
-    // Who does the last piece may have lost its processor.
+    // The thread that does the last piece may have lost its processor.
     if (looks < 1000) pause();
     else std::this_thread::yield();
   }
@@ -70,7 +70,7 @@ bool ThreadPool::do_a_piece() {
 
 void ThreadPool::help() {
   for (;;) {
-    // In this order: who ends it sets that before it calls for the last time.
+    // In this order: the destructor sets stop_ before it counts up calls_ for the last time.
     const auto seen = calls_.load(std::memory_order_seq_cst);
     if (stop_.load(std::memory_order_seq_cst)) return;
     while (do_a_piece()) {}

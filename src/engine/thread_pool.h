@@ -1,5 +1,5 @@
-// Threads that help whoever calls with work that falls into pieces. The caller works, too, and takes what is left, so that
-// helpers who come late cost nothing. Between calls helpers look for work for a moment and then sleep.
+// A small thread pool for data-parallel loops. The calling thread takes part and takes the pieces that are left, so that a
+// helper that comes late costs nothing. Between calls helpers poll for work for a moment and then sleep.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // Not while work is shared. Fewer than asked for where the system gives no more threads.
+  // Starts or ends helpers; not while work is shared. There are fewer than asked for if the system gives no more threads.
   void hire(uint32_t helpers);
   uint32_t helpers() const { return static_cast<uint32_t>(threads_.size()); }
 

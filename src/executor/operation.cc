@@ -11,13 +11,13 @@
 namespace unisono {
 
 const std::byte* Operation::value(const Lane& lane) const {
-  const auto& place = places_[lane.chunk];
+  const auto& place = chunk_memory_[lane.chunk];
   const std::byte* base = lane.has_output ? place.output : place.input;
   return base == nullptr ? nullptr : base + lane_offset(lane);
 }
 
 std::byte* Operation::output(const Lane& lane) const {
-  const auto& place = places_[lane.chunk];
+  const auto& place = chunk_memory_[lane.chunk];
   return place.output == nullptr ? nullptr : place.output + lane_offset(lane);
 }
 
@@ -91,7 +91,7 @@ void Operation::send_together(uint32_t index, const Stage& stage) {
   const auto slot = acquire_for(stage, bytes, false);
   if (!slot) return;
   const bool only_here = is_encoded(stage) && messages_[index].data == nullptr &&
-                         lending_.size() == plan_->sends(stage).size() && !sends_later(lane, 1) && !stage.reduces;
+                         slot_readers_.size() == plan_->sends(stage).size() && !sends_later(lane, 1) && !stage.reduces;
   if (only_here) encode(index, stage, slot.data);
   else port_->fill(slot, message_of(index, stage), bytes);
   port_->commit(slot, header_for(lane, stage));
@@ -114,7 +114,7 @@ FrameHeader Operation::header_for(const Lane& lane, const Stage& stage) const {
   header.round = static_cast<uint16_t>(stage.round);
   header.chunk = plan_->chunks[lane.chunk].chunk;
   header.slice = lane.slice;
-  header.amount = descriptor_.amount != 0 ? descriptor_.amount : places_[lane.chunk].elements;
+  header.amount = descriptor_.amount != 0 ? descriptor_.amount : chunk_memory_[lane.chunk].elements;
   header.descriptor = descriptor_.bits;
   header.codec = coded_ ? static_cast<uint8_t>(codec_of(stage).kind) : 0;
   header.payload_bytes = static_cast<uint32_t>(message_bytes(lane, stage));
@@ -177,11 +177,10 @@ bool Operation::bring_oldest_forward(SendQueue& queue) {
   return true;
 }
 
-// No send credit is left. The partner may hold all the memory that this rank can share with it, in messages that wait for
-// others. They may belong to later lanes, while everyone waits for the message to be sent now, or to another operation that
-// must not block this one. So this rank asks the partner to keep copies instead, also of messages in flight; once until send
-// credit returns. Operations that all ranks begin in one order mostly finish in that order. So only the first of them asks; the
-// others wait for its credit for a limited time.
+// No send credit is left. The partner may hold all memory that this rank can share with it, in messages that wait for others:
+// of later lanes, while everyone waits for the message to be sent now, or of another operation, which must not block this one.
+// So this rank asks the partner to keep copies instead, also of messages in flight; once until send credit returns. Operations
+// that all ranks begin in one order mostly finish in it, so only the first one asks; the others wait for a limited time.
 void Operation::request_credit(Rank to) {
   auto& flow = flows_[to];
   if (flow.credit_requested || port_->slot_bytes(to) == 0) return;
@@ -244,7 +243,7 @@ Status Operation::locate(Rank from, const FrameHeader& header, Message& message,
   const auto chunk = plan_->find(header.chunk);
   if (chunk < 0) return wrong("chunk " + std::to_string(header.chunk) + ", which it should not");
   const auto& chunk_plan = plan_->chunks[static_cast<size_t>(chunk)];
-  const auto elements = places_[static_cast<size_t>(chunk)].elements;
+  const auto elements = chunk_memory_[static_cast<size_t>(chunk)].elements;
   if (descriptor_.amount == 0 && header.amount != elements) {
     return wrong("a block of " + std::to_string(header.amount) + " elements where this rank expects " +
                  std::to_string(elements));
@@ -364,14 +363,14 @@ bool Operation::combine(uint32_t index) {
 // A slot for this stage's message to all ranks that read this rank's slots; empty if one of them has no send credit now.
 PortSlot Operation::acquire_for(const Stage& stage, size_t bytes, bool result) {
   if (bytes == 0) return {};
-  lending_.clear();
+  slot_readers_.clear();
   for (const auto to : plan_->sends(stage)) {
     if (port_->slot_bytes(to) < bytes) continue;
     const auto& flow = flows_[to];
     if (!flow.may_send(bytes) || !(result ? flow.results : flow.contributions).empty()) return {};
-    lending_.push_back(to);
+    slot_readers_.push_back(to);
   }
-  return lending_.empty() ? PortSlot{} : port_->acquire(lending_, bytes, result);
+  return slot_readers_.empty() ? PortSlot{} : port_->acquire(slot_readers_, bytes, result);
 }
 
 // Writes the sum into a slot in the same pass if it is sent next.
@@ -388,7 +387,7 @@ bool Operation::reduce_lane(uint32_t index) {
   const auto& stage = plan_->stages[lane.stage];
   const auto& chunk = plan_->chunks[lane.chunk];
   const auto ranks = plan_->receives(stage);
-  const auto& place = places_[lane.chunk];
+  const auto& place = chunk_memory_[lane.chunk];
   const bool completes =
       chunk.ends_with_reduce && (place.wanted || place.owned) && stage.recv_before + ranks.size() == chunk.recv_count;
   const bool folds =
@@ -456,7 +455,7 @@ void Operation::grant_more(Rank from) {
 
 void Operation::finish_lane(uint32_t index) {
   auto& lane = lanes_[index];
-  const auto& place = places_[lane.chunk];
+  const auto& place = chunk_memory_[lane.chunk];
   if (!lane.has_output && place.wanted && place.input != nullptr && place.output != place.input && lane_bytes(lane) > 0) {
     port_->copy_now(output(lane), value(lane), lane_bytes(lane));
   }

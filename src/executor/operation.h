@@ -205,16 +205,16 @@ class Operation {
   CallDescriptor descriptor_;
   size_t element_size_ = 4;
   size_t slice_elements_ = 1;
-  size_t unit_elements_ = 0;          // smallest unit that chunks are cut into; 0: a cache line
-  std::vector<ChunkPlace> places_;    // by index into Plan::chunks
-  std::vector<uint32_t> first_lane_;  // by index into Plan::chunks; the last entry is the number of lanes
+  size_t unit_elements_ = 0;               // smallest unit that chunks are cut into; 0: a cache line
+  std::vector<ChunkMemory> chunk_memory_;  // by index into Plan::chunks
+  std::vector<uint32_t> first_lane_;       // by index into Plan::chunks; the last entry is the number of lanes
   std::vector<Lane> lanes_;
   std::vector<uint32_t> ready_;
   std::vector<SendItem> items_;
   std::vector<Flow> flows_;  // by rank
   ArrivalMap arrivals_;
   std::vector<const void*> sources_;
-  std::vector<Rank> lending_;
+  std::vector<Rank> slot_readers_;
   std::vector<Outgoing> slots_;  // of lanes that are being computed
   std::vector<std::byte> scratch_, wide_;
   bool widened_ = false;
@@ -234,7 +234,7 @@ class Operation {
   Nanos inquiry_ends_ = 0, becomes_next_at_ = never;
   std::vector<uint32_t> waits_for_;  // ranks whose messages are missing here, or that have not taken ours
   std::vector<Rank> waiter_of_;      // by rank: the first rank that reported waiting for it
-  std::vector<bool> spoke_;          // by rank: it reported the ranks it waits for
+  std::vector<bool> answered_by_;    // by rank: it reported the ranks it waits for
   std::vector<Nanos> lags_;          // by rank: how much later it began, as reported
   Nanos last_first_arrival_ = 0, first_send_ = 0, last_receive_ = 0;
   Rank last_rank_ = UINT32_MAX;

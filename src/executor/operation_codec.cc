@@ -43,7 +43,7 @@ uint32_t Operation::passes() const {
 // Where this rank stores the lane's encoding error.
 float* Operation::error_of(const Lane& lane) const {
   const auto& q = setup_.request;
-  const auto* const input = places_[lane.chunk].input;
+  const auto* const input = chunk_memory_[lane.chunk].input;
   if (q.encode_error == nullptr || input == nullptr) return nullptr;
   return q.encode_error + (input - static_cast<const std::byte*>(q.input) + static_cast<std::ptrdiff_t>(lane_offset(lane))) /
                               static_cast<std::ptrdiff_t>(sizeof(float));
@@ -171,7 +171,8 @@ bool Operation::fold_lane(uint32_t index, bool completes) {
                 // If several ranks have the same sum, only one accounts for its error.
                 .sum_error = sends.empty() || setup_.self < ranks.front()};
   const auto slot = acquire_result(index);
-  const bool only_slot = slot && lending_.size() == plan_->sends(plan_->stages[lane.stage + 1]).size() && !sends_later(lane, 2);
+  const bool only_slot =
+      slot && slot_readers_.size() == plan_->sends(plan_->stages[lane.stage + 1]).size() && !sends_later(lane, 2);
   const bool encoded = has_result && !task.to->is_plain();
   if (encoded && only_slot) {
     task.message = slot.data;

@@ -177,8 +177,8 @@ Status Operation::late(const std::string& who) const {
 // Prepares this rank's answer: the ranks it waits for.
 void Operation::answer() {
   answered_ = inquiry_due_ = true;
-  spoke_.assign(setup_.world, false);
-  spoke_[setup_.self] = true;
+  answered_by_.assign(setup_.world, false);
+  answered_by_[setup_.self] = true;
   lags_.assign(setup_.world, 0);
   waiter_of_.assign(setup_.world, UINT32_MAX);
   waits_for_ = pending_receivers();
@@ -198,7 +198,7 @@ void Operation::heard_late(Rank from, Nanos its_age, std::span<const uint32_t> w
   if (done_ || from >= setup_.world) return;
   now_ = now;
   if (!answered_) answer();
-  spoke_[from] = true;
+  answered_by_[from] = true;
   lags_[from] = age() - its_age;
   for (const auto rank : waits_for) {
     if (rank < setup_.world && waiter_of_[rank] == UINT32_MAX) waiter_of_[rank] = from;
@@ -207,7 +207,7 @@ void Operation::heard_late(Rank from, Nanos its_age, std::span<const uint32_t> w
 }
 
 void Operation::end_inquiry_if_all_spoke() {
-  if (inquiring_ && std::find(spoke_.begin(), spoke_.end(), false) == spoke_.end()) end_inquiry();
+  if (inquiring_ && std::find(answered_by_.begin(), answered_by_.end(), false) == answered_by_.end()) end_inquiry();
 }
 
 // A silent rank that another rank waits for is to blame. If there is none: ranks that made the call much later than this one.
@@ -217,7 +217,7 @@ void Operation::end_inquiry() {
   std::string silent, behind;
   for (Rank rank = 0; rank < setup_.world; ++rank) {
     const auto who = [&] { return "rank " + std::to_string(rank) + " (" + port_->place(rank) + ")"; };
-    if (spoke_[rank]) {
+    if (answered_by_[rank]) {
       if (lags_[rank] > setup_.request.timeout / 2)
         behind +=
             (behind.empty() ? "" : "; ") + who() + " made its call " + std::to_string(lags_[rank] / millisecond) + " ms later";
@@ -227,7 +227,7 @@ void Operation::end_inquiry() {
     }
   }
   // Silent ranks with missing messages are named by missing_text().
-  std::erase_if(missing, [&](const auto& each) { return spoke_[each.first]; });
+  std::erase_if(missing, [&](const auto& each) { return answered_by_[each.first]; });
   if (!missing.empty()) silent += (silent.empty() ? "" : "; ") + missing_text(missing);
   fail_here(late(!silent.empty() ? silent : !behind.empty() ? behind : missing_text(first_missing())));
 }

@@ -8,7 +8,7 @@ namespace unisono {
 // This rank's own contribution is the first block.
 void Operation::begin_relay() {
   for (auto& lane : lanes_) {
-    if (lane.elements > 0) kernels::copy(output(lane), places_[0].input + slice_offset(lane), lane_bytes(lane));
+    if (lane.elements > 0) kernels::copy(output(lane), chunk_memory_[0].input + slice_offset(lane), lane_bytes(lane));
     lane.has_output = true;
   }
 }

@@ -117,22 +117,23 @@ void Operation::prepare_memory() {
   choose_codecs();
   begin_errors();
   const auto request = working_request(setup_.request, widened_, wide_, setup_.world);
-  places_.clear();
+  chunk_memory_.clear();
   size_t scratch_bytes = 0;
   for (const auto& chunk : plan_->chunks) {
-    places_.push_back(place_of(request, chunk.chunk, plan_->partition(unit_elements_), setup_.self, setup_.world));
-    if (chunk.recv_count > 0 && places_.back().output == nullptr) scratch_bytes += places_.back().elements * element_size_;
+    chunk_memory_.push_back(chunk_memory_of(request, chunk.chunk, plan_->partition(unit_elements_), setup_.self, setup_.world));
+    if (chunk.recv_count > 0 && chunk_memory_.back().output == nullptr)
+      scratch_bytes += chunk_memory_.back().elements * element_size_;
   }
   if (plan_->relayed) {
-    scratch_.resize(places_[0].elements * element_size_ * setup_.world);
-    places_[0].output = scratch_.data();
+    scratch_.resize(chunk_memory_[0].elements * element_size_ * setup_.world);
+    chunk_memory_[0].output = scratch_.data();
   } else if (scratch_bytes > 0) {
     scratch_.resize(scratch_bytes);
     size_t at = 0;
-    for (size_t i = 0; i < places_.size(); ++i) {
-      if (plan_->chunks[i].recv_count == 0 || places_[i].output != nullptr) continue;
-      places_[i].output = scratch_.data() + at;
-      at += places_[i].elements * element_size_;
+    for (size_t i = 0; i < chunk_memory_.size(); ++i) {
+      if (plan_->chunks[i].recv_count == 0 || chunk_memory_[i].output != nullptr) continue;
+      chunk_memory_[i].output = scratch_.data() + at;
+      at += chunk_memory_[i].elements * element_size_;
     }
   }
 }
@@ -145,7 +146,7 @@ void Operation::make_lanes() {
   for (uint32_t i = 0; i < plan_->chunks.size(); ++i) {
     const auto& chunk = plan_->chunks[i];
     first_lane_.push_back(static_cast<uint32_t>(lanes_.size()));
-    size_t left = places_[i].elements;
+    size_t left = chunk_memory_[i].elements;
     for (uint32_t slice = 0; slice == 0 || left > 0; ++slice) {
       const auto elements = std::min(left, slice_elements_);
       lanes_.push_back({.chunk = i,
@@ -204,7 +205,7 @@ void Operation::copy_local() {
                          : blocks                               ? setup_.self
                                                                 : 0;
   if (plan_->find(chunk) >= 0) return;
-  const auto place = place_of(q, chunk, {.chunks = blocks ? setup_.world : 1}, setup_.self, setup_.world);
+  const auto place = chunk_memory_of(q, chunk, {.chunks = blocks ? setup_.world : 1}, setup_.self, setup_.world);
   if (!place.wanted || place.input == nullptr || place.output == nullptr || place.input == place.output) return;
   port_->copy_now(place.output, place.input, place.elements * element_bytes(q.dtype));
 }
@@ -223,8 +224,8 @@ void Operation::narrow() {
   wide.dtype = DType::f32;
   wide.input = wide.output = wide_.data();
   wide.in_place_blocks = true;
-  const auto from = place_of(wide, chunk, {.chunks = setup_.world}, setup_.self, setup_.world);
-  const auto to = place_of(q, chunk, {.chunks = setup_.world}, setup_.self, setup_.world);
+  const auto from = chunk_memory_of(wide, chunk, {.chunks = setup_.world}, setup_.self, setup_.world);
+  const auto to = chunk_memory_of(q, chunk, {.chunks = setup_.world}, setup_.self, setup_.world);
   kernels::convert(q.dtype, to.output, DType::f32, from.output, from.elements);
 }
 

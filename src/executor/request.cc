@@ -45,11 +45,11 @@ size_t block_begin(const std::vector<size_t>& counts, size_t even, Rank rank) {
   return begin;
 }
 
-ChunkPlace part_of_tensor(const OperationRequest& q, uint32_t chunk, const Partition& partition, Rank self) {
+ChunkMemory part_of_tensor(const OperationRequest& q, uint32_t chunk, const Partition& partition, Rank self) {
   const auto size = element_bytes(q.dtype);
   const auto begin = partition_begin(q.count, size, chunk, partition);
   const auto end = partition_begin(q.count, size, chunk + 1, partition);
-  ChunkPlace place{at(q.input, begin, q.dtype), at(q.output, begin, q.dtype), end - begin, true};
+  ChunkMemory place{at(q.input, begin, q.dtype), at(q.output, begin, q.dtype), end - begin, true};
   if (q.collective == Collective::broadcast && self != q.root) place.input = nullptr;
   if (q.collective == Collective::reduce && self != q.root) {
     place.output = nullptr;
@@ -62,8 +62,8 @@ ChunkPlace part_of_tensor(const OperationRequest& q, uint32_t chunk, const Parti
   return place;
 }
 
-ChunkPlace block_of_rank(const OperationRequest& q, uint32_t chunk, Rank self) {
-  ChunkPlace place;
+ChunkMemory block_of_rank(const OperationRequest& q, uint32_t chunk, Rank self) {
+  ChunkMemory place;
   switch (q.collective) {
     case Collective::reduce_scatter:
       place.elements = block_count(q.send_counts, q.count, chunk);
@@ -97,9 +97,9 @@ ChunkPlace block_of_rank(const OperationRequest& q, uint32_t chunk, Rank self) {
   return place;
 }
 
-ChunkPlace block_of_pair(const OperationRequest& q, uint32_t chunk, Rank self, uint32_t world) {
+ChunkMemory block_of_pair(const OperationRequest& q, uint32_t chunk, Rank self, uint32_t world) {
   const Rank source = chunk / world, destination = chunk % world;
-  ChunkPlace place;
+  ChunkMemory place;
   if (source == self) {
     place.elements = block_count(q.send_counts, q.count, destination);
     place.input = at(q.input, block_begin(q.send_counts, q.count, destination), q.dtype);
@@ -206,7 +206,7 @@ uint64_t memory_bytes(const OperationRequest& q, uint32_t world, Rank self) {
   }
 }
 
-ChunkPlace place_of(const OperationRequest& q, uint32_t chunk, const Partition& partition, Rank self, uint32_t world) {
+ChunkMemory chunk_memory_of(const OperationRequest& q, uint32_t chunk, const Partition& partition, Rank self, uint32_t world) {
   switch (q.collective) {
     case Collective::reduce_scatter:
     case Collective::all_gather:

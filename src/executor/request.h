@@ -74,7 +74,7 @@ std::string to_string(const CallDescriptor& descriptor);
 std::string difference(const CallDescriptor& theirs, const CallDescriptor& ours);
 
 // Memory of one chunk on this rank.
-struct ChunkPlace {
+struct ChunkMemory {
   const std::byte* input = nullptr;  // this rank's own value; null if it has none
   std::byte* output = nullptr;       // destination of received or summed values; null if the chunk is not wanted here
   size_t elements = 0;
@@ -95,6 +95,7 @@ struct Partition {
   size_t unit_elements = 0;            // smallest unit that is not cut; 0: as many as fill a cache line
 };
 // The memory of one chunk of a schedule. The partition is that of a tensor; blocks of ranks have sizes of their own.
-ChunkPlace place_of(const OperationRequest& request, uint32_t chunk, const Partition& partition, Rank self, uint32_t world);
+ChunkMemory chunk_memory_of(const OperationRequest& request, uint32_t chunk, const Partition& partition, Rank self,
+                            uint32_t world);
 
 }  // namespace unisono

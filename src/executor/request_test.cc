@@ -16,7 +16,7 @@ TEST(Request, the_parts_of_a_tensor_cover_it_once_and_begin_on_cache_lines) {
         OperationRequest q{.dtype = dtype, .input = memory.data(), .output = memory.data(), .count = count};
         size_t next = 0;
         for (uint32_t chunk = 0; chunk < parts; ++chunk) {
-          const auto place = place_of(q, chunk, {.chunks = parts}, 0, parts);
+          const auto place = chunk_memory_of(q, chunk, {.chunks = parts}, 0, parts);
           const auto begin = static_cast<size_t>(place.input - memory.data());
           ASSERT_EQ(begin, next * element_bytes(dtype));
           ASSERT_TRUE(place.elements == 0 || begin % 64 == 0) << begin;
@@ -35,7 +35,7 @@ TEST(Request, parts_by_shares_cover_the_tensor_once_in_their_proportion) {
     const OperationRequest q{.dtype = DType::f32, .input = memory.data(), .output = memory.data(), .count = count};
     size_t next = 0;
     for (uint32_t chunk = 0; chunk < shares.size(); ++chunk) {
-      const auto place = place_of(q, chunk, {.chunks = 4, .shares = shares}, 0, 4);
+      const auto place = chunk_memory_of(q, chunk, {.chunks = 4, .shares = shares}, 0, 4);
       const auto begin = static_cast<size_t>(place.input - memory.data());
       ASSERT_EQ(begin, next * 4) << count;
       ASSERT_TRUE(place.elements == 0 || begin % 64 == 0) << begin;
@@ -105,7 +105,7 @@ TEST(Request, sizes_of_blocks_are_compared_as_sizes_of_the_whole) {
   EXPECT_EQ(describe(lossy, ScheduleKind::two_step, 1472, 3).amount, 12u);
 }
 
-TEST(Request, a_difference_is_told_in_words) {
+TEST(Request, a_difference_is_described_in_words) {
   OperationRequest a{.collective = Collective::all_reduce, .count = 10}, b{.collective = Collective::barrier};
   const auto text = difference(describe(a, ScheduleKind::ring, 64, 3), describe(b, ScheduleKind::one_shot, 64, 3));
   EXPECT_NE(text.find("all_reduce(f32 sum, 10 elements, ring)"), std::string::npos) << text;

@@ -71,6 +71,8 @@ void convert(DType to, void* destination, DType from, const void* source, size_t
   function(destination, source, count);
 }
 
+int64_t target_in_use() { return table().target; }
+
 double sketch(const SketchTask& task) { return table().sketch(task); }
 
 double weighted_mean(const WeightedMeanTask& task) {

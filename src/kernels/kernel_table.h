@@ -42,6 +42,9 @@ struct BlockKernels {
 };
 const BlockKernels& block_kernels_of(int64_t target);
 
+// Highway's bit for the instruction set in use: force_target()'s, else the best.
+int64_t target_in_use();
+
 // Tables that both this build and this processor have, best first; never empty. The names are in the same order.
 std::span<const KernelTable* const> runnable_tables();
 std::span<const char* const> runnable_names();

@@ -288,7 +288,7 @@ TEST(EstimatorOfRanges, fp32_output_of_16_bit_tensors_rounds_to_the_usual_one) {
   }
 }
 
-TEST(EstimatorOfRanges, what_the_codec_takes_from_own_values_is_told_in_every_kind_of_range) {
+TEST(EstimatorOfRanges, the_codecs_error_of_own_values_is_reported_for_every_kind_of_range) {
   const auto codec = quantized(3);
   Random random(65);
   std::vector<float> own(96), other(96), output(96), error(96);
@@ -316,7 +316,7 @@ TEST(EstimatorOfRanges, what_the_codec_takes_from_own_values_is_told_in_every_ki
   }
 }
 
-TEST(EstimatorOfRanges, the_result_may_take_the_place_of_the_own_values) {
+TEST(EstimatorOfRanges, the_result_may_overwrite_the_own_values) {
   const WireCodec plain{.block = {}}, bf16{.dtype = DType::bf16, .block = {}};
   const std::vector<float> remote{8, 16};
   const auto* const bytes = reinterpret_cast<const std::byte*>(remote.data());

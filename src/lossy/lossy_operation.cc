@@ -15,7 +15,8 @@ namespace {
 
 constexpr Nanos repair_interval_min = 2 * millisecond;
 constexpr Nanos idle_interval_min = 5 * millisecond;
-constexpr int questions_unanswered = 4;  // requests or their answers may be lost; then a rank that had sent data counts as gone
+constexpr int unanswered_requests_max =
+    4;  // requests or their answers may be lost; then a rank that had sent data counts as gone
 
 // The bitmap's bit 0 is `first`. Clears the ranges that are not needed. False: none is left.
 bool keep_needed(std::span<const uint32_t> needed, uint32_t first, std::span<std::byte> bitmap) {
@@ -39,7 +40,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
   behind_ = 0;
   const auto& geometry = *setup_.geometry;
   contributors_.assign(geometry.ranges(setup_.self), 0);
-  heard_.assign(world(), -1);
+  last_seen_.assign(world(), -1);
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     auto& phase = phases_[number];
     phase.runs = number == 0 ? setup_.collective != Collective::all_gather : setup_.collective != Collective::reduce_scatter;
@@ -90,7 +91,7 @@ void LossyOperation::open_phase(uint32_t number, Nanos now) {
 
 DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
   if (header.phase >= lossy_phases || !phases_[header.phase].runs) return DatagramFault::place;
-  heard_[from] = std::max(heard_[from], now);
+  last_seen_[from] = std::max(last_seen_[from], now);
   auto& phase = phases_[header.phase];
   auto& stream = phase.streams[from];
   const auto owner = owner_of(header.phase, from);
@@ -125,7 +126,7 @@ DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std:
 
 void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now) {
   if (header.phase >= lossy_phases || !phases_[header.phase].runs) return;
-  heard_[from] = std::max(heard_[from], now);
+  last_seen_[from] = std::max(last_seen_[from], now);
   auto& phase = phases_[header.phase];
   auto& stream = phase.streams[from];
   stream.all_sent = true;
@@ -187,10 +188,10 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
 Nanos LossyOperation::silent_at(uint32_t number, Rank from) const {
   const auto silent = setup_.phases[number].silent;
   if (silent == never) return never;
-  const auto start = phases_[number].start, heard = heard_[from];
-  return heard < 0
-             ? start + silent
-             : std::max(start, heard) + std::max({silent, lossy_silence_min, questions_unanswered * port_->answer_time(from)});
+  const auto start = phases_[number].start, heard = last_seen_[from];
+  return heard < 0 ? start + silent
+                   : std::max(start, heard) +
+                         std::max({silent, lossy_silence_min, unanswered_requests_max * port_->answer_time(from)});
 }
 
 // Requests the missing ranges, slice by slice. If few enough are missing, only the needed ones.
@@ -298,7 +299,7 @@ Status LossyOperation::incomplete(uint32_t number) const {
     if (!text.empty()) text += "; ";
     text += "rank " + std::to_string(from) + " (" + port_->place(from) + "): " + std::to_string(missing) + " of " +
             std::to_string(stream.arrivals.ranges()) + " ranges, " + std::to_string(bytes) + " bytes, missing" +
-            (stream.clock.heard() ? "" : ", nothing heard");
+            (stream.clock.heard() ? "" : ", no datagram received");
   }
   return {Code::late, std::string(number == 0 ? "contributions" : "results") + " incomplete: " + text};
 }

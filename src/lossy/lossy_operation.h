@@ -157,7 +157,7 @@ class LossyOperation {
   LossySetup setup_;
   StreamPort* port_ = nullptr;
   std::array<LossyPhase, lossy_phases> phases_;
-  std::vector<Nanos> heard_;         // by rank: time of the last datagram of this operation; -1: none yet
+  std::vector<Nanos> last_seen_;     // by rank: time of the last datagram of this operation; -1: none yet
   std::vector<std::byte> outgoing_;  // encoded contributions, shard after shard
   std::vector<size_t> outgoing_at_;  // offset by owner
   std::vector<std::byte> staging_;   // received contributions to the own shard, sender after sender

@@ -54,7 +54,7 @@ TEST(StreamClock, d6_streams_end_when_complete_after_their_tail_or_late_after_th
   EXPECT_EQ(std::max({a.ended_at(), b.ended_at(), c.ended_at()}), 12 * ms);
 }
 
-TEST(StreamClock, d6_a_sender_that_is_never_heard_is_waited_for_until_the_hard_deadline) {
+TEST(StreamClock, d6_a_silent_sender_is_waited_for_until_the_hard_deadline) {
   auto clock = begun();
   EXPECT_EQ(ended(clock), 40 * ms);
   EXPECT_EQ(clock.end(), StreamEnd::silent);

@@ -17,7 +17,7 @@ namespace unisono::record {
 
 inline constexpr uint64_t magic = 0x44524F4345524E55;  // "UNRECORD" in memory order
 inline constexpr uint32_t layout_version = 1;
-inline constexpr uint32_t collective_count = 11;
+using unisono::collective_count;
 inline constexpr uint32_t bucket_count = 32;
 inline constexpr uint32_t shown_max = 8;    // operations in flight that Live tells about
 inline constexpr uint32_t pending_max = 8;  // ranks that one of them is told to wait for

@@ -37,7 +37,7 @@ bool is_time(Nanos time) { return time >= 0 && time < time_max; }
 
 bool kind_of(const Kind& raw, uint32_t world, CallKind& kind) {
   if (raw.collective >= collective_count || raw.dtype >= dtype_count || raw.reduce_op >= reduce_op_count ||
-      raw.schedule > static_cast<uint8_t>(ScheduleKind::tree) || raw.root >= world) {
+      !is_schedule(raw.schedule) || raw.root >= world) {
     return false;
   }
   kind = {.collective = static_cast<unisono::Collective>(raw.collective),

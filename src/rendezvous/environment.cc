@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "unisono/transports.h"
 
 namespace unisono {
 
@@ -280,10 +281,8 @@ Status resolve_transport(const Options& options, const Environment& environment,
   resolved.interface = options.interface.empty() ? text_of(environment, "UNISONO_INTERFACE") : options.interface;
   resolved.transport = options.transport.empty() ? text_of(environment, "UNISONO_TRANSPORT") : options.transport;
   if (resolved.transport.empty()) resolved.transport = "auto";
-  if (resolved.transport != "auto" && resolved.transport != "shm" && resolved.transport != "tcp" &&
-      resolved.transport != "udp") {
-    return invalid("transport '" + resolved.transport + "' is not known; needed: auto, shm, tcp or udp");
-  }
+  if (find_transport(resolved.transport) == nullptr)
+    return invalid("transport '" + resolved.transport + "' is not known; needed: " + transport_list());
   if (auto s = resolve_number(environment, "UNISONO_RATE_LIMIT_MBPS", "rate_limit_mbps", options.rate_limit_mbps,
                               rate_limit_mbps_limit, resolved.rate_limit_mbps);
       !s.ok())

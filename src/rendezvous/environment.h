@@ -44,7 +44,7 @@ struct ResolvedOptions {
   RendezvousAddress rendezvous;
   std::string job;
   std::string interface;
-  std::string transport = "auto";                  // "auto", "shm", "tcp" or "udp"
+  std::string transport = "auto";                  // a name of transport_table
   uint32_t lose_per_mille = 0;                     // share of arriving datagrams to lose on purpose; udp only
   uint32_t rate_limit_mbps = 0;                    // udp only
   DatagramAuth datagram_auth = DatagramAuth::mac;  // what this process accepts; udp only

@@ -53,7 +53,7 @@ struct Hello {
   Role role = Role::member;
   uint32_t world_size = 0;    // member
   uint32_t remaining_ms = 0;  // how long the process will wait; 0 = for ever (attending_member)
-  std::string transport;      // "auto", "shm", "tcp"
+  std::string transport;      // a name of transport_table
   uint32_t epoch = 0;         // attending_member: from its roster
   RosterKey key{};            // attending_member: from its roster
   MemberRecord member;

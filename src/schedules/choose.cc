@@ -13,9 +13,6 @@ namespace {
 
 using enum ScheduleKind;
 
-constexpr ScheduleKind inner_kinds[] = {two_step, halving_doubling, ring, direct, tree};
-constexpr ScheduleKind outer_kinds[] = {one_shot, two_step, halving_doubling, ring};
-
 // Doubles that differ in the last bit must not decide. Whole nanoseconds do; what does not fit is beyond any deadline.
 int64_t nanoseconds(double us) { return us > 9e15 ? INT64_MAX : static_cast<int64_t>(std::llround(us * 1000)); }
 
@@ -37,6 +34,7 @@ class Chooser {
   Fractions fractions(const Candidate& candidate) const;  // of what travels, where elements are encoded
   Load shrunk(Load load, const Candidate& candidate) const;
   double slice_of(const Candidate& candidate) const;
+  double pipelined_slice(double suits) const;
   double coding_us(const Candidate& candidate) const;
   bool encodes_once(const Candidate& candidate) const;
   Candidate consider(ScheduleKind kind) const;
@@ -73,7 +71,8 @@ double Chooser::predict(const Candidate& candidate) const {
                                    .host_groups = host_groups_,
                                    .world = request_.world,
                                    .relayed = candidate.relayed});
-  LinkProfile between = request_.between;
+  LinkProfile inside = request_.inside, between = request_.between;
+  if (facts_of(candidate.kind).is_pipelined) inside.slice_bytes = between.slice_bytes = slice_of(candidate);
   double wire_us = -1;
   if (request_.uneven != nullptr) {
     const auto& cost = request_.uneven->cost({.collective = request_.collective,
@@ -85,7 +84,7 @@ double Chooser::predict(const Candidate& candidate) const {
     between.latency_us = cost.latency_us;
   }
   double us = predicted_us({.load = request_.encoded ? shrunk(load, candidate) : load,
-                            .inside = request_.inside,
+                            .inside = inside,
                             .between = between,
                             .bytes = bytes,
                             .largest_host_group = largest_,
@@ -124,11 +123,19 @@ Load Chooser::shrunk(Load load, const Candidate& candidate) const {
   return load;
 }
 
+// Small slices fill a pipeline soon, and cost a message each.
+double Chooser::pipelined_slice(double suits) const {
+  constexpr double slices = 64, smallest = 8 << 10;
+  if (request_.slice_bytes != 0) return static_cast<double>(request_.slice_bytes);
+  return std::min(suits, std::max(smallest, static_cast<double>(request_.bytes) / slices));
+}
+
 // Encoded, a slice is so little on the wire that its messages cost more than they hide: larger ones, as long as a rank's share
 // is in enough of them for cores and links to work at the same time, and they stay in a cache.
 double Chooser::slice_of(const Candidate& candidate) const {
   constexpr double slices_of_a_share = 8, in_cache = 1 << 20;
   const double suits = host_groups_.size() > 1 ? request_.between.slice_bytes : request_.inside.slice_bytes;
+  if (facts_of(candidate.kind).is_pipelined) return pipelined_slice(suits);
   if (!request_.encoded || host_groups_.size() == 1) return suits;
   const double share = static_cast<double>(request_.bytes) / (candidate.kind == one_shot ? 1 : request_.world);
   return std::max(suits, std::min({suits / fractions(candidate).between, in_cache, share / slices_of_a_share}));
@@ -156,18 +163,18 @@ double Chooser::coding_us(const Candidate& candidate) const {
 bool Chooser::encodes_once(const Candidate& candidate) const {
   switch (request_.collective) {
     case Collective::all_reduce:
-      if (candidate.kind != hierarchical) return candidate.kind == one_shot || candidate.kind == two_step;
+      if (candidate.kind != hierarchical) return facts_of(candidate.kind).is_direct(world_max);
       return candidate.inner == two_step && candidate.outer == (host_groups_.size() <= 2 ? one_shot : two_step);
-    case Collective::reduce_scatter: return candidate.kind == direct;
+    case Collective::reduce_scatter: return facts_of(candidate.kind).is_direct(world_max);
     default: return request_.collective == Collective::all_gather;
   }
 }
 
 Candidate Chooser::best_hierarchical() const {
   Candidate best;
-  for (const auto inner : inner_kinds) {
+  for (const auto inner : inner_kinds()) {
     if (request_.inner != automatic && request_.inner != inner) continue;
-    for (const auto outer : outer_kinds) {
+    for (const auto outer : outer_kinds()) {
       if (request_.outer != automatic && request_.outer != outer) continue;
       Candidate next{.kind = hierarchical, .inner = inner, .outer = outer};
       if (request_.encoded && !encodes_once(next)) continue;
@@ -185,7 +192,7 @@ const char* Chooser::exclusion(const Candidate& candidate) const {
   if (request_.order == Order::in_rank_order && !direct_holds(candidate))
     return "passes partial sums on, so cannot add in rank order";
   if (request_.encoded && !encodes_once(candidate)) return "encodes sums again on every hop";
-  if (candidate.kind == hierarchical && !wished() && (host_groups_.size() == 1 || largest_ == 1))
+  if (facts_of(candidate.kind).needs_host_groups && !wished() && (host_groups_.size() == 1 || largest_ == 1))
     return "needs several host groups, and several ranks in one";
   return nullptr;
 }

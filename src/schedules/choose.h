@@ -54,8 +54,6 @@ struct Candidate {
   const char* excluded = nullptr;  // why it does not take part, or null
 };
 
-inline constexpr uint32_t candidates_max = 8;
-
 struct Choice {
   ScheduleKind kind = ScheduleKind::automatic;
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical
@@ -65,7 +63,7 @@ struct Choice {
   uint64_t slice_bytes = 0;
   double predicted_us = 0;
   uint32_t candidate_count = 0;
-  std::array<Candidate, candidates_max> candidates{};  // all kinds of the collective, in the order of kinds_of()
+  std::array<Candidate, schedule_count> candidates{};  // all kinds of the collective, in the order of kinds_of()
   std::string reason;                                  // one line for logs
 };
 

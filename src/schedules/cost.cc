@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "schedules/double_tree.h"
 #include "schedules/hierarchical.h"
 #include "schedules/team.h"
 #include "schedules/two_step.h"
@@ -46,7 +47,8 @@ Traffic sum(const Traffic& a, const Traffic& b) {
           .shared = a.shared + b.shared,
           .reduced = a.reduced + b.reduced,
           .summed = a.summed + b.summed,
-          .total = a.total + b.total};
+          .total = a.total + b.total,
+          .passed_on = std::max(a.passed_on, b.passed_on)};
 }
 
 Traffic both_halves(ScheduleKind kind, uint32_t size) {
@@ -138,6 +140,24 @@ Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
   return result;
 }
 
+// The busiest rank has two children in one tree and a parent in both.
+Traffic double_tree_traffic(uint32_t world) {
+  const double messages = std::min(4u, world), added = world > 2 ? 1 : 0.5;
+  return {.rounds = 2.0 * double_tree_height(world),
+          .batches = messages,
+          .messages = messages,
+          .bytes = messages / 2,
+          .written = world > 3 ? 1.5 : 1,
+          .read = messages / 2,
+          .shared = world == 2   ? 0
+                    : world == 4 ? 0.5
+                                 : 1.0,
+          .reduced = added,
+          .summed = 0.5,
+          .total = 2.0 * (world - 1),
+          .passed_on = 0.5};
+}
+
 uint32_t largest_of(const HostGroups& host_groups) {
   size_t size = 0;
   for (const auto& members : host_groups) size = std::max(size, members.size());
@@ -160,7 +180,8 @@ Traffic scaled(Traffic one, double part) {
           .shared = one.shared * part,
           .reduced = one.reduced * part,
           .summed = one.summed * part,
-          .total = one.total * part};
+          .total = one.total * part,
+          .passed_on = one.passed_on};
 }
 
 // Around the ring, one rank per host group sends over its border, all others inside.
@@ -254,8 +275,10 @@ double wire_us(const Traffic& part, const LinkProfile& link, double bytes, doubl
 }
 
 // In shared memory nothing of a message can be used before all of it is written: a slice of each round but one overlaps with
-// nothing.
+// nothing. Nor can a slice of a chunk that is passed on, on any link.
 double filling_us(const Traffic& part, const LinkProfile& link, double bytes) {
+  if (part.passed_on > 0 && part.rounds > 1)
+    return (part.rounds - 1) * std::min(link.slice_bytes, part.passed_on * bytes) / link.bytes_per_us;
   if (!link.shares_payloads || part.rounds <= 1 || part.messages == 0) return 0;
   return (part.rounds - 1) * std::min(link.slice_bytes, part.bytes * bytes / part.messages) / link.bytes_per_us;
 }
@@ -345,6 +368,7 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
   switch (collective) {
     case Collective::all_reduce:
       if (kind == one_shot) return exchange(world, 1);
+      if (kind == double_tree) return double_tree_traffic(world);
       return kind == two_step || kind == ring || kind == halving_doubling ? both_halves(kind, world) : Traffic{};
     case Collective::reduce_scatter:
     case Collective::all_gather: {

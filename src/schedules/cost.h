@@ -67,12 +67,13 @@ struct Traffic {
   double batches = 0;   // (round, peer) pairs
   double messages = 0;  // of a tensor of one slice per chunk
   double bytes = 0;
-  double written = 0;  // bytes sent, those of a payload for several peers in one round only once
-  double read = 0;     // bytes received
-  double shared = 0;   // of them those of payloads that others get, too
-  double reduced = 0;  // bytes added
-  double summed = 0;   // bytes of sums made of them: of what arrives in one round for one chunk, one
-  double total = 0;    // bytes sent by all ranks together
+  double written = 0;    // bytes sent, those of a payload for several peers in one round only once
+  double read = 0;       // bytes received
+  double shared = 0;     // of them those of payloads that others get, too
+  double reduced = 0;    // bytes added
+  double summed = 0;     // bytes of sums made of them: of what arrives in one round for one chunk, one
+  double total = 0;      // bytes sent by all ranks together
+  double passed_on = 0;  // bytes of a chunk that every round passes on: a slice of it is under way in one round at a time
 };
 // Of every kind but hierarchical; zeros for a world of one and for combinations that do not exist.
 Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world);

@@ -105,20 +105,15 @@ ScheduleKind default_outer_kind(uint32_t host_group_count) {
   return host_group_count <= 2 ? one_shot : host_group_count <= 16 ? two_step : halving_doubling;
 }
 
-bool is_inner_kind(ScheduleKind kind) {
-  return kind == two_step || kind == ring || kind == halving_doubling || kind == tree || kind == direct;
-}
-
-bool is_outer_kind(ScheduleKind kind) {
-  return kind == one_shot || kind == two_step || kind == ring || kind == halving_doubling;
-}
+bool is_inner_kind(ScheduleKind kind) { return facts_of(kind).inside; }
+bool is_outer_kind(ScheduleKind kind) { return facts_of(kind).between; }
 
 bool hierarchical_is_direct(const HostGroups& host_groups, ScheduleKind inner, ScheduleKind outer) {
   const auto largest = largest_size(host_groups);
   const auto host_group_count = static_cast<uint32_t>(host_groups.size());
-  if (host_group_count == 1) return inner == tree ? largest <= 2 : half_is_direct(inner, largest);
+  if (host_group_count == 1) return facts_of(inner).is_direct(largest);
   // Lone ranks have nothing but their own to send.
-  return largest == 1 && (outer == one_shot || half_is_direct(outer, host_group_count));
+  return largest == 1 && facts_of(outer).is_direct(host_group_count);
 }
 
 // Integers only, so that all ranks agree. The score is the largest share of a rank relative to an even one, times a

@@ -17,8 +17,8 @@ namespace unisono {
 struct HierarchicalRequest {
   const HostGroups& host_groups;
   Rank rank = 0;
-  ScheduleKind inner = ScheduleKind::automatic;  // two_step, ring, halving_doubling, tree, direct
-  ScheduleKind outer = ScheduleKind::automatic;  // one_shot, two_step, ring, halving_doubling
+  ScheduleKind inner = ScheduleKind::automatic;  // of inner_kinds()
+  ScheduleKind outer = ScheduleKind::automatic;  // of outer_kinds()
 };
 
 // What `automatic` stands for. Inside: two_step. Between: one_shot for two host groups (the bytes of two_step in half the

@@ -1,10 +1,12 @@
 #include "schedules/make.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "schedules/collective_facts.h"
 #include "schedules/direct.h"
+#include "schedules/double_tree.h"
 #include "schedules/halving_doubling.h"
 #include "schedules/hierarchical.h"
 #include "schedules/host_groups.h"
@@ -18,12 +20,38 @@ namespace {
 
 using enum ScheduleKind;
 
-constexpr ScheduleKind all_reduce_kinds[] = {one_shot, two_step, halving_doubling, ring, hierarchical};
-constexpr ScheduleKind half_kinds[] = {direct, halving_doubling, ring};
-constexpr ScheduleKind rooted_kinds[] = {direct, two_step, tree, halving_doubling, ring};
-constexpr ScheduleKind block_kinds[] = {direct, tree};
-constexpr ScheduleKind all_to_all_kinds[] = {direct};
-constexpr ScheduleKind barrier_kinds[] = {one_shot, halving_doubling};
+// The schedules of each collective, by preference.
+struct Kinds {
+  std::array<ScheduleKind, schedule_count> of{};
+  size_t count = 0;
+};
+
+constexpr Kinds by_preference(auto takes_part) {
+  Kinds kinds;
+  for (uint32_t preference = 1; preference <= UINT8_MAX; ++preference) {
+    for (const auto& facts : schedule_table) {
+      if (facts.preference == preference && takes_part(facts)) kinds.of[kinds.count++] = facts.kind;
+    }
+  }
+  return kinds;
+}
+
+constexpr auto kinds_by_collective = [] {
+  std::array<Kinds, collective_count> all{};
+  for (size_t c = 0; c < collective_count; ++c)
+    all[c] = by_preference([c](const ScheduleFacts& facts) { return facts.serves(static_cast<Collective>(c)); });
+  return all;
+}();
+constexpr auto kinds_inside = by_preference([](const ScheduleFacts& facts) { return facts.inside; });
+constexpr auto kinds_between = by_preference([](const ScheduleFacts& facts) { return facts.between; });
+
+std::span<const ScheduleKind> span_of(const Kinds& kinds) { return {kinds.of.data(), kinds.count}; }
+
+std::string names_of(std::span<const ScheduleKind> kinds) {
+  std::string list;
+  for (const auto kind : kinds) list += (list.empty() ? "" : ", ") + std::string(name(kind));
+  return list;
+}
 
 bool is_permutation(std::span<const Rank> ranks, uint32_t world) {
   std::vector<bool> seen(world);
@@ -37,10 +65,10 @@ bool is_permutation(std::span<const Rank> ranks, uint32_t world) {
 Status check_kinds_between(const ScheduleRequest& request) {
   if (request.inner != automatic && !is_inner_kind(request.inner))
     return {Code::unsupported, std::string("hierarchical all_reduce: no kind ") + name(request.inner) +
-                                   " inside host groups; there are two_step, ring, halving_doubling, tree, direct"};
+                                   " inside host groups; there are " + names_of(inner_kinds())};
   if (request.outer != automatic && !is_outer_kind(request.outer))
     return {Code::unsupported, std::string("hierarchical all_reduce: no kind ") + name(request.outer) +
-                                   " between host groups; there are one_shot, two_step, ring, halving_doubling"};
+                                   " between host groups; there are " + names_of(outer_kinds())};
   return {};
 }
 
@@ -61,17 +89,15 @@ Status check_request(const ScheduleRequest& request) {
   if (request.kind == automatic) return {Code::invalid, what + "choose() turns automatic into a kind first"};
   const auto kinds = kinds_of(request.collective);
   if (kinds.empty()) return {Code::unsupported, what + "goes between two ranks and needs no schedule"};
-  if (std::find(kinds.begin(), kinds.end(), request.kind) == kinds.end()) {
-    std::string list;
-    for (const auto kind : kinds) list += (list.empty() ? "" : ", ") + std::string(name(kind));
-    return {Code::unsupported, what + "no such schedule; there are " + list};
-  }
+  if (std::find(kinds.begin(), kinds.end(), request.kind) == kinds.end())
+    return {Code::unsupported, what + "no such schedule; there are " + names_of(kinds)};
   return request.kind == hierarchical ? check_kinds_between(request) : Status();
 }
 
-// A ring follows the host groups, or the order that was asked for; the others take the ranks as they come.
+// A ring and a double tree follow the host groups, a ring also the order that was asked for; the others take the ranks as they
+// come.
 Team team_for(const ScheduleRequest& request) {
-  if (request.kind != ring) return team_of_world(request.world, request.rank);
+  if (request.kind != ring && request.kind != double_tree) return team_of_world(request.world, request.rank);
   if (request.around.empty()) return team_in_order(order_by_host_group(request.host_groups, request.world, 0), request.rank);
   return team_in_order({request.around.begin(), request.around.end()}, request.rank);
 }
@@ -83,6 +109,13 @@ void fill_all_reduce(const ScheduleRequest& request, Schedule& schedule) {
     auto team = team_of_world(request.world, request.rank);
     team.blocks = {{0, 1}};
     return append_one_shot(team, schedule.steps);
+  }
+  if (request.kind == double_tree) {
+    schedule.chunk_count = std::min(request.world, double_tree_blocks);
+    schedule.gather_round = double_tree_height(request.world);
+    auto team = team_for(request);
+    team.blocks = {{0, 1}, {1, 2}};
+    return append_double_tree(team, schedule.steps);
   }
   schedule.chunk_count = request.world;
   schedule.gather_round = half_rounds(request.kind, request.world);
@@ -134,27 +167,17 @@ void fill_barrier(const ScheduleRequest& request, Schedule& schedule) {
 }  // namespace
 
 std::span<const ScheduleKind> kinds_of(Collective collective) {
-  switch (collective) {
-    case Collective::all_reduce: return all_reduce_kinds;
-    case Collective::reduce_scatter:
-    case Collective::all_gather: return half_kinds;
-    case Collective::broadcast:
-    case Collective::reduce: return rooted_kinds;
-    case Collective::gather:
-    case Collective::scatter: return block_kinds;
-    case Collective::all_to_all: return all_to_all_kinds;
-    case Collective::barrier: return barrier_kinds;
-    case Collective::send:
-    case Collective::recv: return {};
-  }
-  return {};
+  const auto number = static_cast<size_t>(collective);
+  return number < collective_count ? span_of(kinds_by_collective[number]) : std::span<const ScheduleKind>();
 }
+
+std::span<const ScheduleKind> inner_kinds() { return span_of(kinds_inside); }
+std::span<const ScheduleKind> outer_kinds() { return span_of(kinds_between); }
 
 // Where nothing is reduced there is no partial sum either.
 bool is_direct(Collective collective, ScheduleKind kind, uint32_t world) {
   if (!adds(collective) && collective != Collective::barrier) return true;
-  if (kind == hierarchical) return false;
-  return kind == one_shot || half_is_direct(kind, world);
+  return facts_of(kind).is_direct(world);
 }
 
 Result<Schedule> make_schedule(const ScheduleRequest& request) {

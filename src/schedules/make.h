@@ -24,8 +24,11 @@ struct ScheduleRequest {
   std::span<const Rank> around{};  // all ranks, as an all-reduce, reduce-scatter or all-gather ring goes; empty: by host groups
 };
 
-// The kinds that exist for a collective, best known first; empty for send and recv, which need no schedule.
+// The schedules of a collective, by preference; empty for send and recv, which need no schedule.
 std::span<const ScheduleKind> kinds_of(Collective collective);
+// Those that a hierarchical schedule may have inside host groups, and between them.
+std::span<const ScheduleKind> inner_kinds();
+std::span<const ScheduleKind> outer_kinds();
 
 // Whether Schedule::direct holds; known without making the schedule. For hierarchical (which depends on the host groups):
 // false.

@@ -20,17 +20,8 @@ const char* name(Collective collective) {
 }
 
 const char* name(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::automatic: return "automatic";
-    case ScheduleKind::ring: return "ring";
-    case ScheduleKind::two_step: return "two_step";
-    case ScheduleKind::halving_doubling: return "halving_doubling";
-    case ScheduleKind::hierarchical: return "hierarchical";
-    case ScheduleKind::one_shot: return "one_shot";
-    case ScheduleKind::direct: return "direct";
-    case ScheduleKind::tree: return "tree";
-  }
-  return "unknown";
+  const auto number = static_cast<size_t>(kind);
+  return is_schedule(number) ? schedule_names[number] : "unknown";
 }
 
 }  // namespace unisono

@@ -47,20 +47,6 @@ struct Schedule {
   std::vector<Step> steps;  // ordered by round
 };
 
-// What the collective promises, for the checker and the executor.
-enum class Collective : uint8_t {
-  all_reduce = 0,
-  reduce_scatter = 1,
-  all_gather = 2,
-  broadcast = 3,
-  reduce = 4,
-  gather = 5,
-  scatter = 6,
-  all_to_all = 7,
-  barrier = 8,
-  send = 9,
-  recv = 10
-};
 const char* name(Collective collective);
 const char* name(ScheduleKind kind);
 

@@ -8,12 +8,12 @@
 
 #include "base/split.h"
 #include "schedules/make.h"
+#include "unisono/transports.h"
 
 namespace unisono {
 namespace {
 
 constexpr std::string_view first_line = "unisono tuning 1";
-constexpr std::array transports{"auto", "shm", "tcp", "udp"};
 
 using Words = std::vector<std::string_view>;
 
@@ -112,7 +112,7 @@ Status Reader::take_streams(const Words& words) {
 
 Status Reader::take_group(const Words& words) {
   TunedGroup group{.host_groups = words.size() == 3 ? host_groups_of(words[1]) : std::vector<uint32_t>()};
-  const bool known = words.size() == 3 && std::find(transports.begin(), transports.end(), words[2]) != transports.end();
+  const bool known = words.size() == 3 && find_transport(words[2]) != nullptr;
   if (group.host_groups.empty() || !known) return wrong("expected 'group PLACEMENT TRANSPORT', as in 'group 2+2 auto'");
   group.transport = words[2];
   const bool twice = std::any_of(tuning_.groups.begin(), tuning_.groups.end(), [&](const TunedGroup& other) {

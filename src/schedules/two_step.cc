@@ -39,10 +39,6 @@ uint32_t half_rounds(ScheduleKind kind, uint32_t size) {
   return 0;
 }
 
-bool half_is_direct(ScheduleKind kind, uint32_t size) {
-  return size <= 2 || kind == ScheduleKind::two_step || kind == ScheduleKind::direct;
-}
-
 void append_two_step(ScheduleKind kind, Team team, std::vector<Step>& steps) {
   append_reduce_scatter(kind, team, steps);
   team.first_round += half_rounds(kind, team.size());

@@ -11,9 +11,6 @@ void append_reduce_scatter(ScheduleKind kind, const Team& team, std::vector<Step
 void append_all_gather(ScheduleKind kind, const Team& team, std::vector<Step>& steps);
 // Rounds of one half.
 uint32_t half_rounds(ScheduleKind kind, uint32_t size);
-// Whether a reduce-scatter of this kind moves own contributions only, and all for one block in one round. Ring and halving
-// do by chance for up to two ranks.
-bool half_is_direct(ScheduleKind kind, uint32_t size);
 
 // Block p is completed at position p.
 void append_two_step(ScheduleKind kind, Team team, std::vector<Step>& steps);

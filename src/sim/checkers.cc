@@ -7,6 +7,7 @@
 
 #include "codecs/error_bound.h"
 #include "kernels/dispatch.h"
+#include "schedules/make.h"
 
 namespace unisono::sim {
 namespace {
@@ -149,10 +150,10 @@ std::span<const std::byte> defined(const Call& call, Rank rank, const Part& part
 
 // Only direct schedules define the order of a sum. It is irrelevant for integers and small whole numbers.
 bool to_the_bit(const Call& call, const Part& part, uint32_t world) {
-  const auto& schedule = part.completion->report.schedule;
   if (world == 1) return call.values != Values::special;  // a NaN stays unchanged if nothing is added
   if (!call.reduces() || !is_floating(call.dtype) || call.values == Values::exact) return true;
-  return schedule == "two_step" || schedule == "one_shot" || schedule == "direct";
+  const auto* const schedule = find_schedule(part.completion->report.schedule);  // null: fitted to links, or relayed
+  return schedule != nullptr && schedule->is_direct(world_max);
 }
 
 std::string where(const Program& program, size_t call, Rank rank) {
@@ -237,7 +238,7 @@ void check_blame(const Run& run, size_t index, Rank rank, const FaultPlan& plan,
   const bool right = std::any_of(named.begin(), named.end(), [&](Rank r) {
     return r < group.world() && (is_faulty(plan, group.members[r]) || !parts[r].submitted || parts[r].submitted_at > too_late);
   });
-  if (!right) problems.push_back(where(program, index, rank) + ": blames nobody who is faulty: " + status.to_string());
+  if (!right) problems.push_back(where(program, index, rank) + ": blames no faulty rank: " + status.to_string());
 }
 
 Nanos deadline_of(const Call& call, const Part& part) { return part.submitted_at + call.options.timeout.count() * millisecond; }
@@ -249,9 +250,9 @@ void check_error(const Run& run, size_t index, Rank rank, const ErrorRules& rule
   if (rules.all_must_succeed) return problems.push_back(text + " although nothing was wrong");
   const bool named = code == Code::late || (rules.wrong_program ? code == Code::invalid : code == Code::peer_lost);
   if (!named) return problems.push_back("unexpected error: " + text);
-  if (!rules.wrong_program && !rules.anybody_may_fail) return check_blame(run, index, rank, rules.plan, problems);
+  if (!rules.wrong_program && !rules.any_rank_may_fail) return check_blame(run, index, rank, rules.plan, problems);
   if (ranks_named(part.status().message()).empty() && run.program().groups[0].world() > 1)
-    problems.push_back("names nobody: " + text);
+    problems.push_back("names no rank: " + text);
 }
 
 }  // namespace

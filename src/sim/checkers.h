@@ -21,7 +21,7 @@ struct ErrorRules {
   const FaultPlan& plan;
   bool all_must_succeed = false;
   bool wrong_program = false;
-  bool anybody_may_fail = false;
+  bool any_rank_may_fail = false;
 };
 // Errors have the expected codes, come in time, and name a rank that is to blame.
 void check_errors(const Run& run, const Cluster& cluster, const ErrorRules& rules, std::vector<std::string>& problems);

@@ -153,7 +153,7 @@ NetworkSettings random_network(Random& random) {
   n.bytes_per_us = random.chance(0.3) ? 50 : 1250 + random.unit() * 10'000;
   n.ordered = random.chance(0.4);
   n.queue_frames_max = 1 + static_cast<uint32_t>(random.below(random.chance(0.5) ? 4 : 64));
-  n.lends_slots = random.chance(0.5);
+  n.views_use_queue = random.chance(0.5);
   n.slots = 2 + static_cast<uint32_t>(random.below(30));
   n.result_slots = 1 + static_cast<uint32_t>(random.below(n.slots - 1));
   const auto chance = [&] { return random.chance(0.3) ? 0.0 : random.chance(0.3) ? 1.0 : random.unit(); };
@@ -161,9 +161,9 @@ NetworkSettings random_network(Random& random) {
   n.copy = chance();
   n.split = chance();
   n.refuse = random.chance(0.5) ? 0 : random.unit() * 0.3;
-  n.news_per_poll_max = random.chance(0.5) ? 0 : 1 + static_cast<uint32_t>(random.below(4));
+  n.events_per_poll_max = random.chance(0.5) ? 0 : 1 + static_cast<uint32_t>(random.below(4));
   n.wake_max = random.chance(0.3) ? 0 : time_below(random, 50 * microsecond);
-  n.views_take_credit = n.lends_slots && random.chance(0.5);
+  n.views_take_credit = n.views_use_queue && random.chance(0.5);
   return n;
 }
 

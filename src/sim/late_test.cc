@@ -47,7 +47,7 @@ class LateCalls {
 };
 
 // Rank 1 asks first. It waits for data that rank 0 passes on, and rank 0 waits for rank 3.
-TEST(Late, a_rank_that_comes_while_the_others_ask_who_is_to_blame_is_named) {
+TEST(Late, a_rank_that_calls_during_the_inquiry_is_named) {
   const LateCalls calls({30 * millisecond, 0, 30 * millisecond, 120 * millisecond});
   for (Rank rank = 0; rank < world; ++rank) {
     ASSERT_TRUE(calls.done(rank).done) << rank;
@@ -59,13 +59,13 @@ TEST(Late, a_rank_that_comes_while_the_others_ask_who_is_to_blame_is_named) {
   EXPECT_FALSE(calls.done(1).status.ok());
 }
 
-TEST(Late, who_is_asked_before_its_own_deadline_goes_on) {
+TEST(Late, a_rank_that_is_asked_before_its_own_deadline_continues) {
   const LateCalls calls({30 * millisecond, 0, 30 * millisecond, 90 * millisecond});
   for (Rank rank = 0; rank < world; ++rank)
     EXPECT_TRUE(calls.done(rank).status.ok()) << "rank " << rank << ": " << calls.done(rank).status.to_string();
 }
 
-TEST(Late, a_rank_that_never_comes_is_named_as_the_one_who_does_not_answer) {
+TEST(Late, a_rank_that_never_calls_is_named_as_not_answering) {
   const LateCalls calls({30 * millisecond, 0, 30 * millisecond, 900 * millisecond});
   for (const Rank rank : {0u, 1u, 2u})
     EXPECT_EQ(ranks_named(calls.done(rank).status.message()).front(), 3u)

@@ -47,7 +47,7 @@ bool LossPattern::walk(Walk& walk, uint64_t key, uint64_t place, const Chain& ch
   return walk.bad;
 }
 
-bool LossPattern::cut_off(const DatagramPlace& at) const {
+bool LossPattern::cut_off(const DatagramPosition& at) const {
   for (const auto& outage : model_.dead) {
     if ((outage.rank == at.sender || outage.rank == at.receiver) && at.step >= outage.from && at.step <= outage.to) return true;
   }
@@ -59,7 +59,7 @@ bool LossPattern::cut_off(const DatagramPlace& at) const {
   return false;
 }
 
-bool LossPattern::in_bad_state(const DatagramPlace& at, uint64_t key, uint64_t sequence) {
+bool LossPattern::in_bad_state(const DatagramPosition& at, uint64_t key, uint64_t sequence) {
   const size_t link = size_t{at.sender} * shape_.world + at.receiver;
   if (model_.kind == Kind::gilbert_elliott) return walk(walks_[link], key, sequence, chain_);
   const size_t range = model_.granularity == LossModel::Granularity::shard ? 0 : at.range;
@@ -68,7 +68,7 @@ bool LossPattern::in_bad_state(const DatagramPlace& at, uint64_t key, uint64_t s
   return walk(walks_[link * 2 * shape_.ranges + place], mix64(key + 1 + place), at.step, chain_);
 }
 
-bool LossPattern::lost(const DatagramPlace& at) {
+bool LossPattern::lost(const DatagramPosition& at) {
   if (!(model_.dead.empty() && model_.slow.empty()) && cut_off(at)) return true;
   const size_t link = size_t{at.sender} * shape_.world + at.receiver;
   const uint64_t key = keys_[link];

@@ -10,7 +10,7 @@
 namespace unisono::sim {
 
 // A link's datagrams are numbered step by step; in each step the contributions, then the results.
-struct DatagramPlace {
+struct DatagramPosition {
   Rank sender = 0, receiver = 0;  // may be equal: the owner's own contribution, if an estimator lets it be lost
   uint64_t step = 0;
   uint32_t phase = 0;  // 0 contributions, 1 results
@@ -26,7 +26,7 @@ class LossPattern {
   // The model must not name ranks at or above shape.world.
   LossPattern(const LossModel& model, uint64_t seed, const Shape& shape);
 
-  bool lost(const DatagramPlace& at);
+  bool lost(const DatagramPosition& at);
 
  private:
   // Position of a two-state chain. A query for an earlier position restarts the chain, so ascending queries are cheapest.
@@ -38,8 +38,8 @@ class LossPattern {
     double stationary = 0, fall = 0, recovery = 1;
   };
   static bool walk(Walk& walk, uint64_t key, uint64_t place, const Chain& chain);
-  bool cut_off(const DatagramPlace& at) const;
-  bool in_bad_state(const DatagramPlace& at, uint64_t key, uint64_t sequence);
+  bool cut_off(const DatagramPosition& at) const;
+  bool in_bad_state(const DatagramPosition& at, uint64_t key, uint64_t sequence);
 
   const LossModel model_;
   const Shape shape_;

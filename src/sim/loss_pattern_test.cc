@@ -27,8 +27,8 @@ constexpr const char* all_kinds[] = {"iid:0.3",
                                      "iid:0.3,granularity=shard",
                                      "iid:0.3,slow=1x0.5"};
 
-std::vector<DatagramPlace> places(uint32_t world, uint64_t steps, uint32_t ranges) {
-  std::vector<DatagramPlace> all;
+std::vector<DatagramPosition> places(uint32_t world, uint64_t steps, uint32_t ranges) {
+  std::vector<DatagramPosition> all;
   for (uint64_t step = 0; step < steps; ++step) {
     for (uint32_t phase = 0; phase < 2; ++phase) {
       for (Rank sender = 0; sender < world; ++sender) {

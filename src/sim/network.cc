@@ -91,9 +91,9 @@ void Network::own_payload(Frame& frame) {
 }
 
 void Network::tell_sent(Frame& frame) {
-  if (frame.tell == Tell::nobody) return;
-  frame.tell = Tell::nobody;
-  put_news(frame.from, {NewsKind::sent, frame.to, frame.send_id});
+  if (frame.tell == NotifySender::nobody) return;
+  frame.tell = NotifySender::nobody;
+  add_event(frame.from, {NetworkEventKind::sent, frame.to, frame.send_id});
 }
 
 void Network::verify(const Frame& frame) {
@@ -120,7 +120,7 @@ void Network::give_credit(PeerIndex self) {
     auto& l = link(self, peer);
     if (!l.lost && (l.under_way >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) return false;
     l.wants_credit = false;
-    if (!l.lost) put_news(self, {NewsKind::credit, peer, 0});
+    if (!l.lost) add_event(self, {NetworkEventKind::credit, peer, 0});
     return true;
   });
 }
@@ -154,7 +154,7 @@ Slot Network::acquire(PeerIndex self, std::span<const PeerIndex> peers, size_t b
   auto& station = stations_[self];
   ++counters_.acquires;
   if (bytes > payload_bytes_max) violation("rank " + std::to_string(self) + " acquires " + std::to_string(bytes) + " bytes");
-  bool possible = settings_.lends_slots && counters_.acquires != settings_.fail_acquire &&
+  bool possible = settings_.views_use_queue && counters_.acquires != settings_.fail_acquire &&
                   station.slots_out < settings_.slots - (result ? 0 : settings_.result_slots);
   for (const auto peer : peers) {
     auto& l = link(self, peer);
@@ -235,7 +235,7 @@ bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, st
   if (l.lost) return true;
   if (!payload.empty() && header.kind != FrameKind::failed &&
       (l.under_way >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) {
-    violation("rank " + std::to_string(self) + " sends to rank " + std::to_string(peer) + " without room");
+    violation("rank " + std::to_string(self) + " sends to rank " + std::to_string(peer) + " without send credit");
   }
   if (payload.size() > payload_bytes_max)
     violation("rank " + std::to_string(self) + " sends " + std::to_string(payload.size()) + " bytes in one frame");
@@ -253,7 +253,8 @@ bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, st
     if (copy) own_payload(frame);
     // sent() may still follow, although the payload was copied.
     free_already = copy && (settings_.copy >= 1 || random_.chance(0.5));
-    if (!free_already) frame.tell = settings_.single_copy || random_.chance(0.5) ? Tell::on_taking : Tell::on_arrival;
+    if (!free_already)
+      frame.tell = settings_.single_copy || random_.chance(0.5) ? NotifySender::on_taking : NotifySender::on_arrival;
   }
   launch(key);
   return free_already;

@@ -31,7 +31,7 @@ struct NetworkSettings {
   uint32_t retransmits_max = 10;   // one more breaks the link
   bool ordered = true;             // frames of one link do not overtake each other
   uint32_t queue_frames_max = 64;  // with payload, per link, sent and not yet taken
-  bool lends_slots = false;
+  bool views_use_queue = false;
   uint32_t slots = 64, result_slots = 16;  // per process
   double lend = 0;                         // a payload is given as a view although it has a destination
   bool views_take_credit = false;          // views occupy the link's queue, and slots do not: as in shared memory
@@ -39,9 +39,9 @@ struct NetworkSettings {
   double split = 0;                        // a payload is written to its destination in two parts, the second one later
   double refuse = 0;                       // credit() and acquire() refuse for a while
   Nanos refuse_max = 200 * microsecond;
-  uint32_t news_per_poll_max = 0;  // 0: all pending events
-  Nanos wake_max = 0;              // from an event to the poll that takes it
-  Nanos poll_gap = 0;              // a process polls no more often than this
+  uint32_t events_per_poll_max = 0;  // 0: all pending events
+  Nanos wake_max = 0;                // from an event to the poll that takes it
+  Nanos poll_gap = 0;                // a process polls no more often than this
   // Saves time: views show the sender's own memory, and payloads are neither verified nor traced. Only without faults.
   bool single_copy = false;
   // The n-th call of its kind fails, counted from 1: a send or an arrival cuts its link, credit() and acquire() refuse.
@@ -70,7 +70,7 @@ class Network {
   void cancel(PeerIndex self, uint64_t match, uint64_t mask, uint32_t group, uint64_t operation);
   bool poll(PeerIndex self, Sink& sink);
   void close(PeerIndex self, PeerIndex peer);
-  bool has_news(PeerIndex self) const { return !stations_[self].news.empty(); }
+  bool has_events(PeerIndex self) const { return !stations_[self].news.empty(); }
 
   // Events.
   void arrive(uint64_t frame);
@@ -106,9 +106,9 @@ class Network {
     landing,
     lent,
     stranded
-  };                                                            // stranded: never arrives; the sender does not know yet
-  enum class Tell : uint8_t { nobody, on_arrival, on_taking };  // when sent(id) is reported to the sender
-  enum class NewsKind : uint8_t { frame, landed, sent, credit, lost, nothing };
+  };                                                                    // stranded: never arrives; the sender does not know yet
+  enum class NotifySender : uint8_t { nobody, on_arrival, on_taking };  // when sent(id) is reported to the sender
+  enum class NetworkEventKind : uint8_t { frame, landed, sent, credit, lost, nothing };
 
   struct Frame {
     FrameHeader header;
@@ -119,7 +119,7 @@ class Network {
     PeerIndex from = 0, to = 0;
     uint32_t generation = 0;
     State state = State::free;
-    Tell tell = Tell::nobody;
+    NotifySender tell = NotifySender::nobody;
     bool offered_slot = false;  // the payload was committed in a slot, not sent
     bool takes_credit = false;  // counts in its link's queue
     std::byte* target = nullptr;
@@ -138,8 +138,8 @@ class Network {
     uint32_t under_way = 0;
     bool cut = false, lost = false, wants_credit = false;
   };
-  struct News {
-    NewsKind kind = NewsKind::frame;
+  struct NetworkEvent {
+    NetworkEventKind kind = NetworkEventKind::frame;
     PeerIndex peer = 0;
     uint64_t value = 0;  // frame key, send id, or index into losses_
   };
@@ -148,7 +148,7 @@ class Network {
     std::string why;
   };
   struct Station {  // one process
-    std::deque<News> news;
+    std::deque<NetworkEvent> news;
     std::vector<PeerIndex> wants_credit;
     Nanos egress_free = 0, ingress_free = 0;
     Nanos next_poll = 0;
@@ -176,11 +176,11 @@ class Network {
   void drop_block(uint32_t block);
   void own_payload(Frame& frame);
   void strand(uint64_t key);
-  void give_up_sends(PeerIndex self, PeerIndex peer);
+  void drop_sends(PeerIndex self, PeerIndex peer);
   void tell_sent(Frame& frame);
 
   Link& link(PeerIndex from, PeerIndex to) { return links_[size_t{from} * count_ + to]; }
-  void put_news(PeerIndex self, const News& news);
+  void add_event(PeerIndex self, const NetworkEvent& news);
   void want_credit(PeerIndex self, PeerIndex peer);
   void give_credit(PeerIndex self);
   bool refuses(Link& link, PeerIndex self);
@@ -191,7 +191,7 @@ class Network {
   void lend(uint64_t key, Sink& sink);
   void taken(const Frame& frame);
   void leave_queue(Frame& frame);
-  void lost_news(PeerIndex self, const News& news, Sink& sink);
+  void report_lost(PeerIndex self, const NetworkEvent& news, Sink& sink);
   void violation(const std::string& what);
   void verify(const Frame& frame);
 

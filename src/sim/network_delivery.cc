@@ -7,7 +7,7 @@
 
 namespace unisono::sim {
 
-void Network::put_news(PeerIndex self, const News& news) {
+void Network::add_event(PeerIndex self, const NetworkEvent& news) {
   auto& station = stations_[self];
   if (station.dead) return;
   station.news.push_back(news);
@@ -26,12 +26,12 @@ void Network::arrive(uint64_t key) {
     return strand(key);
   }
   frame.state = State::queued;
-  if (frame.tell == Tell::on_arrival) {
+  if (frame.tell == NotifySender::on_arrival) {
     verify(frame);
     own_payload(frame);
     tell_sent(frame);
   }
-  put_news(frame.to, {NewsKind::frame, frame.from, key});
+  add_event(frame.to, {NetworkEventKind::frame, frame.from, key});
 }
 
 bool Network::poll(PeerIndex self, Sink& sink) {
@@ -39,21 +39,21 @@ bool Network::poll(PeerIndex self, Sink& sink) {
   auto left = station.news.size();
   if (left == 0) return false;
   station.next_poll = event_queue_.now() + settings_.poll_gap;
-  const auto limit = settings_.news_per_poll_max > 0 ? 1 + random_.below(settings_.news_per_poll_max) : left;
+  const auto limit = settings_.events_per_poll_max > 0 ? 1 + random_.below(settings_.events_per_poll_max) : left;
   const bool limited = limit < left;
   left = std::min<size_t>(left, limit);
   for (; left > 0 && !station.news.empty(); --left) {
     const auto news = station.news.front();
     station.news.pop_front();
     switch (news.kind) {
-      case NewsKind::frame: deliver(self, news.value, sink); break;
-      case NewsKind::landed: land(self, news.value, sink); break;
-      case NewsKind::sent: sink.sent(news.value); break;
-      case NewsKind::credit:
+      case NetworkEventKind::frame: deliver(self, news.value, sink); break;
+      case NetworkEventKind::landed: land(self, news.value, sink); break;
+      case NetworkEventKind::sent: sink.sent(news.value); break;
+      case NetworkEventKind::credit:
         if (!link(self, news.peer).lost) sink.credit(news.peer);
         break;
-      case NewsKind::lost: lost_news(self, news, sink); break;
-      case NewsKind::nothing: break;
+      case NetworkEventKind::lost: report_lost(self, news, sink); break;
+      case NetworkEventKind::nothing: break;
     }
   }
   // Later arrivals have requested a poll of their own.
@@ -100,7 +100,7 @@ void Network::deliver(PeerIndex self, uint64_t key, Sink& sink) {
   verify(frame);
   frame.landed = random_.below(header.payload_bytes + 1);
   std::memcpy(target, frame.data, frame.landed);
-  put_news(self, {NewsKind::landed, from, key});
+  add_event(self, {NetworkEventKind::landed, from, key});
 }
 
 void Network::land(PeerIndex self, uint64_t key, Sink& sink) {

@@ -15,9 +15,9 @@ void Network::each_frame(F&& call) {
 
 void Network::cancel(PeerIndex self, uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
   each_frame([&](Frame& frame, uint64_t key) {
-    if (frame.from == self && frame.tell != Tell::nobody && (frame.send_id & mask) == match) {
+    if (frame.from == self && frame.tell != NotifySender::nobody && (frame.send_id & mask) == match) {
       own_payload(frame);
-      frame.tell = Tell::nobody;
+      frame.tell = NotifySender::nobody;
     }
     if (frame.to == self && frame.state == State::landing && frame.header.group == group &&
         frame.header.operation == operation) {
@@ -26,11 +26,11 @@ void Network::cancel(PeerIndex self, uint64_t match, uint64_t mask, uint32_t gro
     }
   });
   for (auto& news : stations_[self].news) {
-    if (news.kind == NewsKind::sent && (news.value & mask) == match) news.kind = NewsKind::nothing;
+    if (news.kind == NetworkEventKind::sent && (news.value & mask) == match) news.kind = NetworkEventKind::nothing;
   }
 }
 
-void Network::lost_news(PeerIndex self, const News& news, Sink& sink) {
+void Network::report_lost(PeerIndex self, const NetworkEvent& news, Sink& sink) {
   each_frame([&](Frame& frame, uint64_t key) {
     if (frame.to == self && frame.from == news.peer && frame.state == State::landing) drop_frame(key);
   });
@@ -57,20 +57,20 @@ void Network::lose(uint64_t index) {
   auto& l = link(self, peer);
   if (l.lost || stations_[self].dead) return;
   l.lost = true;
-  give_up_sends(self, peer);
-  put_news(self, {NewsKind::lost, peer, index});
+  drop_sends(self, peer);
+  add_event(self, {NetworkEventKind::lost, peer, index});
 }
 
 // A frame that never arrives keeps the sender's memory until the sender is notified.
 void Network::strand(uint64_t key) {
   auto& frame = frame_at(key);
-  if (frame.tell == Tell::nobody) return drop_frame(key);
+  if (frame.tell == NotifySender::nobody) return drop_frame(key);
   frame.state = State::stranded;
 }
 
-void Network::give_up_sends(PeerIndex self, PeerIndex peer) {
+void Network::drop_sends(PeerIndex self, PeerIndex peer) {
   each_frame([&](Frame& frame, uint64_t key) {
-    if (frame.from != self || frame.to != peer || frame.tell == Tell::nobody) return;
+    if (frame.from != self || frame.to != peer || frame.tell == NotifySender::nobody) return;
     own_payload(frame);
     tell_sent(frame);
     if (frame.state == State::stranded) drop_frame(key);
@@ -81,7 +81,7 @@ void Network::close(PeerIndex self, PeerIndex peer) {
   if (link(self, peer).lost) return;
   cut(self, peer, never, settings_.latency, "the other side closed the link");
   link(self, peer).lost = true;
-  give_up_sends(self, peer);
+  drop_sends(self, peer);
 }
 
 void Network::kill(PeerIndex self) {
@@ -92,7 +92,7 @@ void Network::kill(PeerIndex self) {
   each_frame([&](Frame& frame, uint64_t key) {
     // Frames in the dead process's own memory still go out, because the kernel has them.
     if (frame.from == self && frame.state != State::lent) own_payload(frame);
-    if (frame.from == self) frame.tell = Tell::nobody;
+    if (frame.from == self) frame.tell = NotifySender::nobody;
     if (frame.to == self && frame.state != State::flying) strand(key);
   });
 }
@@ -121,14 +121,14 @@ std::vector<std::string> Network::held() const {
     if (frame.state == State::free) continue;
     by_process[frame.to].lent += frame.state == State::lent;
     by_process[frame.to].landing += frame.state == State::landing;
-    by_process[frame.from].sending += frame.tell != Tell::nobody && !stations_[frame.to].dead;
+    by_process[frame.from].sending += frame.tell != NotifySender::nobody && !stations_[frame.to].dead;
   }
   std::vector<std::string> texts(count_);
   for (PeerIndex self = 0; self < count_; ++self) {
     const auto& h = by_process[self];
     const auto slots = stations_[self].slots_out;
     if (h.lent + h.landing + h.sending + slots == 0) continue;
-    texts[self] = std::to_string(h.lent) + " lent views, " + std::to_string(h.landing) + " placements, " +
+    texts[self] = std::to_string(h.lent) + " views, " + std::to_string(h.landing) + " writes to receive buffers, " +
                   std::to_string(h.sending) + " sends, " + std::to_string(slots) + " slots";
   }
   return texts;

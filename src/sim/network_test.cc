@@ -147,7 +147,7 @@ TEST(SimNetwork, a_placed_payload_lands_in_two_parts_and_not_at_all_once_cancell
     world.heard(1).land_at(place.data());
     world.send(0, 1, 7, payload);
     for (int events = 0; events < 10 && world.network().held_by(1).empty(); ++events) world.step();
-    EXPECT_EQ(world.network().held_by(1), "0 lent views, 1 placements, 0 sends, 0 slots");
+    EXPECT_EQ(world.network().held_by(1), "0 views, 1 writes to receive buffers, 0 sends, 0 slots");
     EXPECT_EQ(world.heard(1).log, "");
     const auto first_part_at = world.now();
     if (cancelled) world.at(1).cancel(0, 0, 0, 7);
@@ -160,12 +160,12 @@ TEST(SimNetwork, a_placed_payload_lands_in_two_parts_and_not_at_all_once_cancell
   }
 }
 
-TEST(SimNetwork, views_are_lent_until_they_are_released_once) {
+TEST(SimNetwork, views_last_until_they_are_released_once) {
   World world({.lend = 1});
   world.send(0, 1, 7, payload);
   world.run();
   ASSERT_EQ(world.heard(1).views.size(), 1u);
-  EXPECT_EQ(world.network().held_by(1), "1 lent views, 0 placements, 0 sends, 0 slots");
+  EXPECT_EQ(world.network().held_by(1), "1 views, 0 writes to receive buffers, 0 sends, 0 slots");
   world.at(1).release(world.heard(1).views[0]);
   EXPECT_EQ(world.network().held_by(1), "");
   EXPECT_TRUE(world.network().violations().empty());
@@ -174,7 +174,7 @@ TEST(SimNetwork, views_are_lent_until_they_are_released_once) {
 }
 
 TEST(SimNetwork, a_slot_reaches_all_its_peers_and_comes_back_when_all_have_read_it) {
-  World world({.lends_slots = true, .slots = 2, .result_slots = 1, .lend = 1});
+  World world({.views_use_queue = true, .slots = 2, .result_slots = 1, .lend = 1});
   const PeerIndex both[] = {1, 2};
   const auto slot = world.at(0).acquire(both, 100, false);
   ASSERT_TRUE(slot);
@@ -186,10 +186,10 @@ TEST(SimNetwork, a_slot_reaches_all_its_peers_and_comes_back_when_all_have_read_
   world.at(0).commit(slot, header);
   world.run();
   EXPECT_EQ(world.heard(1).log + world.heard(2).log, "frame 3 from 0; frame 3 from 0; ");
-  EXPECT_EQ(world.network().held_by(0), "0 lent views, 0 placements, 0 sends, 2 slots");
+  EXPECT_EQ(world.network().held_by(0), "0 views, 0 writes to receive buffers, 0 sends, 2 slots");
   for (const PeerIndex p : both) world.at(p).release(world.heard(p).views[0]);
   world.run();
-  EXPECT_EQ(world.network().held_by(0), "0 lent views, 0 placements, 0 sends, 1 slots");
+  EXPECT_EQ(world.network().held_by(0), "0 views, 0 writes to receive buffers, 0 sends, 1 slots");
   EXPECT_NE(world.heard(0).log.find("room 1"), std::string::npos);
 }
 

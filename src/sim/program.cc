@@ -53,14 +53,13 @@ void add_codec(Call& call, Random random) {
   const auto collective = call.collective;
   if (!takes_codec(collective) || !random.chance(0.4)) return;
   const auto schedule = call.options.schedule;
-  const bool encodes_once =
-      collective == Collective::all_reduce       ? schedule != ScheduleKind::ring && schedule != ScheduleKind::halving_doubling
-      : collective == Collective::reduce_scatter ? schedule == ScheduleKind::direct || schedule == ScheduleKind::automatic
-                                                 : true;
+  const bool encodes_once = !adds(collective) || schedule == ScheduleKind::automatic ||
+                            schedule == ScheduleKind::hierarchical || is_direct(collective, schedule, world_max);
   if (!encodes_once) return;
   const auto step = [&] {
-    StepCodec s{.kind = random.chance(0.7) ? StepCodec::Kind::quantize : static_cast<StepCodec::Kind>(random.below(4))};
-    if (s.kind != StepCodec::Kind::quantize) return s;
+    StepCodec s{.kind =
+                    random.chance(0.7) ? StepCodec::Kind::quantize : static_cast<StepCodec::Kind>(random.below(codec_count))};
+    if (!facts_of(s.kind).has_options) return s;
     s.bits = static_cast<uint8_t>(2 + random.below(7));
     s.group = static_cast<uint16_t>(32u << random.below(4));
     s.metadata = static_cast<StepCodec::Metadata>(random.below(4));

@@ -180,8 +180,8 @@ class Member {
     // Operations that are nearly done may still succeed: a faster rank has sent its whole part before it began to re-form.
     const auto now = cluster_.now();
     if (reform_.wanted() && operation_ != nullptr)
-      cluster_.engine(self_).wind_down(from, {Code::peer_lost, "another member re-forms the group"},
-                                       now + settings_.reform_timeout / 2, now);
+      cluster_.engine(self_).drain(from, {Code::peer_lost, "another member re-forms the group"},
+                                   now + settings_.reform_timeout / 2, now);
   }
 
   void flush() {

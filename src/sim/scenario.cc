@@ -79,7 +79,7 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
         s.schedule == ScheduleKind::one_shot || (s.schedule == ScheduleKind::automatic && s.bytes < (128u << 10));
     c.network.single_copy = s.bytes * peers > (8u << 20) && !one_shot;
     if (plan.large) c.network.poll_gap = large_poll_gap;
-    c.network.lends_slots = !c.network.single_copy && seed % 2 == 1;
+    c.network.views_use_queue = !c.network.single_copy && seed % 2 == 1;
   } else {
     c.network = random_network(random);
     c.network.loss = plan.faults.loss;
@@ -233,7 +233,7 @@ void run_program(const ScenarioSettings& settings, const Plan& plan, Cluster& cl
   const ErrorRules rules{.plan = plan.faults,
                          .all_must_succeed = harmless(plan.faults, plan.fault_request) && !wrong && !injected,
                          .wrong_program = wrong,
-                         .anybody_may_fail = injected};
+                         .any_rank_may_fail = injected};
   cluster.network().calm();
   check_errors(run, cluster, rules, problems);
   if (plan.large) check_large(plan.program, run, problems);
@@ -256,7 +256,7 @@ void run_reform(const Plan& plan, Cluster& cluster, Outcome& outcome) {
   outcome.virtual_time = report.ended_at;
   if (report.operations_failed > 0) outcome.errors[Code::peer_lost] = report.operations_failed;
   if (report.epochs == 0 && report.operations_failed == 0 && report.removed > 0)
-    outcome.problems.emplace_back("somebody was removed although nothing failed");
+    outcome.problems.emplace_back("a rank was removed although nothing failed");
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(Scenario, all_reduce_without_faults_succeeds_with_every_schedule) {
   }
 }
 
-TEST(Scenario, all_reduce_under_any_fault_ends_right_or_with_the_name_of_who_is_to_blame) {
+TEST(Scenario, all_reduce_under_any_fault_is_right_or_names_a_rank_to_blame) {
   for (const auto schedule : all_reduce_kinds)
     expect_passed({.kind = ScenarioKind::all_reduce,
                    .faults = FaultProfile::mixed,
@@ -63,7 +63,7 @@ TEST(Scenario, all_reduce_under_any_fault_ends_right_or_with_the_name_of_who_is_
 }
 
 // If messages are expensive, values are relayed: a rank that waits for another one is not late itself.
-TEST(Scenario, relayed_sums_end_right_or_with_the_name_of_who_is_to_blame) {
+TEST(Scenario, relayed_sums_are_right_or_name_a_rank_to_blame) {
   for (const auto faults : {FaultProfile::none, FaultProfile::stop, FaultProfile::kill, FaultProfile::mixed}) {
     for (const uint32_t peers : {7u, 9u}) {
       const ScenarioSettings settings{.kind = ScenarioKind::all_reduce,
@@ -107,12 +107,12 @@ TEST(Scenario, a_medium_all_reduce_succeeds_too) {
 
 class Profiles : public testing::TestWithParam<FaultProfile> {};
 
-TEST_P(Profiles, random_programs_end_right_or_with_the_name_of_who_is_to_blame) {
+TEST_P(Profiles, random_programs_are_right_or_name_a_rank_to_blame) {
   expect_passed({.kind = ScenarioKind::random, .faults = GetParam()}, seed_count(60));
 }
 
 // Without failing processes, because otherwise blame would be ambiguous.
-TEST(Scenario, wrong_programs_end_with_the_names_of_who_differ_and_never_hang) {
+TEST(Scenario, wrong_programs_name_the_ranks_that_differ_and_never_hang) {
   for (const auto faults : {FaultProfile::none, FaultProfile::light})
     expect_passed({.kind = ScenarioKind::wrong, .faults = faults}, seed_count(100));
 }

@@ -63,7 +63,7 @@ Status apply(SettingsLine& line, const std::string& word, const std::string& val
   if (word == "--dtype") return put(s.dtype, named<DType>(word, value, dtype_count));
   if (word == "--op") return put(s.op, named<ReduceOp>(word, value, reduce_op_count));
   if (word == "--order") return put(s.order, parse_order(value));
-  if (word == "--schedule") return put(s.schedule, named<ScheduleKind>(word, value, 8));
+  if (word == "--schedule") return put(s.schedule, named<ScheduleKind>(word, value, schedule_count));
   if (word == "--slice") return put_number(s.slice_bytes, word, value, 16u << 20);
   if (word == "--ranks-per-host") return put_number(s.ranks_per_host, word, value, peers_max);
   if (word == "--message-us") return put_number(s.message_us, word, value, 1'000'000);

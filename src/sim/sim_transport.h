@@ -14,7 +14,7 @@ class SimTransport final : public Transport {
 
   const char* name() const override { return "sim"; }
   size_t credit(PeerIndex peer) override { return network_.credit(self_, peer); }
-  size_t slot_bytes() const override { return network_.settings().lends_slots ? payload_bytes_max : 0; }
+  size_t slot_bytes() const override { return network_.settings().views_use_queue ? payload_bytes_max : 0; }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override {
     return network_.acquire(self_, peers, bytes, result);
   }
@@ -31,7 +31,7 @@ class SimTransport final : public Transport {
   Nanos next_deadline() const override { return never; }  // arrivals are events of the network, and these cause polls
   void close(PeerIndex peer) override { network_.close(self_, peer); }
   int wait_handle() const override { return -1; }
-  bool arm() override { return !network_.has_news(self_); }
+  bool arm() override { return !network_.has_events(self_); }
   void disarm() override {}
   TransportCounters counters() const override { return network_.counters_of(self_); }
   std::string describe(PeerIndex peer) const override { return "sim " + std::to_string(self_) + " -> " + std::to_string(peer); }

@@ -17,7 +17,7 @@ constexpr uint32_t groups_max = 40;
 
 StepCodec codec_of(Input& input) {
   StepCodec codec;
-  codec.kind = static_cast<StepCodec::Kind>(input.below(8) % 4);
+  codec.kind = static_cast<StepCodec::Kind>(input.below(8) % codec_count);
   return codec;
 }
 

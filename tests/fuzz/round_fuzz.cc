@@ -6,6 +6,7 @@
 
 #include "elastic/round/moshpit_round.h"
 #include "elastic_input.h"
+#include "unisono/codec_facts.h"
 
 namespace unisono::elastic_fuzz {
 namespace {
@@ -15,7 +16,7 @@ constexpr size_t elements = 700;  // three chunks of 256, the last one shorter
 
 RoundFormat format_of(Input& input) {
   StepCodec codec;
-  codec.kind = static_cast<StepCodec::Kind>(input.below(4));
+  codec.kind = static_cast<StepCodec::Kind>(input.below(codec_count));
   const auto wire = wire_codec(codec, DType::f32, DType::f32, false);
   return {.group = {7, 9}, .members = members, .table = ChunkTable(elements, 4), .contribute = wire, .result = wire};
 }

@@ -72,11 +72,21 @@ CallPlan plan_of(const Command& command) {
 
 // The schedules that a collective may be asked for by name; automatic among them.
 std::vector<ScheduleKind> schedules_of(const std::string& collective) {
-  using enum ScheduleKind;
-  if (collective == "all_reduce") return {automatic, one_shot, two_step, halving_doubling, ring};
-  if (collective == "reduce_scatter" || collective == "all_gather") return {automatic, direct, halving_doubling, ring};
-  if (collective == "reduce" || collective == "broadcast") return {automatic, direct, two_step, tree, halving_doubling, ring};
-  return {automatic, direct};
+  constexpr std::pair<const char*, Collective> with_known_sizes[] = {{"all_reduce", Collective::all_reduce},
+                                                                     {"reduce_scatter", Collective::reduce_scatter},
+                                                                     {"all_gather", Collective::all_gather},
+                                                                     {"reduce", Collective::reduce},
+                                                                     {"broadcast", Collective::broadcast}};
+  std::vector<ScheduleKind> kinds{ScheduleKind::automatic};
+  for (const auto& [name, number] : with_known_sizes) {
+    if (collective != name) continue;
+    for (const auto& facts : schedule_table) {
+      if (facts.serves(number) && !facts.needs_host_groups) kinds.push_back(facts.kind);
+    }
+    return kinds;
+  }
+  kinds.push_back(ScheduleKind::direct);
+  return kinds;
 }
 
 bool takes(DType dtype, ReduceOp op) { return !is_floating(dtype) || static_cast<int>(op) < static_cast<int>(ReduceOp::band); }

@@ -39,7 +39,7 @@ TEST(BenchCompress, every_method_is_measured_and_dense_loses_nothing) {
   EXPECT_EQ(done.code, 0) << done.error;
   const auto rows = rows_of(done.out);
   ASSERT_EQ(rows.size(), 5u) << done.out;
-  const char* const methods[] = {"dense", "arc", "random-k", "top-k", "powersgd"};
+  const char* const methods[] = {"dense", "arc", "random-k", "top-k", "power_sgd"};
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i][0], methods[i]) << done.out;
   EXPECT_EQ(rows[0].back(), "0.00000");
   EXPECT_EQ(rows[0][1], std::to_string(4 * (61 * 67 + 100)));
@@ -53,9 +53,9 @@ TEST(BenchCompress, one_rank_alone_is_compared_too) {
   EXPECT_EQ(rows_of(done.out).size(), 5u) << done.out;
 }
 
-TEST(BenchCompress, of_a_shared_rank_one_matrix_powersgd_loses_nothing_and_nobody_sends_all) {
+TEST(BenchCompress, of_a_shared_rank_one_matrix_power_sgd_loses_nothing_and_nobody_sends_all) {
   const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--data", "rank-one", "--noise", "0",
-                                  "--powersgd-rank", "1", "--method", "powersgd,arc"}));
+                                  "--power-sgd-rank", "1", "--method", "power_sgd,arc"}));
   EXPECT_EQ(done.code, 0) << done.error;
   const auto rows = rows_of(done.out);
   ASSERT_EQ(rows.size(), 2u) << done.out;
@@ -66,7 +66,7 @@ TEST(BenchCompress, of_a_shared_rank_one_matrix_powersgd_loses_nothing_and_nobod
 TEST(BenchCompress, a_codec_adds_rows_and_files_are_written) {
   const test::TemporaryFolder folder;
   const auto json = folder.path() + "/result.json", plot = folder.path() + "/result.svg";
-  const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--method", "dense,arc,powersgd", "--codec",
+  const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--method", "dense,arc,power_sgd", "--codec",
                                   "int8", "--json", json, "--plot", plot}));
   EXPECT_EQ(done.code, 0) << done.error;
   EXPECT_EQ(rows_of(done.out).size(), 5u) << done.out;

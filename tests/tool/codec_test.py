@@ -179,17 +179,17 @@ class Numbers(CodecTest):
     def test_compare_tries_all(self):
         path = self.path("layer.f32", gaussian(50_000))
         table = self.codec("compare", path)[0].decode()
-        self.assertEqual(len([line for line in table.splitlines() if not line.startswith("#")]), 16)
+        self.assertEqual(len([line for line in table.splitlines() if not line.startswith("#")]), 17)
         plot = self.path("plot.svg")
         result = json.loads(self.codec("compare", path, "--json", "--plot", plot)[0])
-        self.assertEqual((result["input"], result["elements"], len(result["rows"])), ("layer.f32", 50_000, 16))
-        self.assertEqual(result["rows"][2], self.numbers("-c", "int8", "-s", "off", path))
+        self.assertEqual((result["input"], result["elements"], len(result["rows"])), ("layer.f32", 50_000, 17))
+        self.assertEqual(result["rows"][3], self.numbers("-c", "int8", "-s", "off", path))
         by_name = {row["codec"]: row["snr_db"] for row in result["rows"]}
         self.assertGreater(by_name["int2:metadata=bf16,spikes=on"], by_name["int2:metadata=bf16,spikes=off"])
         texts = [element.text for element in xml.etree.ElementTree.parse(plot).iter("{http://www.w3.org/2000/svg}text")]
         for text in ("signal-to-noise ratio (dB)", "width of a code (bits)", "with spikes", "without spikes", "Quality: layer.f32"):
             self.assertIn(text, texts)
-        self.assertEqual(len(json.loads(self.codec("compare", "--json", "-d", "f16", path)[0])["rows"]), 14)
+        self.assertEqual(len(json.loads(self.codec("compare", "--json", "-d", "f16", path)[0])["rows"]), 15)
         self.assertIn("0 elements", self.codec("compare")[0].decode())
 
 

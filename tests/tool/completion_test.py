@@ -14,7 +14,7 @@ import unittest
 from support import COMMANDS, TOOL, options_of, tool
 
 COLLECTIVES = ["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "gather", "scatter", "all-to-all", "send-recv", "barrier"]
-SCHEDULES = ["auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"]
+SCHEDULES = ["auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree", "double_tree"]
 # The words typed, and all words that may then be offered. The same for all shells.
 CASES = {
     ("unisono", "lau"): ["launch"],

@@ -30,7 +30,7 @@ SHAPES = {
     "stopped": rf"late: all_reduce 1 MiB: \w+ \d+: not finished after \d+ ms: rank 1 \({HOST}\) has sent .+",
     "missing": rf"late: {FILE}job 'default': ranks 1, 2 of 3 missing after 0\.\d s; here: rank 0 \({HOST}\)",
     "damaged": rf"corrupt: {TCP}the stream from the rendezvous server broke: checksum",
-    "schedule": r"unsupported: all_reduce 64 KiB: all_reduce: tree all_reduce: no such schedule; there are one_shot, two_step, halving_doubling, ring, hierarchical",
+    "schedule": r"unsupported: all_reduce 64 KiB: all_reduce: tree all_reduce: no such schedule; there are one_shot, two_step, halving_doubling, ring, hierarchical, double_tree",
     "direct": r"unsupported: all_to_all 64 KiB: all_to_all: only the direct schedule serves all_to_all",
 }
 

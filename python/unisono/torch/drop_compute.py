@@ -115,7 +115,7 @@ class DropCompute:
                  replica: Optional[dist.ProcessGroup] = None) -> None:
         read = unisono.DropOptions(options)
         if read.rule == "at" and read.threshold != "off":
-            raise ValueError("DropCompute: rule=at stops in the midst of a micro-batch, which backward() cannot; rule=after and rule=before are possible")
+            raise ValueError("DropCompute: rule=at interrupts a micro-batch, which backward() cannot do; use rule=after or rule=before")
         self.planned = micro_batches
         """The divisor of each micro-batch's loss."""
         self.process_group = process_group
@@ -140,7 +140,7 @@ class DropCompute:
         ValueError: static_graph=True, which torch does not allow here. RuntimeError: the iterator has ended. DistBackendError and TimeoutError as from collectives: call resume() after them.
         """
         if not callable(batches) and not hasattr(batches, "__next__"):
-            raise TypeError("micro_batches: an iterator, which goes on from step to step, or a function of the position; for a DataLoader: iter(loader)")
+            raise TypeError("micro_batches: needs an iterator that continues from step to step, or a function of the position; for a DataLoader: iter(loader)")
         if isinstance(model, DistributedDataParallel) and model.static_graph:
             raise ValueError("micro_batches: DistributedDataParallel(static_graph=True) cannot add up gradients before its first exchange")
         return self._step(batches, model)

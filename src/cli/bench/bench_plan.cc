@@ -41,14 +41,6 @@ constexpr Name<DType> dtypes[] = {
 constexpr Name<ReduceOp> operations[] = {{"sum", ReduceOp::sum}, {"avg", ReduceOp::avg},   {"min", ReduceOp::min},
                                          {"max", ReduceOp::max}, {"prod", ReduceOp::prod}, {"band", ReduceOp::band},
                                          {"bor", ReduceOp::bor}, {"bxor", ReduceOp::bxor}};
-constexpr Name<ScheduleKind> schedules[] = {{"auto", ScheduleKind::automatic},
-                                            {"ring", ScheduleKind::ring},
-                                            {"two_step", ScheduleKind::two_step},
-                                            {"halving_doubling", ScheduleKind::halving_doubling},
-                                            {"hierarchical", ScheduleKind::hierarchical},
-                                            {"one_shot", ScheduleKind::one_shot},
-                                            {"direct", ScheduleKind::direct},
-                                            {"tree", ScheduleKind::tree}};
 constexpr Name<Order> orders[] = {{"auto", Order::automatic}, {"strict", Order::in_rank_order}, {"any", Order::any}};
 
 std::string with_underscores(std::string_view text) {
@@ -115,7 +107,10 @@ Result<Collective> parse_collective(std::string_view text) {
 
 Result<DType> parse_dtype(std::string_view text) { return find_name("element type", text, dtypes); }
 Result<ReduceOp> parse_reduce_op(std::string_view text) { return find_name("operation", text, operations); }
-Result<ScheduleKind> parse_schedule(std::string_view text) { return find_name("schedule", text, schedules); }
+Result<ScheduleKind> parse_schedule(std::string_view text) {
+  const auto* const facts = find_schedule(with_underscores(text));
+  return facts != nullptr ? Result<ScheduleKind>(facts->kind) : unknown("schedule", text, schedule_names());
+}
 Result<Order> parse_order(std::string_view text) { return find_name("order", text, orders); }
 
 std::vector<std::string> collective_names() {
@@ -128,7 +123,7 @@ std::vector<std::string> collective_names() {
 }
 std::vector<std::string> dtype_names() { return first_names(dtypes); }
 std::vector<std::string> reduce_op_names() { return first_names(operations); }
-std::vector<std::string> schedule_names() { return first_names(schedules); }
+std::vector<std::string> schedule_names() { return {schedule_words.begin(), schedule_words.end()}; }
 std::vector<std::string> order_names() { return first_names(orders); }
 
 double bus_factor(Collective collective, uint32_t world_size) {

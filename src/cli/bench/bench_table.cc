@@ -15,8 +15,6 @@ namespace {
 
 constexpr const char* across_names[] = {"of rank 0", "mean over ranks", "fastest rank", "slowest rank"};
 constexpr const char* orders[] = {"auto", "strict", "any"};
-constexpr const char* schedules[] = {"auto",         "ring",     "two_step", "halving_doubling",
-                                     "hierarchical", "one_shot", "direct",   "tree"};
 
 std::string interface_summary(const HostFacts& host) {
   std::string text;
@@ -140,7 +138,7 @@ std::string table_head(const BenchFacts& facts) {
   std::string text =
       fmt::format("# unisono {} ({}): {}, world size {}, order {}, schedule {}\n", version_text, commit_text(),
                   facts_of(facts.data.collective).name, facts.data.world_size, orders[static_cast<size_t>(facts.call.order)],
-                  schedules[static_cast<size_t>(facts.call.schedule)]);
+                  schedule_words[static_cast<size_t>(facts.call.schedule)]);
   text += table_surroundings(facts);
   if (!facts.data.codec.is_plain())
     text += fmt::format("# codec {}: elements are normally distributed; #wrong: further off than the codec explains\n",
@@ -272,7 +270,7 @@ std::string json_row(const BenchFacts& facts, const Measurement& measurement, bo
   json["op"] = operation_name(facts);
   json["root"] = facts_of(facts.data.collective).has_root ? static_cast<int64_t>(facts.data.root) : -1;
   json["order"] = orders[static_cast<size_t>(facts.call.order)];
-  json["asked_schedule"] = schedules[static_cast<size_t>(facts.call.schedule)];
+  json["asked_schedule"] = schedule_words[static_cast<size_t>(facts.call.schedule)];
   json["schedule"] = measurement.report.schedule;
   json["in_place"] = in_place;
   json["iterations"] = measurement.iterations;

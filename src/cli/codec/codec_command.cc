@@ -146,7 +146,7 @@ Status set_codec(const CodecOptions& options, Task& task) {
   task.codec = *codec;
   task.codec_asked = !options.codec.empty();
   const bool overridden = !options.group.empty() || !options.metadata.empty() || !options.spikes.empty();
-  if (overridden && task.step().kind != StepCodec::Kind::quantize)
+  if (overridden && !facts_of(task.step().kind).has_options)
     return invalid(fmt::format("--group, --metadata and --spikes are for quantised elements, not for {}", options.codec));
   return {};
 }
@@ -250,7 +250,7 @@ Status compare_codecs(const Task& task, const WireCodec& found, const std::strin
   auto step = task.step();
   if (step.metadata == StepCodec::Metadata::automatic) step.metadata = static_cast<StepCodec::Metadata>(found.block.metadata);
   const auto wanted = codec_for(step, task.codec.poison, task.dtype);
-  if (wanted.block == found.block) return {};
+  if (wanted.kind == found.kind && wanted.block == found.block) return {};
   return {Code::corrupt, fmt::format("{} holds {}, not {}", file, canonical_text(found), canonical_text(wanted))};
 }
 
@@ -282,9 +282,9 @@ int run_decode(Run& run) {
 
 CodecComparison comparison_for(const Task& task, const std::string& file) {
   CodecComparison comparison{.name = file.substr(file.find_last_of('/') + 1), .trials = {}};  // npos + 1 is 0
-  if (task.dtype == DType::f32) {
-    for (const auto kind : {StepCodec::Kind::f16, StepCodec::Kind::bf16})
-      comparison.trials.emplace_back(codec_for({.kind = kind}, task.codec.poison, task.dtype), task.dtype);
+  for (const auto& facts : codec_table) {
+    if (facts.kind == StepCodec::Kind::plain || facts.has_options || (facts.only_f32 && task.dtype != DType::f32)) continue;
+    comparison.trials.emplace_back(codec_for({.kind = facts.kind}, task.codec.poison, task.dtype), task.dtype);
   }
   for (uint8_t bits = 8; bits >= 2; --bits) {
     for (const auto spikes : {StepCodec::Spikes::off, StepCodec::Spikes::on}) {

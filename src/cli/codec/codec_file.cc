@@ -15,7 +15,7 @@ using HeaderBytes = std::array<std::byte, quantized_header_bytes>;
 bool same_blocks(const WireCodec& one, const WireCodec& other) {
   auto block = one.block;
   block.poison = other.block.poison;  // the reader's choice, not the file's
-  return block == other.block;
+  return one.kind == other.kind && block == other.block;
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ std::vector<Series> curves(const CodecComparison& comparison, const Value& value
                              {.name = "without spikes", .colour = quantised_colour, .line_width = 2, .points = {}}};
   for (const auto& trial : comparison.trials) {
     const auto& block = trial.codec().block;
-    if (trial.codec().quantizes())
+    if (facts_of(trial.codec().kind).has_options)
       curves[block.spikes ? 0 : 1].points.push_back({static_cast<double>(block.bits), value(trial)});
   }
   return curves;
@@ -132,9 +132,10 @@ Panel quality_panel(const CodecComparison& comparison) {
               .legend = Corner::lower_right};
   size_t count = 0;
   for (const auto& trial : comparison.trials) {
-    if (trial.codec().quantizes()) continue;
+    if (facts_of(trial.codec().kind).has_options) continue;
     const auto* const colour = narrow_colours[std::min(count++, std::size(narrow_colours) - 1)];
-    panel.series.push_back(level(canonical_text(trial.codec()) + " (16 bits)", colour, snr(trial)));
+    panel.series.push_back(level(
+        fmt::format("{} ({:g} bits)", canonical_text(trial.codec()), facts_of(trial.codec().kind).bits), colour, snr(trial)));
   }
   return panel;
 }
@@ -162,8 +163,8 @@ std::string row_of(const CodecTrial& trial, const DecimalUnit& unit) {
   const auto& codec = trial.codec();
   const auto& errors = trial.errors();
   const bool has_elements = trial.tally().elements > 0, has_errors = errors.compared > 0;
-  const auto what = codec.quantizes() ? fmt::format("int{}", codec.block.bits) : canonical_text(codec);
-  const auto* const spikes = !codec.quantizes() ? "-" : codec.block.spikes ? "on" : "off";
+  const auto what = facts_of(codec.kind).has_options ? fmt::format("int{}", codec.block.bits) : canonical_text(codec);
+  const auto* const spikes = !facts_of(codec.kind).has_options ? "-" : codec.block.spikes ? "on" : "off";
   const auto size = fmt::format("{:.{}f}", static_cast<double>(trial.tally().bytes()) / unit.bytes, unit.bytes == 1 ? 0 : 3);
   const auto bits = has_elements ? fmt::format("{:.3f}", bits_per_element(trial.tally())) : "-";
   const auto share = has_elements ? fmt::format("{:.2f}", ratio(trial.tally(), trial.plain_bytes())) : "-";

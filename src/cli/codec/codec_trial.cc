@@ -53,8 +53,7 @@ void widen(DType type, std::span<const std::byte> elements, std::span<float> val
 }
 
 WireCodec codec_for(const StepCodec& step, bool poison, DType dtype) {
-  const bool narrows = step.kind == StepCodec::Kind::f16 || step.kind == StepCodec::Kind::bf16;
-  return wire_codec(narrows && dtype != DType::f32 ? StepCodec{} : step, dtype, dtype, poison);
+  return wire_codec(facts_of(step.kind).only_f32 && dtype != DType::f32 ? StepCodec{} : step, dtype, dtype, poison);
 }
 
 void CodecTrial::add(std::span<const std::byte> elements, TrialMemory& memory) {
@@ -79,7 +78,7 @@ void CodecTrial::add(std::span<const std::byte> elements, TrialMemory& memory) {
 
 std::string canonical_text(const WireCodec& codec) {
   StepCodec step{.kind = codec.kind};
-  if (codec.quantizes()) {
+  if (facts_of(codec.kind).has_options) {
     step.bits = codec.block.bits;
     step.group = codec.block.group;
     step.metadata = static_cast<StepCodec::Metadata>(codec.block.metadata);

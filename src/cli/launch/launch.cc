@@ -11,6 +11,7 @@
 #include "cli/common/commands.h"
 #include "cli/common/text.h"
 #include "cli/launch/launch_links.h"
+#include "unisono/transports.h"
 
 extern char** environ;
 
@@ -53,7 +54,7 @@ Exit code: that of the first rank that failed; 128 + the signal that killed it; 
 cannot be executed; 125 if a host cannot be reached or was lost; 2 for a wrong command line; 0 if no rank failed.)",
     .runs_program = true};
 
-std::vector<std::string> transport_names() { return {"auto", "shm", "tcp", "udp"}; }
+std::vector<std::string> transport_words() { return {transport_names.begin(), transport_names.end()}; }
 
 Status set_rendezvous(const std::string& text, JobOptions& job) {
   if (text.empty()) return {};
@@ -158,7 +159,7 @@ void add_launch_options(CLI::App& app, LaunchOptions& options) {
       ->type_name("ADDRESS");
   app.add_option("--interface", options.interface, "network interface (name or address) that the ranks use")->type_name("NAME");
   add_choice(app, options.transport,
-             {.names = "--transport", .value = "NAME", .meaning = "how ranks reach each other", .words = transport_names()});
+             {.names = "--transport", .value = "NAME", .meaning = "how ranks reach each other", .words = transport_words()});
   app.add_option("--job", options.job, "name of the job (default: random)")->type_name("NAME");
   app.add_option("--env", options.environment, "variable for the ranks: NAME=value, or NAME to pass on")
       ->type_name("NAME=VALUE")
@@ -181,7 +182,7 @@ Result<JobOptions> make_job(const LaunchOptions& options, std::vector<std::strin
   if (auto status = set_placements(options, job); !status.ok()) return status;
   if (auto status = set_times(options, job); !status.ok()) return status;
   if (auto status = set_rendezvous(options.rendezvous, job); !status.ok()) return status;
-  const auto transports = transport_names();
+  const auto transports = transport_words();
   const bool known =
       options.transport.empty() || std::find(transports.begin(), transports.end(), options.transport) != transports.end();
   if (!known)

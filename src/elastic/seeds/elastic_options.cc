@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/bytes.h"
+#include "codecs/codec.h"
 #include "elastic/seeds/seed_dht.h"
 #include "wire/digest.h"
 
@@ -23,12 +24,8 @@ constexpr uint16_t dht_port = 4222;  // OpenDHT's default
 Status bad(const std::string& option, const std::string& what) { return {Code::invalid, "bad_option: " + option + " " + what}; }
 
 Status check_step(const char* option, const StepCodec& step) {
-  if (step.kind != StepCodec::Kind::quantize) return {};
-  if (step.bits < 2 || step.bits > 8)
-    return bad(option, "asks for " + std::to_string(step.bits) + " bits: 2 to 8 are possible");
-  if (step.group != 32 && step.group != 64 && step.group != 128 && step.group != 256)
-    return bad(option, "asks for groups of " + std::to_string(step.group) + ": 32, 64, 128 and 256 are possible");
-  return {};
+  const auto fault = fault_of(step);
+  return fault.empty() ? Status() : bad(option, "asks for " + fault);
 }
 
 void write_step(ByteWriter& writer, const StepCodec& step) {

@@ -1,9 +1,9 @@
-// A short collective between processes of one host, without the executor: every rank that has something for others sends it to
-// each of them and looks at what they sent until all of it is there. What it sends is what the executor would send, so the
-// others need not do the same; where anything else turns up, or it takes long, the executor takes over (Engine::take_over).
+// The fast path: a short collective between processes of one host, without the executor. Every rank that has values for others
+// sends them to each, and looks at its incoming frames until all are there. The frames are those that the executor would send,
+// so each rank chooses for itself. If another frame comes first, or it takes long, the executor takes over (Engine::take_over).
 //
-// Worth its code because the executor's generality costs more than the exchange itself: at 1 KiB and two ranks four thousand
-// instructions against a few hundred; at 8 KiB it is a third of the time, at 64 KiB a tenth.
+// It is worth its code because the executor's generality costs more than a small exchange itself: at 1 KiB and two ranks four
+// thousand instructions against a few hundred; at 8 KiB it is a third of the time, at 64 KiB a tenth.
 #pragma once
 
 #include <array>

@@ -1,11 +1,10 @@
-// Which delivery the operations of one group have, where that is not said by the call alone: rank 0 judges what becomes of
-// them, by DeliveryPolicy, and tells the others from which operation on another one holds. Pure: numbers of operations and
+// The delivery of a group's operations where the call alone does not decide it: rank 0 judges their outcomes by DeliveryPolicy,
+// and notifies the others of a new delivery and of the first operation that it holds for. Pure: numbers of operations and
 // outcomes come in.
 //
-// A decision made when operation k has ended at rank 0 holds from k + 2 on, the first that nobody can have begun by then: k + 1
-// needs rank 0's results. Who hears of it later than that is wrong by an operation or two, which does no harm: what is repaired
-// is decided by each receiver for its own incoming streams alone, whatever the senders think, and every result is made by one
-// owner.
+// A decision made when operation k has ended at rank 0 holds from k + 2 on. No rank can have begun that by then, because k + 1
+// needs rank 0's results. A rank that receives the decision later is wrong for an operation or two, which does no harm: each
+// receiver alone decides what is repaired in its incoming streams, and every result is made by one owner.
 #pragma once
 
 #include <array>
@@ -28,7 +27,7 @@ struct DeliveryDecision {
   uint32_t from = 0;                     // the first operation it holds for
   std::string note;                      // why, with the numbers
 
-  static constexpr uint8_t kind = 1;  // the first byte of what lossy groups tell each other
+  static constexpr uint8_t kind = 1;  // the first byte of such a message between lossy groups
   // u8 kind, u8 asked, u8 used, u32 from, u32 length, note.
   Bytes encode() const;
   // corrupt: what is wrong.
@@ -38,16 +37,17 @@ struct DeliveryDecision {
 
 class DeliveryChoice {
  public:
-  // An operation that was asked to be lossy or automatic begins, the numbers ascending: what it is, lossy or reliable.
+  // An operation that was asked to be lossy or automatic begins; numbers ascend. Returns its delivery: lossy or reliable.
   Delivery begin(uint32_t op, Delivery asked);
-  // Why the one that began last is what it is; "": it is what such calls are from the start.
+  // Why the operation that began last has its delivery; "": such calls have it from the start.
   const std::string& note(Delivery asked) const { return of(asked).note; }
 
-  // Rank 0, when one has ended: what the others must be told, or nothing. Calls of one kind share what is learnt, so loss_off
-  // and loss_budget are those of the call that ended; after loss_off lossy calls of the group stay reliable.
+  // Rank 0 calls it when an operation has ended. Returns the decision to send to the others, if there is one. Calls of one kind
+  // share what is learnt, so loss_off and loss_budget are those of the call that ended. After loss_off, lossy calls of the
+  // group stay reliable.
   std::optional<DeliveryDecision> ended(uint32_t op, Delivery asked, const DeliveryOptions& options,
                                         const DeliveryOutcome& outcome);
-  // The others: what rank 0 has told.
+  // The other ranks: a decision of rank 0 has arrived.
   void heard(DeliveryDecision decision);
 
  private:

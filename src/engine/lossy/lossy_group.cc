@@ -50,7 +50,7 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
     return end(std::move(call),
                {Code::unavailable, std::to_string(waiting_.size()) + " lossy operations wait already, the limit"});
   }
-  // What has no number is over now, so that those of the others are known.
+  // A call without elements takes no number and ends now. The numbers of the others are known then.
   if (call.request.count == 0) return end(std::move(call), {});
   const auto geometry = geometry_for(call.request);
   if (!geometry) return end(std::move(call), geometry.status());
@@ -164,7 +164,7 @@ void LossyGroup::begin(Call&& call, Nanos now) {
   used_ = choice_.begin(op_, request.delivery);
   setup.reliable = used_ == Delivery::reliable;
   for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request, now);
-  // Who is late for contributions may still come with results: it is given as long again.
+  // A rank that is late with its contribution may still send results: it is given as long again.
   if (request.collective == Collective::all_reduce)
     setup.phases[1].silent = std::max(setup.phases[0].limits.hard, setup.phases[1].silent);
   setup.needed = std::move(call_.needed);
@@ -176,7 +176,7 @@ void LossyGroup::begin(Call&& call, Nanos now) {
   setup.deadline = call_.deadline;
   tell_call();
   operation.start(*this, now);
-  // What it still has of the others' old operation is no basis for this one.
+  // Frames that came early are of an operation that the others have left: they are no basis for this one.
   if (const auto behind = operations_behind(); behind >= 2) {
     operation.fall_behind(behind, now);
     return operation.drop_streams();
@@ -278,7 +278,7 @@ DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& he
   heard_at_[from] = std::max(heard_at_[from], now);
   const auto distance = op_distance(header.op, op_);
   if (distance < 0) {
-    // What has ended here is not wanted any more; the sender may not have heard that.
+    // The operation has ended here. The sender may not have received the message that says so.
     if (header.kind == DatagramKind::end) ask(from, {header.op, header.phase}, 0, 0, {});
     return DatagramFault::op_old;
   }
@@ -368,7 +368,7 @@ bool LossyGroup::has_pending() const {
 }
 
 void LossyGroup::fail_all(const Status& why, Nanos now, bool without_reports) {
-  // Those that wait first: no other one is to begin.
+  // Waiting calls end first, so that none of them begins.
   for (auto& call : waiting_) end(std::move(call), why);
   waiting_.clear();
   if (!running_) return;
@@ -376,7 +376,7 @@ void LossyGroup::fail_all(const Status& why, Nanos now, bool without_reports) {
   settle(now, without_reports);
 }
 
-// The operation is over: what it says goes to whoever waits, and the next one begins.
+// The operation is over: moves its outcome to the completion, and begins the next one.
 void LossyGroup::settle(Nanos now, bool without_reports) {
   auto& operation = current();
   auto status = operation.status();
@@ -412,7 +412,7 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
                 std::string(name(call_.request.collective)) + " " + std::to_string(op_) + ": " + text};
   }
   running_ = false;
-  // Who was away joins the newest operation of the others.
+  // A rank that was away joins the newest operation of the others.
   op_ += std::max(1u, operation.behind());
   end(std::move(call_), std::move(status));
   call_ = {};

@@ -1,9 +1,9 @@
-// The lossy operations of one group: their numbers, the order in which they run, what arrives early for the next one, what
-// their deadlines learn, and which of them lose nothing after all (engine/lossy/delivery_choice). One runs at a time; those
-// behind it wait in order of calls.
+// The lossy operations of one group: their numbers, their order, the datagrams that arrive early for the next one, the
+// deadlines that they learn, and the choice to deliver some of them reliably after all (engine/lossy/delivery_choice). One runs
+// at a time; the others wait in order of calls.
 //
-// The engine owns it, tells it when time passes and links end, and gives it a datagram service. Senders' copies are kept until
-// the operation after the next one starts, because until then others may ask for them again.
+// The engine owns it, notifies it of time and of links that end, and gives it a datagram service. A sender keeps its copies
+// until the operation after the next one starts, because until then others may ask for them again.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@
 
 namespace unisono {
 
-// What datagrams of lossy operations are made with; equal on all members.
+// The key and the size of the datagrams of lossy operations; equal on all members.
 struct DatagramSecret {
   uint64_t run_id = 0;
   GroupKey key{};
@@ -43,9 +43,9 @@ struct LossyGroupSetup {
   std::vector<PeerIndex> peers;            // by rank
   uint32_t datagram_bytes = 1472;          // of a full one; equal on all ranks
   std::function<std::string(Rank)> place;  // "host b, pid 42"
-  // Tells a rank, reliably, what this one calls as an operation; LossyGroup::heard_call() there.
+  // Notifies a rank, reliably, of what this rank calls as operation `op`. It calls LossyGroup::heard_call().
   std::function<void(Rank to, uint32_t op, const CallDescriptor& call)> tell;
-  // Likewise, whatever else there is to tell; LossyGroup::heard() there.
+  // Sends a rank any other message, reliably. It calls LossyGroup::heard().
   std::function<void(Rank to, Bytes news)> say{};
   ReliableCalls reliable{};  // null functions: their order is not compared
 };
@@ -72,17 +72,17 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void peer_lost(Rank rank, const Status& why, Nanos now);
   // Calls of one number that differ end with invalid on all ranks that take part in one of them.
   void heard_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
-  // What another rank said. False: it is not to be understood.
+  // A message of another rank has arrived. False: it is malformed.
   bool heard(Rank from, ByteView news, Nanos now);
-  // A rank has begun a call that is not lossy and that this one has not begun: it may be none that comes later here.
+  // A rank has begun a reliable call that this rank has not begun, and may never begin: the calls may differ.
   void others_began(Rank from);
-  // This rank has begun one: likewise, if others have sent something of a lossy call that it has not begun.
+  // This rank has begun a reliable call. Calls may differ if others have sent datagrams of a lossy call that it has not begun.
   void reliable_began(Nanos now);
   // Ends everything. without_reports: where there is no memory for them.
   void fail_all(const Status& why, Nanos now, bool without_reports = false);
   // Others may still ask for what this rank sent in its last operations: it should not leave yet.
   bool has_pending() const;
-  // How many more datagrams than counted as stale or foreign could not be kept until their operation began.
+  // Datagrams that came before their operation began here and could not be kept.
   uint64_t early_dropped() const { return early_dropped_; }
 
   // DatagramSink
@@ -112,7 +112,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
     std::optional<RangeGeometry> geometry{};
     uint64_t reliable_before = 0;  // as in CallPosition, when it began
   };
-  // What was learnt of operations of one kind and size.
+  // The deadlines that operations of one kind and size have taught.
   struct Learnt {
     std::array<Deadline, lossy_phases> deadlines;
     std::array<std::vector<Nanos>, lossy_phases> announced;  // by rank
@@ -184,17 +184,17 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   uint64_t early_dropped_ = 0;
   std::vector<uint32_t> newest_;           // by rank: the newest op seen in an authentic datagram
   std::vector<uint32_t> silent_;           // by rank: operations in a row in which nothing came
-  std::vector<Nanos> heard_at_;            // by rank: the latest datagram, of whatever operation; who is ahead is not silent
+  std::vector<Nanos> heard_at_;            // by rank: the latest datagram, of any operation: a rank that is ahead is not silent
   std::vector<Status> lost_;               // by rank
   std::vector<uint64_t> repaired_before_;  // by rank: datagrams that it had asked for again when the last operation ended
   CallDescriptor own_call_;                // that runs, or ran last
   std::array<CallDescriptor, 4>
-      told_{};  // what was told to all, a ring: who makes the same calls in turn need not say so each time
+      told_{};  // the latest calls that all ranks were notified of, a ring: equal calls in turn are announced once
   uint32_t told_count_ = 0;
-  uint32_t told_again_ = 0;  // the operation, and 1, of which it was told to all because somebody calls something else
+  uint32_t told_again_ = 0;  // 1 + the operation whose call was announced again, because a rank calls something else
   std::vector<std::array<HeardCall, 2>> heard_calls_;          // by rank, by op & 1
   std::vector<std::pair<uint32_t, uint64_t>> told_positions_;  // by rank: the last ones, lossy and reliable
-  std::vector<std::pair<Rank, CallPosition>> kept_positions_;  // ahead of this rank's; who said so
+  std::vector<std::pair<Rank, CallPosition>> kept_positions_;  // positions ahead of this rank's, and the rank that sent each
   std::map<uint64_t, Learnt> learnt_by_size_;
 };
 

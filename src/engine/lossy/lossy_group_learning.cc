@@ -1,4 +1,4 @@
-// What lossy operations of a group teach: deadlines here, and at rank 0 which delivery calls should have.
+// What a group learns from its lossy operations: every rank its deadlines, and rank 0 which delivery calls should have.
 #include <algorithm>
 
 #include "engine/lossy/lossy_group.h"
@@ -32,8 +32,8 @@ void LossyGroup::learn() {
   }
 }
 
-// Rank 0: whether calls like this one are delivered otherwise from now on. Of what had to be asked for again as of what is
-// missing nobody can say here whether it was lost or late, nor whose fault that is; who is away, counts as well.
+// Rank 0 decides whether calls like this one get another delivery. A range that is missing, or was asked for again, may have
+// been lost or late, and nobody can say here whose fault that is. So all of them count, those of absent ranks too.
 void LossyGroup::judge() {
   if (setup_.datagrams.self != 0 || current().behind() > 0) return;
   const auto& operation = current();

@@ -1,8 +1,8 @@
-// The order of lossy calls among the others: ranks that wait for each other in different ones find out, and end them.
+// The order of lossy calls among the others: ranks that wait for each other in different calls find out, and end these calls.
 //
-// Who waits and receives something of a call that it has not begun tells where it is itself. That is rare where all is well,
-// and sound: a position is judged by numbers alone (engine/call_position.h), at once and when calls are begun, so calls that
-// overlap in one order everywhere are never taken for different ones.
+// A rank that waits, and receives a frame of a call that it has not begun, sends its own position to the frame's sender. That
+// is rare where all ranks make the same calls. A position is judged by numbers alone (engine/call_position.h), at once and when
+// calls begin. So calls that overlap, in one order everywhere, are never taken for different ones.
 #include "engine/lossy/lossy_group.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void LossyGroup::reliable_began(Nanos now) {
   }
 }
 
-// Of what this rank has begun; null: it is over.
+// A call that this rank has begun; null: it is over.
 LossyGroup::Call* LossyGroup::under_way(uint32_t number) {
   const auto distance = op_distance(number, op_);
   if (distance == 0 && running_) return current().done() ? nullptr : &call_;
@@ -58,7 +58,7 @@ CallPosition LossyGroup::position_in(uint32_t number) const {
           .call = describe(call.request, ScheduleKind::two_step, setup_.datagram_bytes, world())};
 }
 
-// Where it is now, if it waits in the newest of the calls beside the lossy ones.
+// Where this rank is now, if it waits in the newest of its reliable calls.
 std::optional<CallPosition> LossyGroup::waiting_position() const {
   const auto begun = setup_.reliable.begun ? setup_.reliable.begun() : 0;
   if (begun == 0) return {};
@@ -78,7 +78,8 @@ Status LossyGroup::difference_from(const CallPosition& theirs, const CallPositio
                              theirs.text() + "; this rank " + ours.text()};
 }
 
-// Who has not begun the call in question yet judges when it does: the others may have ended theirs by then, and say no more.
+// Keeps a position that is about a call which this rank has not begun. It is judged when the call begins: by then the others
+// may have ended theirs, and send no more.
 void LossyGroup::keep_position(Rank from, const CallPosition& position) {
   if (!setup_.reliable.begun || passed(position)) return;
   const auto same = [&](const auto& k) {
@@ -96,7 +97,7 @@ void LossyGroup::judge_kept_positions(Nanos now) {
   std::erase_if(kept_positions_, [this](const auto& k) { return passed(k.second); });
 }
 
-// It has nothing to say about calls that this rank has yet to begin.
+// Whether the position says nothing about calls that this rank has yet to begin.
 bool LossyGroup::passed(const CallPosition& position) const {
   const auto lossy = op_distance(position.lossy, next_number());
   const auto reliable = setup_.reliable.begun();
@@ -127,7 +128,7 @@ void LossyGroup::judge_position(Rank from, const CallPosition& theirs, Nanos now
     ours = {.rank = setup_.datagrams.self, .lossy = next_number(), .reliable = theirs.reliable + 1, .call = *call};
     setup_.reliable.fail(theirs.reliable, difference_from(theirs, ours));
   }
-  // All judge for themselves; who was told of somebody else leaves it at that.
+  // Every rank judges for itself. A position that was passed on is not passed on again.
   if (theirs.rank != from) return;
   for (Rank to = 0; to < world(); ++to) {
     if (to == setup_.datagrams.self || !lost_[to].ok()) continue;

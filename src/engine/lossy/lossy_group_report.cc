@@ -1,4 +1,4 @@
-// What people are told of a lossy operation that has ended.
+// Reports of lossy operations that have ended.
 #include <algorithm>
 #include <utility>
 
@@ -6,7 +6,8 @@
 
 namespace unisono {
 
-// Of ranks in operations that had the time to hear them. Who had nothing to send to this rank was not silent.
+// Counts ranks from which nothing came, in operations that had the time to receive something. A rank that had nothing to send
+// to this one is not silent.
 void LossyGroup::count_silence(const Status& status) {
   const auto& operation = current();
   if (!status.ok() && (status.code() != Code::late || operation.behind() > 0)) return;
@@ -23,7 +24,7 @@ void LossyGroup::count_silence(const Status& status) {
   }
 }
 
-// What went over the links for it, headers included: each range once, and again what was asked for.
+// Counts the bytes that crossed the links, headers included: each range once, and each range that was asked for again.
 void LossyGroup::count_bytes(Report& report) {
   const auto& operation = current();
   const auto& geometry = *operation.setup().geometry;
@@ -52,7 +53,7 @@ void LossyGroup::count_bytes(Report& report) {
   }
 }
 
-// What deadlines cut short, for people.
+// The outcome as a text: which ranks a deadline cut short, and by how much.
 Status LossyGroup::outcome() const {
   std::string text;
   for (uint32_t number = 0; number < lossy_phases; ++number) {

@@ -44,7 +44,7 @@ CallOptions options_of(const unisono_call* call, unisono_op op = UNISONO_SUM) {
   return o;
 }
 
-// Of a collective that takes a codec.
+// The options of a collective that takes a codec.
 CallOptions coded(const unisono_group* group, const unisono_call* call, unisono_op op = UNISONO_SUM) {
   auto o = options_of(call, op);
   o.codec = group->codec;

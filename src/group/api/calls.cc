@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "codecs/codec.h"
-#include "engine/any_source.h"
+#include "engine/operations/any_source.h"
 #include "lossy/range_geometry.h"
 
 namespace unisono {
@@ -54,18 +54,11 @@ class Checks {
     }
     return that(static_cast<uint8_t>(o.delivery) <= 2, "delivery: unknown") && codec(o);
   }
-  // What the group's codec was checked for already.
+  // The call's own codec. The group's was checked when the group was joined.
   bool codec(const CallOptions& o) {
     if (!o.codec) return true;
     for (const auto* step : {&o.codec->reduce, &o.codec->across, &o.codec->gather}) {
-      if (static_cast<uint8_t>(step->kind) > 3)
-        return fail("codec: an unknown kind " + number(static_cast<uint8_t>(step->kind)));
-      if (step->kind != StepCodec::Kind::quantize) continue;
-      if (step->bits < 2 || step->bits > 8) return fail("codec: " + number(step->bits) + " bits; needed: 2 to 8");
-      if (step->group != 32 && step->group != 64 && step->group != 128 && step->group != 256)
-        return fail("codec: groups of " + number(step->group) + "; needed: 32, 64, 128 or 256");
-      if (static_cast<uint8_t>(step->metadata) > 3 || static_cast<uint8_t>(step->spikes) > 2)
-        return fail("codec: unknown metadata or spikes");
+      if (const auto fault = fault_of(*step); !fault.empty()) return fail("codec: " + fault);
     }
     return true;
   }
@@ -81,8 +74,7 @@ class Checks {
                ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
     return that(types && ops && o.id == 0, "measure_error takes sums and averages of f32, f16 and bf16 tensors, without id");
   }
-  // Of all that may be lossy, whatever they turn out to be. of_shards: who averages shards may also try out what is wrong
-  // (zero_fill), and hold.
+  // A call that may be lossy. of_shards: an average of shards may also use the biased estimator (zero_fill), and hold.
   bool delivery(const CallOptions& o, bool of_shards = false) {
     if (o.delivery == Delivery::reliable) return true;
     return that(o.lossy.estimator <= Estimator::count || (of_shards && o.lossy.estimator == Estimator::zero_fill),
@@ -93,7 +85,7 @@ class Checks {
   bool only_reliable(const CallOptions& o) {
     return that(o.delivery == Delivery::reliable, "delivery: only all_reduce, reduce_shards and gather_shards can be lossy");
   }
-  // Of a collective that only plain elements are for.
+  // A collective that takes only plain elements.
   bool only_plain(const CallOptions& o) {
     if (o.codec && !o.codec->is_plain()) return fail("takes no codec but plain, not " + o.codec->to_string());
     return no_encode_error(o);
@@ -101,7 +93,7 @@ class Checks {
   bool no_encode_error(const CallOptions& o) {
     return that(o.encode_error == nullptr && !o.error_feedback, "has no encode_error") && no_measured_error(o);
   }
-  // Of a collective whose sizes are known to pairs of ranks only.
+  // A collective whose sizes are known to pairs of ranks only.
   bool no_agreement(const CallOptions& o) { return that(o.agreement == 0, "has no agreement"); }
   bool no_measured_error(const CallOptions& o) { return that(!o.measure_error, "measure_error is for blocking all_reduce"); }
   bool tensor(const char* what, ConstTensor t) {
@@ -153,7 +145,7 @@ class Checks {
   Status status_;
 };
 
-// What keeps a sum from being lossy; empty: nothing. Of what all ranks give alike.
+// Why a sum cannot be lossy; empty: it can. Looks only at arguments that are equal on all ranks.
 std::string_view needs_reliable(const CallOptions& o, DType dtype, const Codec& codec) {
   const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16,
              ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
@@ -290,7 +282,7 @@ static Result<OperationRequest> shards_call(const Caller& c, Collective collecti
     q.delivery = Delivery::reliable;
     return q;
   }
-  // Who has nothing to receive would run ahead of the others, who keep what they send for two operations only.
+  // A rank with nothing to receive could run ahead of its peers, which keep their copies for two operations only.
   if (layout->count(c.world - 1) == 0)
     return wrong("delivery: of " + number(whole.count) + " elements in shards of " + number(layout->shard_elements) +
                  " some of the " + number(c.world) + " ranks would have none; then shards cannot be lossy");

@@ -7,7 +7,7 @@
 
 namespace unisono {
 
-// Who calls, and the defaults of the group.
+// The rank that calls, and the defaults of its group.
 struct Caller {
   Rank self = 0;
   uint32_t world = 1;

@@ -1,4 +1,4 @@
-// The public API over a node.
+// The public interface over a runtime.
 #include "unisono/group.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 #include "base/random.h"
 #include "codecs/codec.h"
-#include "engine/any_source.h"
 #include "engine/lossy/lossy_group.h"
+#include "engine/operations/any_source.h"
 #include "group/api/calls.h"
 #include "group/lifecycle/group_state.h"
 #include "group/lifecycle/joining.h"
@@ -85,14 +85,16 @@ std::string LinkSpeeds::to_string() const {
 namespace {
 
 // Re-forming has begun since this group was made, however it ended or will end; its core is gone. Under the mutex.
-bool ended(const GroupState& group) { return group.core == nullptr || group.formation != group.runtime->formation(); }
+bool ended(const GroupState& group, const GuardedState& guarded) {
+  return group.core == nullptr || group.formation != guarded.members.formation();
+}
 
-Status why_ended(const GroupState& group, const char* what) {
-  auto& runtime = *group.runtime;
+Status why_ended(const GroupState& group, const GuardedState& guarded, const char* what) {
   const auto says = [&](Code code, const std::string& why) { return Status(code, std::string(what) + ": " + why); };
-  if (!runtime.removed().ok()) return says(runtime.removed().code(), runtime.removed().message());
-  if (group.epoch == runtime.roster().epoch) return says(Code::peer_lost, "the group is being re-formed");
-  return says(Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(runtime.roster().epoch));
+  if (!guarded.members.removed().ok()) return says(guarded.members.removed().code(), guarded.members.removed().message());
+  if (group.epoch == guarded.members.roster().epoch) return says(Code::peer_lost, "the group is being re-formed");
+  return says(Code::peer_lost,
+              "this group ended when the roster changed to epoch " + std::to_string(guarded.members.roster().epoch));
 }
 
 std::shared_ptr<WorkState> failed_work(Status why) {
@@ -115,21 +117,22 @@ Status refusal(const Call& call) {
 
 std::shared_ptr<WorkState> start(GroupState& group, Call call) {
   if (!call.request) return failed_work(refusal(call));
-  return group.runtime->locked([&] {
-    if (ended(group)) return failed_work(why_ended(group, call.what));
+  return group.runtime->locked([&](GuardedState& guarded) {
+    if (ended(group, guarded)) return failed_work(why_ended(group, guarded, call.what));
     const auto now = monotonic_now();
     const auto overdue = now + call.request->timeout + Runtime::overdue_by;
     // All memory first: nobody could wait for an operation that is under way without it.
     auto work = std::make_shared<WorkState>(WorkState{group.runtime, nullptr, overdue});
-    work->completion = group.runtime->engine().submit(*group.core, std::move(*call.request), call.id, now);
+    work->completion = guarded.engine.submit(*group.core, std::move(*call.request), call.id, now);
     return work;
   });
 }
 
 Result<Report> run(GroupState& group, Call call) {
   if (!call.request) return refusal(call);
-  return group.runtime->run(group.core, std::move(*call.request), call.id,
-                            [&] { return ended(group) ? why_ended(group, call.what) : Status(); });
+  return group.runtime->run(group.core, std::move(*call.request), call.id, [&](GuardedState& guarded) {
+    return ended(group, guarded) ? why_ended(group, guarded, call.what) : Status();
+  });
 }
 
 Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout, &group.codec}; }
@@ -192,7 +195,7 @@ Result<Report> Work::wait_for(Milliseconds time) {
 bool Work::done() const {
   if (state_ == nullptr) return true;
   if (state_->runtime == nullptr) return state_->completion->done;
-  return state_->runtime->locked([&] { return state_->completion->done; });
+  return state_->runtime->locked([&](GuardedState&) { return state_->completion->done; });
 }
 
 void Work::notify(std::function<void()> notice) const {
@@ -203,36 +206,37 @@ void Work::notify(std::function<void()> notice) const {
 Report Work::report() const {
   if (state_ == nullptr) return {};
   if (state_->runtime == nullptr) return state_->completion->report;
-  return state_->runtime->locked([&] { return state_->runtime->engine().report(*state_->completion, monotonic_now()); });
+  return state_->runtime->locked(
+      [&](GuardedState& guarded) { return guarded.engine.report(*state_->completion, monotonic_now()); });
 }
 
 static std::shared_ptr<GroupState> world_group(const std::shared_ptr<Runtime>& runtime) {
-  return runtime->locked([&] {
+  return runtime->locked([&](GuardedState& guarded) {
     auto state = std::make_shared<GroupState>();
     state->runtime = runtime;
-    form_world_group(*runtime, *state);
+    form_world_group(guarded, *state);
     return state;
   });
 }
 
-void form_world_group(Runtime& runtime, GroupState& state) {
-  const auto& roster = runtime.roster();
+void form_world_group(GuardedState& guarded, GroupState& state) {
+  const auto& roster = guarded.members.roster();
   const auto hosts = hosts_of(roster);
   std::vector<uint32_t> host_groups;
   for (const auto& member : roster.members) {
     host_groups.push_back(static_cast<uint32_t>(std::find(hosts.begin(), hosts.end(), member.host) - hosts.begin()));
   }
   state.number = world_group_number;
-  state.core = &runtime.engine().make_group(state.number, wire_epoch(roster), runtime.peers(), std::move(host_groups));
-  keep_record(runtime, *state.core);
+  state.core = &guarded.engine.make_group(state.number, wire_epoch(roster), guarded.members.peers(), std::move(host_groups));
+  keep_record(guarded, *state.core);
   state.self = state.core->self;
   state.world = state.core->world();
   state.epoch = roster.epoch;
-  state.formation = runtime.formation();
+  state.formation = guarded.members.formation();
   state.subgroups.clear();
-  state.timeout = runtime.options().timeout.count() * millisecond;
-  state.codec = runtime.options().codec;
-  runtime.engine().set_epoch(state.core->epoch);
+  state.timeout = guarded.options.timeout.count() * millisecond;
+  state.codec = guarded.options.codec;
+  guarded.engine.set_epoch(state.core->epoch);
 }
 
 Result<Group> Group::join(const Options& options) {
@@ -254,16 +258,15 @@ uint32_t Group::world_size() const { return state_->world; }
 uint32_t Group::epoch() const { return state_->epoch; }
 
 std::vector<Member> Group::members() const {
-  return state_->runtime->locked([&] {
+  return state_->runtime->locked([&](GuardedState& guarded) {
     std::vector<Member> members;
-    if (ended(*state_)) return members;
-    auto& runtime = *state_->runtime;
+    if (ended(*state_, guarded)) return members;
     for (Rank rank = 0; rank < state_->world; ++rank) {
       const auto peer = state_->core->members[rank];
-      const auto at = std::find(runtime.peers().begin(), runtime.peers().end(), peer);
-      if (at == runtime.peers().end()) continue;
-      const auto& record = runtime.roster().members[static_cast<size_t>(at - runtime.peers().begin())];
-      members.push_back({rank, record.host, record.pid, peer == self_peer ? "self" : runtime.engine().describe_link(peer)});
+      const auto at = std::find(guarded.members.peers().begin(), guarded.members.peers().end(), peer);
+      if (at == guarded.members.peers().end()) continue;
+      const auto& record = guarded.members.roster().members[static_cast<size_t>(at - guarded.members.peers().begin())];
+      members.push_back({rank, record.host, record.pid, peer == self_peer ? "self" : guarded.engine.describe_link(peer)});
     }
     return members;
   });
@@ -271,9 +274,8 @@ std::vector<Member> Group::members() const {
 
 LinkSpeeds Group::link_speeds() const {
   // While a group is being re-formed, or if that has failed, what is known is of hosts by the numbers of the former roster.
-  const auto [topology, hosts, known] = state_->runtime->locked([&] {
-    return std::tuple(state_->runtime->engine().topology(), hosts_of(state_->runtime->roster()),
-                      state_->runtime->topology_known());
+  const auto [topology, hosts, known] = state_->runtime->locked([&](GuardedState& guarded) {
+    return std::tuple(guarded.engine.topology(), hosts_of(guarded.members.roster()), guarded.members.topology_known());
   });
   const auto kind = [](const LinkProfile& link, bool measured) {
     const auto speed = speed_of(link);
@@ -346,8 +348,9 @@ Result<ShardLayout> Group::shard_layout(ConstTensor tensor, const StepCodec& cod
   return shard_layout_of(state_->world, tensor, codec, unit, datagram_bytes());
 }
 uint32_t Group::datagram_bytes() const {
-  return state_->runtime->locked(
-      [&] { return ended(*state_) || state_->core->lossy == nullptr ? 0u : state_->core->lossy->datagram_bytes(); });
+  return state_->runtime->locked([&](GuardedState& guarded) {
+    return ended(*state_, guarded) || state_->core->lossy == nullptr ? 0u : state_->core->lossy->datagram_bytes();
+  });
 }
 Work Group::broadcast_async(Tensor t, uint32_t root, const CallOptions& o) {
   return Work(start(*state_, {broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"}));
@@ -401,10 +404,10 @@ Work Group::recv_any_async(Tensor out, uint32_t tag, const CallOptions& o) { ret
 Result<Report> Group::recv_any(Tensor out, uint32_t tag, const CallOptions& o) { return recv(out, any_source, tag, o); }
 
 void Group::abort(const std::string& reason) {
-  state_->runtime->locked([&] {
-    if (ended(*state_)) return;
-    state_->runtime->engine().abort_group(*state_->core, {Code::unavailable, "aborted" + (reason.empty() ? "" : ": " + reason)},
-                                          monotonic_now());
+  state_->runtime->locked([&](GuardedState& guarded) {
+    if (ended(*state_, guarded)) return;
+    guarded.engine.abort_group(*state_->core, {Code::unavailable, "aborted" + (reason.empty() ? "" : ": " + reason)},
+                               monotonic_now());
   });
 }
 
@@ -422,9 +425,8 @@ Result<Group> Group::split(std::span<const uint32_t> ranks) {
   }
   if (!seen[state_->self])
     return fail("this rank (" + std::to_string(state_->self) + ") is not in the list; only members call split");
-  return state_->runtime->locked([&]() -> Result<Group> {
-    auto& runtime = *state_->runtime;
-    if (ended(*state_)) return why_ended(*state_, "split");
+  return state_->runtime->locked([&](GuardedState& guarded) -> Result<Group> {
+    if (ended(*state_, guarded)) return why_ended(*state_, guarded, "split");
     auto state = std::make_shared<GroupState>(*state_);
     std::vector<PeerIndex> members;
     std::vector<uint32_t> host_groups;
@@ -434,8 +436,8 @@ Result<Group> Group::split(std::span<const uint32_t> ranks) {
     }
     // Never the world group's number; the same list again gives another group.
     state->number = static_cast<uint32_t>(mix64(hash ^ state_->subgroups[hash]++)) | 2;
-    state->core = &runtime.engine().make_group(state->number, state_->core->epoch, std::move(members), std::move(host_groups));
-    keep_record(runtime, *state->core);
+    state->core = &guarded.engine.make_group(state->number, state_->core->epoch, std::move(members), std::move(host_groups));
+    keep_record(guarded, *state->core);
     state->self = state->core->self;
     state->world = state->core->world();
     state->subgroups.clear();

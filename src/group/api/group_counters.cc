@@ -14,9 +14,9 @@ namespace {
 
 // A copy, taken between two operations' changes.
 Bytes record_of(const internal::GroupState& group) {
-  return group.runtime->locked([&] {
+  return group.runtime->locked([&](const GuardedState& guarded) {
     const bool has_one =
-        group.core != nullptr && group.formation == group.runtime->formation() && group.core->record != nullptr;
+        group.core != nullptr && group.formation == guarded.members.formation() && group.core->record != nullptr;
     const auto bytes = has_one ? group.core->record->bytes() : ByteView();
     return Bytes(bytes.begin(), bytes.end());
   });

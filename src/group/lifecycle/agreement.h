@@ -2,7 +2,7 @@
 //
 // Rank 0 waits until all have said that their links are up, has them measured (group/lifecycle/link_survey), and sends what was
 // found to all; the others wait for that, and measure and answer meanwhile. So topologies are equal everywhere to the last bit.
-// No group begins before all are there: who is quick, and leaves again, does not upset those who still come.
+// No group begins before all members are there, so a quick member that leaves again does not disturb the slow ones.
 #pragma once
 
 #include "base/bytes.h"
@@ -16,13 +16,13 @@ enum class Measuring : uint8_t { always, not_again };
 
 Status agree_on_topology(Runtime& runtime, Nanos deadline, Measuring measuring);
 
-// Any control message; those that are not about this are left alone. Under the mutex.
-void hear_agreement(Runtime& runtime, PeerIndex from, ByteView message);
+// Takes any control message; those of other kinds are left alone.
+void on_agreement_message(GuardedState& guarded, PeerIndex from, ByteView message);
 
-// Why the members cannot come together as they are: the first one whose link is gone, or that re-forms already. Under the
-// mutex. They are looked at from rank `first` on.
-Status trouble(Runtime& runtime, Rank first = 0);
-// Likewise, but for lost links.
-Status own_trouble(Runtime& runtime);
+// Why the members cannot come together as they are: the first one whose link is gone, from rank `first` on, or a member that
+// re-forms the group already.
+Status trouble(GuardedState& guarded, Rank first = 0);
+// Likewise, without regard to lost links.
+Status own_trouble(GuardedState& guarded);
 
 }  // namespace unisono

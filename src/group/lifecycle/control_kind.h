@@ -1,4 +1,4 @@
-// The first byte of a control message: which of the node's state machines it is for.
+// The first byte of a control message: which state machine of the process it is for.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ struct GroupState {
   GroupCore* core = nullptr;  // owned by the engine, which forgets it when re-forming begins
   uint32_t number = 0;
   uint32_t epoch = 0;                      // of the roster it was made under
-  uint32_t formation = 0;                  // of the node's; when that has gone on, core is gone
+  uint32_t formation = 0;                  // of the membership; when that has gone on, core is gone
   std::map<uint64_t, uint32_t> subgroups;  // by hash of their ranks: how many were made, part of their numbers
   Rank self = 0;
   uint32_t world = 1;

@@ -15,14 +15,15 @@
 namespace unisono {
 namespace {
 
-// The same in each run of a job, and another on each rank. Who joins a running group has no rank yet.
+// The same in each run of a job, and another on each rank. A process that joins a running group has no rank yet.
 uint64_t loss_seed(const ResolvedOptions& options, PeerId self) {
   uint64_t seed = options.join_running ? mix64(self.low ^ self.high) : options.rank;
   for (const char c : options.job) seed = mix64(seed ^ static_cast<unsigned char>(c));
   return seed;
 }
 
-// The connections of a link are the business of who makes them; schedules are rank 0's (group/lifecycle/agreement).
+// Applies the tuning file. Each process decides on its own connections; rank 0 decides on schedules
+// (group/lifecycle/agreement).
 Result<ResolvedOptions> tuned(ResolvedOptions options) {
   if (options.tuning_file.empty()) return options;
   const auto tuning = read_tuning(options.tuning_file);
@@ -89,114 +90,112 @@ std::vector<std::string> usable(const Connector& connector, const std::vector<st
   return result;
 }
 
-Status start_link(Runtime& runtime, const MemberRecord& member, PeerIndex peer, Nanos deadline) {
+Status start_link(GuardedState& guarded, const MemberRecord& member, PeerIndex peer, Nanos deadline) {
   std::string known;
   for (const auto& endpoint : member.endpoints) known += (known.empty() ? "" : ", ") + endpoint;
-  for (auto& link : runtime.links()) {
+  for (auto& link : guarded.members.links()) {
     auto endpoints = usable(*link.connector, member.endpoints);
     if (endpoints.empty()) continue;
-    runtime.engine().add_peer(peer, *link.transport, place_of(member));
+    guarded.engine.add_peer(peer, *link.transport, place_of(member));
     return link.connector->add_peer({.peer = peer,
                                      .id = member.id,
                                      .label = place_of(member),
                                      .endpoints = std::move(endpoints),
-                                     .dial = runtime.self() > member.id,
+                                     .dial = guarded.members.self() > member.id,
                                      .deadline = deadline});
   }
   return {Code::unavailable, label(member) + " cannot be reached: it offers " + (known.empty() ? "no endpoints" : known) +
-                                 "; this process uses transport " + runtime.options().transport};
+                                 "; this process uses transport " + guarded.options.transport};
 }
 
-bool is_up(Runtime& runtime, PeerIndex peer) {
-  return std::any_of(runtime.links().begin(), runtime.links().end(),
-                     [&](Link& link) { return link.connector->state(peer) == LinkState::up; });
+bool is_up(GuardedState& guarded, PeerIndex peer) {
+  return std::any_of(guarded.members.links().begin(), guarded.members.links().end(),
+                     [&](const Link& link) { return link.connector->state(peer) == LinkState::up; });
 }
 
-void on_reform(Runtime& runtime, PeerIndex from, ByteView bytes) {
-  auto& reform = *runtime.reform();
+void on_reform(GuardedState& guarded, PeerIndex from, ByteView bytes) {
+  auto& reform = *guarded.members.reform();
   // A malformed message changes nothing and is counted by the state machine.
-  (void)reform.message(runtime.process_ids()[from], bytes, monotonic_now());
-  flush_reform_sends(runtime);  // answers and relayed rosters are due even while nothing runs here
-  const bool idle = runtime.topology_known();
+  (void)reform.message(guarded.members.process_ids()[from], bytes, monotonic_now());
+  flush_reform_sends(guarded);  // answers and relayed rosters are due even while nothing runs here
+  const bool idle = guarded.members.topology_known();
   if (idle) {
     auto result = reform.take_result();
     if (result && !result->ok()) {
-      runtime.removed() = result->status();
-      runtime.engine().stop_all_groups(runtime.removed(), monotonic_now());
+      guarded.members.set_removed(result->status());
+      guarded.engine.stop_all_groups(guarded.members.removed(), monotonic_now());
     }
   }
-  if (reform.wanted() && runtime.removed().ok()) {
-    // What all have nearly done may end well: who was quicker has sent all its part before it began to re-form.
-    // Where a link has several streams, or is of datagrams, this news may have overtaken that part, so all may wait for it, but
-    // not as long.
+  if (reform.wanted() && guarded.members.removed().ok()) {
+    // An operation that all have nearly done may still end well: a quicker member sent all its part before it began to re-form.
+    // Where a link has several streams, or is of datagrams, this message may have overtaken that part, so all may wait for it,
+    // but not as long.
     const auto now = monotonic_now();
-    const auto patience = runtime.options().reform_timeout.count() * millisecond;
-    const auto link =
-        std::ranges::find_if(runtime.links(), [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
-    const bool in_order =
-        runtime.options().streams_per_link <= 1 && link != runtime.links().end() && link->transport->datagrams() == nullptr;
-    runtime.engine().wind_down(in_order ? from : self_peer,
-                               {Code::peer_lost, "another member re-forms the group; call reform()"},
-                               now + (in_order ? patience / 2 : patience / 4), now);
+    const auto patience = guarded.options.reform_timeout.count() * millisecond;
+    const auto link = std::ranges::find_if(guarded.members.links(),
+                                           [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
+    const bool in_order = guarded.options.streams_per_link <= 1 && link != guarded.members.links().end() &&
+                          link->transport->datagrams() == nullptr;
+    guarded.engine.drain(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
+                         now + (in_order ? patience / 2 : patience / 4), now);
   }
 }
 
-void install_handlers(Runtime& runtime) {
-  auto& engine = runtime.engine();
-  engine.on_control([&runtime](PeerIndex from, ByteView message) {
-    if (message.empty() || from >= runtime.process_ids().size()) return;
+void install_handlers(GuardedState& guarded) {
+  auto& engine = guarded.engine;
+  engine.on_control([&guarded](PeerIndex from, ByteView message) {
+    if (message.empty() || from >= guarded.members.process_ids().size()) return;
     const auto kind = static_cast<ControlKind>(message.front());
-    hear_agreement(runtime, from, message);
-    if (kind == ControlKind::reform && runtime.reform() != nullptr) on_reform(runtime, from, message.subspan(1));
+    on_agreement_message(guarded, from, message);
+    if (kind == ControlKind::reform && guarded.members.reform() != nullptr) on_reform(guarded, from, message.subspan(1));
   });
-  engine.on_lost([&runtime](PeerIndex peer, const Status&) {
-    if (runtime.reform() != nullptr) runtime.reform()->peer_lost(runtime.process_ids()[peer], monotonic_now());
+  engine.on_lost([&guarded](PeerIndex peer, const Status&) {
+    if (guarded.members.reform() != nullptr)
+      guarded.members.reform()->peer_lost(guarded.members.process_ids()[peer], monotonic_now());
   });
-  engine.on_removed([&runtime](PeerIndex by) {
-    const auto at = std::find(runtime.peers().begin(), runtime.peers().end(), by);
-    const auto who = at == runtime.peers().end()
-                         ? std::string("a member")
-                         : label(runtime.roster().members[static_cast<size_t>(at - runtime.peers().begin())]);
-    runtime.removed() =
-        Status(Code::peer_lost, "this process was removed from the group: " + who +
-                                    " and others re-formed it without this rank, which had not answered in time");
-    runtime.engine().stop_all_groups(runtime.removed(), monotonic_now());
+  engine.on_removed([&guarded](PeerIndex by) {
+    const auto* member = guarded.members.record_of(by);
+    const auto remover = member == nullptr ? std::string("a member") : label(*member);
+    guarded.members.set_removed(
+        Status(Code::peer_lost, "this process was removed from the group: " + remover +
+                                    " and others re-formed it without this rank, which had not answered in time"));
+    guarded.engine.stop_all_groups(guarded.members.removed(), monotonic_now());
   });
 }
 
 }  // namespace
 
 Status link_up(Runtime& runtime, Nanos deadline) {
-  return runtime.locked([&]() -> Status {
-    auto& roster = runtime.roster();
+  return runtime.locked([&](GuardedState& guarded) -> Status {
+    auto& roster = guarded.members.roster();
     std::vector<PeerIndex> peers;
     for (const auto& member : roster.members) {
-      if (member.id == runtime.self()) {
+      if (member.id == guarded.members.self()) {
         peers.push_back(self_peer);
         continue;
       }
-      const auto& ids = runtime.process_ids();
+      const auto& ids = guarded.members.process_ids();
       const auto known = std::find(ids.begin(), ids.end(), member.id);
       if (known != ids.end()) {
         peers.push_back(static_cast<PeerIndex>(known - ids.begin()));
         continue;
       }
-      peers.push_back(runtime.add_process(member.id));
-      auto status = start_link(runtime, member, peers.back(), deadline);
+      peers.push_back(guarded.members.add_process(member.id));
+      auto status = start_link(guarded, member, peers.back(), deadline);
       if (!status.ok()) return status;
     }
-    runtime.peers() = peers;
+    guarded.members.set_peers(std::move(peers));
     return {};
   });
 }
 
 Status wait_for_links(Runtime& runtime, Nanos deadline) {
   Status failed;
-  const auto ready = [&] {
-    failed = trouble(runtime);
+  const auto ready = [&](GuardedState& guarded) {
+    failed = trouble(guarded);
     if (!failed.ok()) return true;
-    return std::all_of(runtime.peers().begin(), runtime.peers().end(),
-                       [&](PeerIndex peer) { return peer == self_peer || is_up(runtime, peer); });
+    return std::all_of(guarded.members.peers().begin(), guarded.members.peers().end(),
+                       [&](PeerIndex peer) { return peer == self_peer || is_up(guarded, peer); });
   };
   if (runtime.wait(ready, deadline + second) || !failed.ok()) return failed;
   return {Code::late, "links to the other members are not up in time"};
@@ -225,12 +224,10 @@ Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& given) {
   auto made = Runtime::make(options, *self, std::move(*links));
   if (!made) return made.status();
   auto& runtime = **made;
-  runtime.locked([&] {
-    runtime.set_session(std::move(*session));
-    runtime.roster() = *roster;
-    runtime.reform() = std::make_unique<Reform>(*roster, *self);
-    runtime.set_local_world(ranks_beside(*roster, *rank));
-    install_handlers(runtime);
+  runtime.locked([&](GuardedState& guarded) {
+    guarded.members.join(std::move(*session), *roster);
+    guarded.set_local_world(ranks_beside(*roster, *rank));
+    install_handlers(guarded);
   });
   auto status = link_up(runtime, deadline);
   if (status.ok()) status = wait_for_links(runtime, deadline);

@@ -51,7 +51,7 @@ class LinkProbe {
   const LinkMeasurement& result() const { return result_; }
   std::optional<Question> take_question() { return std::exchange(question_, std::nullopt); }
 
-  // The other side: the answer to a question, whoever asks. Empty if it is none.
+  // The other side's answer to a question; empty if the message is no question.
   static Bytes answer(ByteView message);
 
  private:
@@ -63,7 +63,7 @@ class LinkProbe {
   void burst_came(Nanos now);
   void finish();
   std::shared_ptr<Bytes> message(uint32_t bytes);
-  // What the bytes of a burst took, less the round trip; never less than an eighth of it: round trips vary.
+  // The time that the bytes of a burst took, less the round trip; at least an eighth of it, because round trips vary.
   Nanos without_echo(Nanos took) const { return std::max<Nanos>({1, took - round_trip_, took / 8}); }
 
   const uint32_t number_;

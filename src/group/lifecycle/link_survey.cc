@@ -15,42 +15,42 @@ constexpr Nanos survey_time_max = 10 * second;
 constexpr Nanos round_time_max = second;  // a probe ends sooner by itself
 
 // Starting points by the kind of links (docs/design/schedules.md).
-Topology initial_topology(Runtime& runtime) {
+Topology initial_topology(GuardedState& guarded) {
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
-  Topology topology{.inside = runtime.options().transport == "tcp" || runtime.options().transport == "udp"
+  Topology topology{.inside = guarded.options.transport == "tcp" || guarded.options.transport == "udp"
                                   ? loopback_tcp_profile(cores)
                                   : shared_memory_profile(cores),
                     .between = network_tcp_profile(cores)};
-  // Of a file that this process has read, or the rank 0 before it.
-  topology.tuning = runtime.options().tuning.groups.empty() ? runtime.engine().topology().tuning : runtime.options().tuning;
-  topology.inside.host_groups_sharing = topology.between.host_groups_sharing = hosts_per_machine(runtime.roster());
+  // The tuning of a file that this process has read, or of an earlier rank 0.
+  topology.tuning = guarded.options.tuning.groups.empty() ? guarded.engine.topology().tuning : guarded.options.tuning;
+  topology.inside.host_groups_sharing = topology.between.host_groups_sharing = hosts_per_machine(guarded.members.roster());
   return topology;
 }
 
-void flush_probe(Runtime& runtime) {
-  auto& open = *runtime.survey().probe;
+void flush_probe(GuardedState& guarded) {
+  auto& open = *guarded.survey.probe;
   while (auto question = open.probe.take_question()) {
-    for (uint32_t i = 0; i < question->times; ++i) runtime.engine().send_control(open.peer, question->message);
+    for (uint32_t i = 0; i < question->times; ++i) guarded.engine.send_control(open.peer, question->message);
   }
 }
 
-void begin_probe(Runtime& runtime, PeerIndex peer, uint32_t order, LinkSpan span, Nanos until) {
-  auto& survey = runtime.survey();
+void begin_probe(GuardedState& guarded, PeerIndex peer, uint32_t order, LinkSpan span, Nanos until) {
+  auto& survey = guarded.survey;
   survey.probe.emplace(
       ProbedLink{.peer = peer, .order = order, .probe = LinkProbe(++survey.probes, span, monotonic_now(), until)});
-  flush_probe(runtime);
+  flush_probe(guarded);
 }
 
-// A probe that has ended is told to rank 0.
-void advance_probe(Runtime& runtime) {
-  auto& survey = runtime.survey();
+// Reports a probe that has ended to rank 0.
+void advance_probe(GuardedState& guarded) {
+  auto& survey = guarded.survey;
   if (!survey.probe) return;
   survey.probe->probe.woke(monotonic_now());
   if (!survey.probe->probe.done()) return;
   const auto order = survey.probe->order;
   const auto found = survey.probe->probe.result();
   survey.probe.reset();
-  if (runtime.peers()[0] == self_peer) {
+  if (guarded.members.peers()[0] == self_peer) {
     survey.results[order] = found;
     return;
   }
@@ -60,20 +60,20 @@ void advance_probe(Runtime& runtime) {
       .write(static_cast<uint8_t>(found.measured))
       .write(found.latency_us)
       .write(found.bytes_per_us);
-  runtime.engine().send_control(runtime.peers()[0], std::move(message).take());
+  guarded.engine.send_control(guarded.members.peers()[0], std::move(message).take());
 }
 
-void on_measure(Runtime& runtime, PeerIndex from, ByteReader& reader) {
+void on_measure(GuardedState& guarded, PeerIndex from, ByteReader& reader) {
   const auto order = reader.read<uint32_t>();
   const auto rank = reader.read<uint32_t>();
   const auto time = reader.read<int64_t>();
-  const auto& peers = runtime.peers();
+  const auto& peers = guarded.members.peers();
   const bool sound = reader.done() && rank < peers.size() && peers[rank] != self_peer && time > 0;
-  if (!sound || from != peers[0] || runtime.topology_known()) return;
-  begin_probe(runtime, peers[rank], order, LinkSpan::between_hosts, monotonic_now() + std::min<Nanos>(time, round_time_max));
+  if (!sound || from != peers[0] || guarded.members.topology_known()) return;
+  begin_probe(guarded, peers[rank], order, LinkSpan::between_hosts, monotonic_now() + std::min<Nanos>(time, round_time_max));
 }
 
-void on_measured(Runtime& runtime, ByteReader& reader) {
+void on_measured(GuardedState& guarded, ByteReader& reader) {
   const auto order = reader.read<uint32_t>();
   LinkMeasurement found;
   found.measured = reader.read<uint8_t>() != 0;
@@ -81,14 +81,14 @@ void on_measured(Runtime& runtime, ByteReader& reader) {
   found.bytes_per_us = reader.read<double>();
   const bool sound =
       std::isfinite(found.latency_us) && found.latency_us >= 0 && std::isfinite(found.bytes_per_us) && found.bytes_per_us > 0;
-  auto& survey = runtime.survey();
+  auto& survey = guarded.survey;
   if (!reader.done() || order < survey.first_order || order - survey.first_order >= survey.orders) return;
   survey.results[order] = sound ? found : LinkMeasurement{};
 }
 
 struct Pair {
   uint32_t a = 0, b = 0;  // hosts, a < b
-  Rank from = 0, to = 0;  // who stand for them
+  Rank from = 0, to = 0;  // the ranks that stand for them
 };
 
 // Every pair once, in rounds in which no host takes part twice: one host stays, the others turn around the table.
@@ -126,50 +126,51 @@ void expect(Survey& survey, uint32_t orders) {
   survey.orders = orders;
 }
 
-void ask(Runtime& runtime, const std::vector<Pair>& pairs, Nanos until) {
-  expect(runtime.survey(), static_cast<uint32_t>(pairs.size()));
-  auto order = runtime.survey().first_order;
+void ask(GuardedState& guarded, const std::vector<Pair>& pairs, Nanos until) {
+  expect(guarded.survey, static_cast<uint32_t>(pairs.size()));
+  auto order = guarded.survey.first_order;
   for (const auto& [a, b, from, to] : pairs) {
-    const auto peer = runtime.peers()[from];
+    const auto peer = guarded.members.peers()[from];
     if (peer == self_peer) {
-      begin_probe(runtime, runtime.peers()[to], order++, LinkSpan::between_hosts, until);
+      begin_probe(guarded, guarded.members.peers()[to], order++, LinkSpan::between_hosts, until);
       continue;
     }
     ByteWriter message;
     message.write(ControlKind::measure).write(order++).write(uint32_t{to}).write(int64_t{until - monotonic_now()});
-    runtime.engine().send_control(peer, std::move(message).take());
+    guarded.engine.send_control(peer, std::move(message).take());
   }
 }
 
 // Until all that was asked for is known, or it is too late.
 void await_results(Runtime& runtime, Nanos until) {
-  auto& survey = runtime.survey();
-  serve_survey(
-      runtime, [&] { return survey.results.size() == survey.orders || !trouble(runtime).ok(); }, until);
+  const auto over = [](GuardedState& guarded) {
+    return guarded.survey.results.size() == guarded.survey.orders || !trouble(guarded).ok();
+  };
+  serve_survey(runtime, over, until);
 }
 
 void measure_inside(Runtime& runtime, Topology& topology, Nanos deadline) {
   const auto until = std::min(deadline, monotonic_now() + round_time_max);
-  const bool asked = runtime.locked([&] {
-    const auto& members = runtime.roster().members;
+  const bool asked = runtime.locked([&](GuardedState& guarded) {
+    const auto& members = guarded.members.roster().members;
     for (Rank rank = 1; rank < members.size(); ++rank) {
       if (members[rank].host != members[0].host) continue;
-      expect(runtime.survey(), 1);
-      begin_probe(runtime, runtime.peers()[rank], runtime.survey().first_order, LinkSpan::inside_host, until);
+      expect(guarded.survey, 1);
+      begin_probe(guarded, guarded.members.peers()[rank], guarded.survey.first_order, LinkSpan::inside_host, until);
       return true;
     }
     return false;
   });
   if (!asked) return;
   await_results(runtime, until);
-  const auto found = runtime.locked([&] { return runtime.survey().results[runtime.survey().first_order]; });
+  const auto found = runtime.locked([&](GuardedState& guarded) { return guarded.survey.results[guarded.survey.first_order]; });
   topology.inside_measured = found.measured;
   if (found.measured)
     topology.inside = measured_profile(topology.inside, {.latency_us = found.latency_us, .bytes_per_us = found.bytes_per_us});
 }
 
 void measure_between(Runtime& runtime, Topology& topology, Nanos deadline) {
-  const auto leaders = runtime.locked([&] { return leaders_of(runtime.roster()); });
+  const auto leaders = runtime.locked([&](GuardedState& guarded) { return leaders_of(guarded.members.roster()); });
   const bool all = leaders.size() <= linked_hosts_max;
   auto rounds = rounds_of(leaders);
   if (!all) rounds = {{{.a = 0, .b = 1, .from = leaders[0], .to = leaders[1]}}};
@@ -178,14 +179,14 @@ void measure_between(Runtime& runtime, Topology& topology, Nanos deadline) {
   for (const auto& pairs : rounds) {
     const auto until = std::min(deadline, monotonic_now() + round_time_max);
     if (pairs.empty() || monotonic_now() >= deadline) continue;
-    runtime.locked([&] { ask(runtime, pairs, until); });
+    runtime.locked([&](GuardedState& guarded) { ask(guarded, pairs, until); });
     await_results(runtime, until);
-    runtime.locked([&] {
-      for (const auto& [order, found] : runtime.survey().results) {
+    runtime.locked([&](GuardedState& guarded) {
+      for (const auto& [order, found] : guarded.survey.results) {
         if (!found.measured) continue;
         latencies.push_back(found.latency_us);
         rates.push_back(found.bytes_per_us);
-        const auto& pair = pairs[order - runtime.survey().first_order];
+        const auto& pair = pairs[order - guarded.survey.first_order];
         if (all) topology.links.between(pair.a, pair.b) = {.latency_us = found.latency_us, .bytes_per_us = found.bytes_per_us};
       }
     });
@@ -197,46 +198,49 @@ void measure_between(Runtime& runtime, Topology& topology, Nanos deadline) {
 
 }  // namespace
 
-bool serve_survey(Runtime& runtime, const std::function<bool()>& over, Nanos deadline) {
-  const auto next = [&] {
-    const auto& open = runtime.survey().probe;
+bool serve_survey(Runtime& runtime, const Runtime::Done& over, Nanos deadline) {
+  const auto next = [&](const GuardedState& guarded) {
+    const auto& open = guarded.survey.probe;
     return open ? std::min(deadline, open->probe.next_deadline()) : deadline;
   };
   while (true) {
     Nanos wake = deadline;
-    const bool done = runtime.locked([&] {
-      advance_probe(runtime);
-      wake = next();
-      return over();
+    const bool done = runtime.locked([&](GuardedState& guarded) {
+      advance_probe(guarded);
+      wake = next(guarded);
+      return over(guarded);
     });
     if (done) return true;
     if (monotonic_now() >= deadline) return false;
-    runtime.wait([&] { return over() || next() != wake || (runtime.survey().probe && runtime.survey().probe->probe.done()); },
-                 wake);
+    runtime.wait(
+        [&](GuardedState& guarded) {
+          return over(guarded) || next(guarded) != wake || (guarded.survey.probe && guarded.survey.probe->probe.done());
+        },
+        wake);
   }
 }
 
 Topology survey_links(Runtime& runtime, Nanos deadline) {
   const auto until = std::min(deadline, monotonic_now() + survey_time_max);
-  auto topology = runtime.locked([&] { return initial_topology(runtime); });
+  auto topology = runtime.locked([&](GuardedState& guarded) { return initial_topology(guarded); });
   measure_inside(runtime, topology, until);
   measure_between(runtime, topology, until);
-  runtime.locked([&] { expect(runtime.survey(), 0); });
+  runtime.locked([&](GuardedState& guarded) { expect(guarded.survey, 0); });
   return topology;
 }
 
-void hear_survey(Runtime& runtime, PeerIndex from, ByteView message) {
+void on_survey_message(GuardedState& guarded, PeerIndex from, ByteView message) {
   ByteReader reader(message);
   const auto kind = reader.read<ControlKind>();
-  if (kind == ControlKind::measure) on_measure(runtime, from, reader);
-  if (kind == ControlKind::measured) on_measured(runtime, reader);
+  if (kind == ControlKind::measure) on_measure(guarded, from, reader);
+  if (kind == ControlKind::measured) on_measured(guarded, reader);
   if (kind == ControlKind::probe) {
-    if (auto answer = LinkProbe::answer(message); !answer.empty()) runtime.engine().send_control(from, std::move(answer));
+    if (auto answer = LinkProbe::answer(message); !answer.empty()) guarded.engine.send_control(from, std::move(answer));
   }
-  auto& open = runtime.survey().probe;
+  auto& open = guarded.survey.probe;
   if (kind == ControlKind::probe_answer && open && open->peer == from) {
     open->probe.answered(message, monotonic_now());
-    flush_probe(runtime);
+    flush_probe(guarded);
   }
 }
 

@@ -5,20 +5,18 @@
 // in time stays unmeasured. Groups of more than 64 hosts measure the link from rank 0 to one other host only.
 #pragma once
 
-#include <functional>
-
 #include "group/lifecycle/runtime.h"
 
 namespace unisono {
 
-// Rank 0. Until the deadline at the latest.
+// Rank 0 leads the survey; it ends at the deadline at the latest.
 Topology survey_links(Runtime& runtime, Nanos deadline);
 
-// The others: measure what rank 0 asks for, until over() holds, which is called under the mutex. False if the deadline passed
-// first.
-bool serve_survey(Runtime& runtime, const std::function<bool()>& over, Nanos deadline);
+// The other ranks measure what rank 0 asks for until over() holds, which is called under the mutex. False if the deadline
+// passed first.
+bool serve_survey(Runtime& runtime, const Runtime::Done& over, Nanos deadline);
 
-// Any control message; those that are not about this are left alone. Under the mutex.
-void hear_survey(Runtime& runtime, PeerIndex from, ByteView message);
+// Takes any control message; those of other kinds are left alone.
+void on_survey_message(GuardedState& guarded, PeerIndex from, ByteView message);
 
 }  // namespace unisono

@@ -47,25 +47,18 @@ Clocks clocks_now() {
   return best;
 }
 
-// The peers are those of an earlier roster where a re-forming found no links to all of the new one.
-const MemberRecord* member_of(Runtime& runtime, PeerIndex peer) {
-  const auto rank =
-      static_cast<size_t>(std::find(runtime.peers().begin(), runtime.peers().end(), peer) - runtime.peers().begin());
-  return rank < std::min(runtime.peers().size(), runtime.roster().members.size()) ? &runtime.roster().members[rank] : nullptr;
-}
-
 }  // namespace
 
-void keep_record(Runtime& runtime, GroupCore& group) {
-  const auto& options = runtime.options();
-  if (options.record_operations == 0 || runtime.engine().group_count() > recorded_groups_max) return;
-  const auto* self = member_of(runtime, self_peer);
+void keep_record(const GuardedState& guarded, GroupCore& group) {
+  const auto& options = guarded.options;
+  if (options.record_operations == 0 || guarded.engine.group_count() > recorded_groups_max) return;
+  const auto* self = guarded.members.record_of(self_peer);
   if (self == nullptr) return;  // removed from the group: nothing runs in it
   const auto process = record::process_state(::getpid());
   const auto clocks = clocks_now();
-  record::Identity identity{.run = run_of(runtime.roster().key),
+  record::Identity identity{.run = run_of(guarded.members.roster().key),
                             .group = group.number,
-                            .epoch = runtime.roster().epoch,
+                            .epoch = guarded.members.roster().epoch,
                             .rank = group.self,
                             .host = self->host,
                             .pid = ::getpid(),
@@ -74,8 +67,8 @@ void keep_record(Runtime& runtime, GroupCore& group) {
                             .monotonic_start = clocks.monotonic,
                             .links = {}};
   for (const auto peer : group.members) {
-    const auto* member = member_of(runtime, peer);
-    const auto link = peer == self_peer ? std::string("self") : runtime.engine().describe_link(peer);
+    const auto* member = guarded.members.record_of(peer);
+    const auto link = peer == self_peer ? std::string("self") : guarded.engine.describe_link(peer);
     identity.links.push_back(
         {.transport = link.substr(0, link.find(' ')), .place = member == nullptr ? std::string() : place_of(*member)});
   }

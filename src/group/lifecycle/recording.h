@@ -1,11 +1,11 @@
 // Gives a group its record, if records are kept.
 #pragma once
 
-#include "group/lifecycle/runtime.h"
+#include "group/lifecycle/guarded_state.h"
 
 namespace unisono {
 
-// Under the mutex, when all its members are in the node's roster. A group whose record cannot be had works without.
-void keep_record(Runtime& runtime, GroupCore& group);
+// When all its members are in the roster. A group whose record cannot be made works without.
+void keep_record(const GuardedState& guarded, GroupCore& group);
 
 }  // namespace unisono

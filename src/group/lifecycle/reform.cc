@@ -15,7 +15,7 @@ namespace {
 constexpr Nanos nap_min = 5 * millisecond;
 constexpr uint32_t naps_max = 4;
 constexpr size_t early_max = 4;        // messages kept per member: a proposal or two, a commit, a removal
-constexpr size_t removals_max = 4096;  // who was removed is remembered for this many
+constexpr size_t removals_max = 4096;  // the removed processes that are remembered
 
 template <typename T>
 const T* body_as(const ReformMessage& message) {
@@ -141,9 +141,9 @@ void Reform::end_removed(const Removed& removed) {
                             to_string(removed.departure)});
 }
 
-// Whether to end because some went on without us. Yes, unless we have been re-forming for as long as anybody is waited for,
-// were not stopped meanwhile, and those that we believe to be with us are more than they. Then it was they who judged too
-// early (one that was stopped and, on waking, took everybody for dead), and we go on without them.
+// Whether to end because some members went on without us. Yes, unless three things hold: we have been re-forming for as long as
+// a silent member is waited for, we were not stopped meanwhile, and more members are with us than with them. Then they judged
+// too early: one was stopped and, on waking, took all others for dead. We go on without them.
 bool Reform::obeys(Rank from, const Removed& removed, Nanos now) const {
   if (phase_ != Phase::running || slept_ || now - began_ < request_.timeout) return true;
   uint32_t left = 0;
@@ -253,7 +253,8 @@ bool Reform::overslept(Nanos now) {
   if (late < nap_min || naps_ >= naps_max) return false;
   ++naps_;
   slept_ = slept_ || late >= request_.timeout / 2;
-  set_changed(now);  // says again what we know; those who went on without us answer with REMOVED, the living with theirs
+  set_changed(
+      now);  // says again what we know; members that went on without us answer with REMOVED, the others with their proposals
   settle(now);
   // Answers come in the time of a message; a quarter of the usual patience is enough for them.
   started_ = changed_ = now - request_.timeout * 3 / 4;
@@ -278,8 +279,8 @@ Nanos Reform::deadline_of(Rank rank) const {
   const auto& peer = peers_[rank];
   if (!peer.spoke) return started_ + request_.timeout;
   if (peer.departed_count != departed_count_) return changed_ + request_.timeout;
-  // All agree, and the lowest rank has not said so yet. It may itself be waiting for somebody that we have heard: it
-  // gets a quarter more, so that its news of having dropped that one comes first.
+  // All agree, and the lowest rank has not said so yet. It may itself be waiting for somebody that has answered us: it
+  // gets a quarter more time, so that its message that it dropped that one comes first.
   if (rank == leader() && agreed_ != never) return agreed_ + request_.timeout + request_.timeout / 4;
   return never;
 }

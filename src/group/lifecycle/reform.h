@@ -1,16 +1,17 @@
 // How the living members of a group agree on the next roster, without a server: a state machine, one per process, kept
 // for as long as the process is a member. Bytes and losses in, bytes out, time as an argument.
 //
-// Every member tells all that it believes alive whom it believes gone (PROPOSE). The set of those who are left only ever
-// shrinks: each adds what it hears to what it knows. When every member of the set has proposed exactly this set, its lowest
-// rank makes the roster and sends it (COMMIT); who has it hands it on to members that ask with an old proposal. A member
-// takes a roster only from somebody in its own set; so if one roster was taken anywhere, no other one with that member in
-// it can come about. (A member that took roster S never proposes again, so a later set that holds it is never agreed on.)
-// Who was left out is told so (REMOVED), at once and whenever it speaks with an old epoch, and ends. Only where a few went on
-// without many that were awake all the time do the many go on, and the few end: see obeys().
+// Every member tells all members that it believes alive which ones it believes gone (PROPOSE). The set of survivors only ever
+// shrinks: each member adds what it receives to what it knows. When every member of the set has proposed exactly this set, its
+// lowest rank makes the roster and sends it (COMMIT). A member that has it passes it on to members that send an old proposal. A
+// member takes a roster only from a member of its own set; so if one roster was taken anywhere, no other one with that member
+// in it can come about. (A member that took roster S never proposes again, so a later set that holds it is never agreed on.) A
+// member that was left out is notified (REMOVED), at once and whenever it sends something of an old epoch, and ends. Only if a
+// few went on without many that were awake all the time, the many go on and the few end: see obeys().
 //
 // A group cut in two halves becomes two groups, whose epochs differ in their digest, unless require_majority is set.
-// Feed messages that have arrived before woke(): a process that was stopped should hear the news before it judges others.
+// Feed messages that have arrived before woke(): a process that was stopped should read what was sent to it before it judges
+// others.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the members of a group say to each other when they re-form it: bytes <-> values, bounded, trusting nothing.
+// The messages of members that re-form their group: bytes <-> values, bounded, trusting nothing.
 //
 // Every message names the roster that it belongs to (epoch and digest), so that a late message of an earlier epoch, or of
 // the other half of a split group, is recognised by its first bytes. Carried as the payload of control frames.
@@ -35,14 +35,14 @@ struct Departure {
   };
   Rank rank = 0;
   Cause cause = Cause::lost;
-  Rank accuser = 0;        // who noticed first
+  Rank accuser = 0;        // the rank that noticed first
   uint32_t waited_ms = 0;  // silent
   friend bool operator==(const Departure&, const Departure&) = default;
 };
 // "it did not answer rank 0 for 200 ms", "rank 2 lost the link to it"
 std::string to_string(const Departure& departure);
 
-// "I believe that these are gone, and I know of these who want to join."
+// "I believe that these members are gone, and I know of these processes that want to join."
 struct Propose {
   uint32_t round = 0;  // counts this sender's proposals; frames may overtake each other
   std::vector<Departure> departures;
@@ -57,7 +57,7 @@ struct Commit {
 struct Removed {
   uint32_t epoch = 0;  // of the roster that lacks the receiver
   Departure departure;
-  std::vector<Rank> removers;  // the first of those who went on, by their old ranks
+  std::vector<Rank> removers;  // the first ranks that went on, by their old numbers
   uint32_t survivors = 0;      // how many went on
   uint32_t age_ms = 0;         // how long ago
 };

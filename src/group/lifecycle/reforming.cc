@@ -12,42 +12,36 @@ namespace {
 
 constexpr Nanos reform_bound = 10 * second;  // on agreeing, at least; it ends within a few reform timeouts
 constexpr int reform_timeouts_max = 10;
-constexpr Nanos settle_time_min = second;  // for links to who joined, and for all members to say that they are ready
+constexpr Nanos settle_time_min = second;  // for links to members that joined, and for all members to say that they are ready
 constexpr int attempts_max = 4;            // each loses a member, or one that joined
-
-PeerIndex index_of(const Runtime& runtime, const PeerId& id) {
-  const auto& ids = runtime.process_ids();
-  const auto at = std::find(ids.begin(), ids.end(), id);
-  return at == ids.end() ? self_peer : static_cast<PeerIndex>(at - ids.begin());
-}
 
 Member member_of(const MemberRecord& record) {
   return {.rank = record.rank, .host = record.host, .pid = record.pid, .link = {}};
 }
 
 Status begin(Runtime& runtime, const internal::GroupState& state) {
-  return runtime.locked([&]() -> Status {
-    if (!runtime.removed().ok()) return runtime.removed();
-    if (state.epoch != runtime.roster().epoch)
-      return {Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(runtime.roster().epoch)};
+  return runtime.locked([&](GuardedState& guarded) -> Status {
+    if (!guarded.members.removed().ok()) return guarded.members.removed();
+    if (state.epoch != guarded.members.roster().epoch)
+      return {Code::peer_lost,
+              "this group ended when the roster changed to epoch " + std::to_string(guarded.members.roster().epoch)};
     const auto now = monotonic_now();
-    runtime.engine().end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
-    ++runtime.formation();
-    runtime.forget_topology();
-    const auto& options = runtime.options();
+    guarded.engine.end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
+    guarded.members.begin_formation();
+    const auto& options = guarded.options;
     ReformRequest request{.dead = {},
                           .joiners = {},
                           .timeout = options.reform_timeout.count() * millisecond,
                           .min_world = options.min_world,
                           .require_majority = options.require_majority};
-    for (size_t rank = 0; rank < runtime.peers().size(); ++rank) {
-      const auto peer = runtime.peers()[rank];
-      if (peer != self_peer && !runtime.engine().peer_status(peer).ok())
-        request.dead.push_back(runtime.roster().members[rank].id);
+    for (size_t rank = 0; rank < guarded.members.peers().size(); ++rank) {
+      const auto peer = guarded.members.peers()[rank];
+      if (peer != self_peer && !guarded.engine.peer_status(peer).ok())
+        request.dead.push_back(guarded.members.roster().members[rank].id);
     }
-    if (runtime.session()->attending()) request.joiners = runtime.session()->poll_joiners();
-    auto status = runtime.reform()->start(request, now);
-    flush_reform_sends(runtime);
+    if (guarded.members.session()->attending()) request.joiners = guarded.members.session()->poll_joiners();
+    auto status = guarded.members.reform()->start(request, now);
+    flush_reform_sends(guarded);
     return status;
   });
 }
@@ -59,60 +53,61 @@ Result<ReformResult> agree(Runtime& runtime) {
                                                               reform_timeouts_max * runtime.options().reform_timeout.count()));
   while (monotonic_now() < until) {
     Nanos wake = never;
-    runtime.locked([&] {
-      runtime.engine().poll(monotonic_now());  // news before judgement
-      runtime.reform()->woke(monotonic_now());
-      flush_reform_sends(runtime);
-      result = runtime.reform()->take_result();
-      wake = runtime.reform()->next_deadline();
+    runtime.locked([&](GuardedState& guarded) {
+      guarded.engine.poll(monotonic_now());  // a process that was stopped reads what has arrived before it judges others
+      guarded.members.reform()->woke(monotonic_now());
+      flush_reform_sends(guarded);
+      result = guarded.members.reform()->take_result();
+      wake = guarded.members.reform()->next_deadline();
     });
     if (result) return std::move(*result);
     runtime.wait(
-        [&] {
-          flush_reform_sends(runtime);
-          if (!result) result = runtime.reform()->take_result();
-          return result.has_value() || !runtime.removed().ok() || runtime.reform()->next_deadline() < wake;
+        [&](GuardedState& guarded) {
+          flush_reform_sends(guarded);
+          if (!result) result = guarded.members.reform()->take_result();
+          return result.has_value() || !guarded.members.removed().ok() || guarded.members.reform()->next_deadline() < wake;
         },
         std::min(wake, until));
     if (result) {
-      runtime.locked([&] { flush_reform_sends(runtime); });
+      runtime.locked([&](GuardedState& guarded) { flush_reform_sends(guarded); });
       return std::move(*result);
     }
-    if (const auto removed = runtime.locked([&] { return runtime.removed(); }); !removed.ok()) return removed;
+    if (const auto removed = runtime.locked([&](GuardedState& guarded) { return guarded.members.removed(); }); !removed.ok())
+      return removed;
   }
   return Status(Code::internal, "re-forming found no end");
 }
 
-// Links to those who are gone are closed, after telling them; the new roster takes effect.
+// Notifies members that were dropped and closes the links to them; the new roster takes effect.
 void adopt(Runtime& runtime, const ReformResult& result) {
-  runtime.locked([&] {
+  runtime.locked([&](GuardedState& guarded) {
     for (const auto& lost : result.lost) {
-      const auto peer = index_of(runtime, lost.id);
-      if (peer == self_peer || !runtime.engine().peer_status(peer).ok()) continue;
-      runtime.engine().send_removed(peer);
-      for (auto& link : runtime.links()) {
+      const auto peer = guarded.members.index_of(lost.id);
+      if (peer == self_peer || !guarded.engine.peer_status(peer).ok()) continue;
+      guarded.engine.send_removed(peer);
+      for (auto& link : guarded.members.links()) {
         if (link.connector->state(peer) != LinkState::unknown) link.transport->close(peer);
       }
-      runtime.engine().remove_peer(peer);
+      guarded.engine.remove_peer(peer);
     }
-    runtime.roster() = result.roster;
-    runtime.set_local_world(ranks_beside(result.roster, result.self));
-    if (runtime.session()->attending()) {
-      for (const auto& joined : result.joined) runtime.session()->answer_joiner(joined.id, result.roster);
+    guarded.members.set_roster(result.roster);
+    guarded.set_local_world(ranks_beside(result.roster, result.self));
+    if (guarded.members.session()->attending()) {
+      for (const auto& joined : result.joined) guarded.members.session()->answer_joiner(joined.id, result.roster);
     }
-    if (result.self == 0) runtime.session()->attend(result.roster);
+    if (result.self == 0) guarded.members.session()->attend(result.roster);
   });
 }
 
 }  // namespace
 
-void flush_reform_sends(Runtime& runtime) {
-  for (auto& send : runtime.reform()->take_sends()) {
-    const auto peer = index_of(runtime, send.to);
-    if (peer == self_peer || !runtime.engine().peer_status(peer).ok()) continue;
+void flush_reform_sends(GuardedState& guarded) {
+  for (auto& send : guarded.members.reform()->take_sends()) {
+    const auto peer = guarded.members.index_of(send.to);
+    if (peer == self_peer || !guarded.engine.peer_status(peer).ok()) continue;
     Bytes message{static_cast<std::byte>(ControlKind::reform)};
     message.insert(message.end(), send.bytes.begin(), send.bytes.end());
-    runtime.engine().send_control(peer, std::move(message));
+    guarded.engine.send_control(peer, std::move(message));
   }
 }
 
@@ -123,8 +118,8 @@ static Status reform_once(Runtime& runtime, internal::GroupState& state, Measuri
   if (!status.ok()) return status;
   auto result = agree(runtime);
   if (!result) {
-    runtime.locked([&] {
-      if (runtime.removed().ok()) runtime.removed() = result.status();
+    runtime.locked([&](GuardedState& guarded) {
+      if (guarded.members.removed().ok()) guarded.members.set_removed(result.status());
     });
     return result.status();
   }
@@ -135,9 +130,9 @@ static Status reform_once(Runtime& runtime, internal::GroupState& state, Measuri
   if (settled.ok() && !result->joined.empty()) settled = wait_for_links(runtime, deadline);
   if (!result->joined.empty()) measuring = Measuring::always;
   if (settled.ok()) settled = agree_on_topology(runtime, deadline, measuring);
-  return runtime.locked([&] {
-    form_world_group(runtime, state);
-    return runtime.removed();
+  return runtime.locked([&](GuardedState& guarded) {
+    form_world_group(guarded, state);
+    return guarded.members.removed();
   });
 }
 
@@ -152,13 +147,13 @@ static std::vector<Member> only_in(const Roster& roster, const Roster& other) {
 
 Result<Reformed> reform_world(Runtime& runtime, internal::GroupState& state) {
   const auto started = monotonic_now();
-  const auto before = runtime.locked([&] { return runtime.roster(); });
+  const auto before = runtime.locked([&](GuardedState& guarded) { return guarded.members.roster(); });
   Status settled;
   auto measuring = Measuring::not_again;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     if (auto status = reform_once(runtime, state, measuring, settled); !status.ok()) return status;
     if (!settled.ok()) continue;
-    const auto after = runtime.locked([&] { return runtime.roster(); });
+    const auto after = runtime.locked([&](GuardedState& guarded) { return guarded.members.roster(); });
     return Reformed{.epoch = state.epoch,
                     .rank = state.self,
                     .world_size = state.world,

@@ -1,4 +1,4 @@
-// Re-forming in real time: drives group/lifecycle/reform over the links of a node and makes the group of the new roster.
+// Re-forming in real time: drives group/lifecycle/reform over the links of a process and makes the group of the new roster.
 #pragma once
 
 #include "group/lifecycle/runtime.h"
@@ -8,11 +8,11 @@ namespace unisono {
 
 inline constexpr uint32_t world_group_number = 1;
 
-// Makes the engine's group of all members of the node's roster, and points `state` at it. Under the mutex.
-void form_world_group(Runtime& runtime, internal::GroupState& state);
+// Makes the engine's group of all members of the roster, and points `state` at it.
+void form_world_group(GuardedState& guarded, internal::GroupState& state);
 
-// Hands the state machine's messages to the links. Under the mutex.
-void flush_reform_sends(Runtime& runtime);
+// Sends the messages of the state machine.
+void flush_reform_sends(GuardedState& guarded);
 
 Result<Reformed> reform_world(Runtime& runtime, internal::GroupState& state);
 

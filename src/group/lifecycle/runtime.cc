@@ -53,30 +53,22 @@ Result<std::shared_ptr<Runtime>> Runtime::make(const ResolvedOptions& options, P
 }
 
 Runtime::Runtime(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
-    : options_(options),
-      self_(self),
-      links_(std::move(links)),
-      engine_(EngineLimits{}, compute_),
-      wake_fd_(wake_fd),
-      rest_fd_(rest_fd) {
-  for (auto& link : links_) engine_.add_transport(*link.transport);
-}
+    : options_(options), wake_fd_(wake_fd), rest_fd_(rest_fd), guarded_(options, self, std::move(links)) {}
 
-// The background thread may be the last to need it, where a notice held what had been let go of before: it goes on until it
-// needs no more, too.
+// A notice may have held the last reference, so that the background thread is the last to need the runtime: it goes on until
+// it does not need it either.
 void Runtime::let_go(Runtime* runtime) {
   if (runtime->background_.get_id() != std::this_thread::get_id()) delete runtime;
   else runtime->orphaned_ = true;
 }
 
 Runtime::~Runtime() {
-  // Who leaves takes along what others may still lack: they may be in the last collective yet, and wait for what was lost on
-  // its way.
+  // Members may be in the last collective yet, and lack frames that were lost on their way from here.
   const auto until = monotonic_now() + drain_time;
-  const auto settled = [this] { return !engine_.has_pending(); };
+  const auto settled = [](const GuardedState& guarded) { return !guarded.engine.has_pending(); };
   (void)wait(settled, until);
-  locked([this] { part(); });
-  (void)wait(settled, std::max(until, monotonic_now() + last_words_time));
+  locked(part);
+  (void)wait(settled, std::max(until, monotonic_now() + goodbye_time));
   {
     Entry entry(*this);
     stop_ = true;
@@ -88,30 +80,53 @@ Runtime::~Runtime() {
   ::close(rest_fd_);
 }
 
-void Runtime::part() {
+void Runtime::part(GuardedState& guarded) {
   // What the others sent last is read before the links close, so that no reset overtakes our own last bytes.
-  engine_.poll(monotonic_now());
-  engine_.leave(monotonic_now());
-  for (const auto peer : peers_) {
-    if (peer == self_peer || !engine_.peer_status(peer).ok()) continue;
-    for (auto& link : links_) {
+  guarded.engine.poll(monotonic_now());
+  guarded.engine.leave(monotonic_now());
+  for (const auto peer : guarded.members.peers()) {
+    if (peer == self_peer || !guarded.engine.peer_status(peer).ok()) continue;
+    for (const auto& link : guarded.members.links()) {
       if (link.connector->state(peer) == LinkState::up) link.transport->close(peer);
     }
   }
 }
 
-Runtime::Entry::~Entry() {
-  const bool undriven = runtime_.engine_.active() > 0 && !runtime_.driving_ && runtime_.waiters_ == 0;
-  if ((undriven && runtime_.resting_) || runtime_.forgets_links()) runtime_.call_background();
+void Runtime::enter() {
+  if (mutex_.try_lock()) return;
+  calling_.fetch_add(1, std::memory_order_relaxed);
+  pass_gate();
+  calling_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Runtime::leave() {
+  const bool undriven = guarded_.engine.active() > 0 && !driving_ && waiters_ == 0;
+  if ((undriven && resting_) || needs_links()) call_background();
   // A sleeping driver must learn of an earlier deadline, of what the kernel did not take at once, and of what ended in a poll
   // of somebody else.
-  const bool earlier = runtime_.sleeping_ && (runtime_.engine_.next_deadline() < runtime_.sleeps_until_ ||
-                                              runtime_.draining() || runtime_.ended() != runtime_.ended_before_sleep_);
-  runtime_.announce();
-  const auto notices = runtime_.take_notices();
-  lock_.unlock();
-  if (earlier) runtime_.wake();
+  const bool earlier =
+      sleeping_ && (guarded_.engine.next_deadline() < sleeps_until_ || draining() || ended() != ended_before_sleep_);
+  announce();
+  const auto notices = take_notices();
+  mutex_.unlock();
+  if (earlier) wake();
   for (const auto& notice : notices) notice();
+}
+
+void Runtime::pass_gate() {
+  entering_.fetch_add(1, std::memory_order_relaxed);
+  gate_.lock();
+  mutex_.lock();
+  gate_.unlock();
+  entering_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// A caller may want to begin another operation: it waits until a message or so is handled, not until there is nothing to do.
+void Runtime::let_callers_in() {
+  mutex_.unlock();
+  gate_.lock();  // until the first of them has the mutex
+  gate_.unlock();
+  mutex_.lock();
 }
 
 void Runtime::watch(std::shared_ptr<Completion> completion, std::function<void()> notice) {
@@ -119,8 +134,8 @@ void Runtime::watch(std::shared_ptr<Completion> completion, std::function<void()
   watched_.emplace_back(std::move(completion), std::move(notice));
 }
 
-std::vector<std::function<void()>> Runtime::take_notices() {
-  std::vector<std::function<void()>> notices;
+Runtime::Notices Runtime::take_notices() {
+  Notices notices;
   std::erase_if(watched_, [&](auto& watched) {
     if (watched.first->done) notices.push_back(std::move(watched.second));
     return watched.first->done;
@@ -128,96 +143,26 @@ std::vector<std::function<void()>> Runtime::take_notices() {
   return notices;
 }
 
-void Runtime::run_notices(std::unique_lock<std::mutex>& lock) {
+void Runtime::run_notices() {
   if (watched_.empty()) return;
-  {
-    const auto notices = take_notices();
-    if (notices.empty()) return;
-    lock.unlock();
-    for (const auto& notice : notices) notice();
-  }  // what they keep alive, whatever it takes to end that, goes without the mutex
-  lock.lock();
+  auto notices = take_notices();
+  if (notices.empty()) return;
+  MutexUnlock unlocked(mutex_);
+  for (const auto& notice : notices) notice();
+  notices.clear();  // what they keep alive, whatever it takes to end that, goes without the mutex
 }
 
-// Of those whose link it is.
-std::vector<PeerIndex> Runtime::served_by(const Link& link) const {
-  std::vector<PeerIndex> served;
-  for (const auto peer : peers_) {
-    if (peer != self_peer && link.connector->state(peer) == LinkState::up) served.push_back(peer);
-  }
-  return served;
+void Runtime::wake() const { notify(wake_fd_); }
+
+uint64_t Runtime::ended() const {
+  return guarded_.engine.counters().operations_ok + guarded_.engine.counters().operations_failed;
 }
-
-uint32_t Runtime::datagram_bytes() {
-  uint32_t bytes = UINT32_MAX;
-  for (const auto& link : links_) {
-    const auto served = served_by(link);
-    if (served.empty()) continue;
-    const auto* datagrams = link.transport->datagrams();
-    bytes = std::min(bytes, datagrams == nullptr ? 0 : datagrams->datagram_bytes(served));
-  }
-  return bytes == UINT32_MAX ? 0 : bytes;
-}
-
-bool Runtime::datagram_bytes_known() {
-  return std::ranges::all_of(links_, [this](const auto& link) {
-    const auto* datagrams = link.transport->datagrams();
-    return datagrams == nullptr || datagrams->datagram_bytes_known(served_by(link));
-  });
-}
-
-void Runtime::know_topology(const Topology& topology) {
-  engine_.set_topology(topology);
-  linked_hosts_ = hosts_of(roster_);
-  const auto thin = [](const LinkProfile& link, bool measured) {
-    return measured && packet_bytes / speed_of(link).bytes_per_us > thin_packet_us;
-  };
-  const auto self = static_cast<size_t>(std::find(peers_.begin(), peers_.end(), self_peer) - peers_.begin());
-  const auto here = std::ranges::count(roster_.members, roster_.members.at(self).host, &MemberRecord::host);
-  // All links that this rank has.
-  thin_ = peers_.size() > 1 && (here == 1 || thin(topology.inside, topology.inside_measured)) &&
-          (linked_hosts_.size() == 1 || thin(topology.between, topology.between_measured));
-  topology_known_ = true;
-}
-
-HostLinks Runtime::known_links() const {
-  const auto& links = engine_.topology().links;
-  const auto hosts = hosts_of(roster_);
-  HostLinks result(links.hosts == 0 ? 0 : static_cast<uint32_t>(hosts.size()));
-  const auto number = [&](uint32_t host) {
-    return static_cast<uint32_t>(std::find(linked_hosts_.begin(), linked_hosts_.end(), hosts[host]) - linked_hosts_.begin());
-  };
-  for (uint32_t b = 1; b < result.hosts; ++b) {
-    for (uint32_t a = 0; a < b; ++a) {
-      const auto was_a = number(a), was_b = number(b);
-      if (std::max(was_a, was_b) < links.hosts) result.between(a, b) = links.between(was_a, was_b);
-    }
-  }
-  return result;
-}
-
-void Runtime::set_local_world(uint32_t processes) {
-  const auto cores = static_cast<uint32_t>(std::max(1u, std::thread::hardware_concurrency()));
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
-  const auto usable = known ? static_cast<uint32_t>(CPU_COUNT(&set)) : cores;
-  yield_ = processes > cores || usable < 2;
-  // Who trains on processors wants most of them for that, and a helper that has to share its core is worse than none.
-  const uint32_t automatic = std::clamp(usable / std::max(1u, processes) / 4, 1u, 4u);
-  compute_.share_cache(processes, cores);
-  compute_.hire((options_.compute_threads != 0 ? options_.compute_threads : automatic) - 1);
-}
-
-void Runtime::wake() { notify(wake_fd_); }
-
-uint64_t Runtime::ended() const { return engine_.counters().operations_ok + engine_.counters().operations_failed; }
 
 bool Runtime::draining() const {
-  return std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.transport->draining(); });
+  return std::ranges::any_of(guarded_.members.links(), [](const Link& link) { return link.transport->draining(); });
 }
 
-bool Runtime::forgets_links() const { return resting_ && !rests_on_links_ && draining(); }
+bool Runtime::needs_links() const { return resting_ && !rests_on_links_ && draining(); }
 
 void Runtime::call_background() {
   const auto now = monotonic_now();
@@ -226,28 +171,30 @@ void Runtime::call_background() {
   set_timer(rest_fd_, call_delay_);
 }
 
-// rest: how long news of links may lie meanwhile.
-void Runtime::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest) {
+// rest: how long events of links may wait meanwhile.
+void Runtime::sleep(Nanos until, Nanos rest) {
+  const auto links = guarded_.members.links();
+  auto* const session = resting_ ? nullptr : guarded_.members.session();  // the background thread attends to it
   std::array<pollfd, wait_handles_max> fds;
   nfds_t count = 0;
   fds[count++] = {wake_fd_, POLLIN, 0};
   size_t armed = 0;
   bool idle = true;
-  for (; armed < links_.size() && idle; ++armed) idle = links_[armed].transport->arm();
-  for (auto& link : links_) {
+  for (; armed < links.size() && idle; ++armed) idle = links[armed].transport->arm();
+  for (const auto& link : links) {
     if (link.transport->wait_handle() >= 0 && count < wait_handles_max)
       fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
   }
   const auto rendezvous = count;
-  if (!resting_ && session_ != nullptr && count < wait_handles_max) fds[count++] = {session_->wait_handle(), POLLIN, 0};
+  if (session != nullptr && count < wait_handles_max) fds[count++] = {session->wait_handle(), POLLIN, 0};
   if (idle && entering_.load(std::memory_order_relaxed) == 0) {
     const auto now = monotonic_now();
-    engine_.observe_before_sleep(now);
-    sleeps_until_ = std::min({until, engine_.next_deadline(), now + sleep_max});
+    guarded_.engine.observe_before_sleep(now);
+    sleeps_until_ = std::min({until, guarded_.engine.next_deadline(), now + sleep_max});
     const auto left = std::max<Nanos>(0, sleeps_until_ - now);
     ended_before_sleep_ = ended();
     sleeping_ = true;
-    lock.unlock();
+    mutex_.unlock();
     // Timers of links and operations may be late by that, too: on thin links the next datagram is always due.
     if (rest > 0 && left > 0) {
       const timespec first{.tv_sec = 0, .tv_nsec = std::min(rest, std::max<Nanos>(0, until - now))};
@@ -256,157 +203,132 @@ void Runtime::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest)
     const auto later = rest < left ? left - rest : 0;
     const timespec time{.tv_sec = later / second, .tv_nsec = later % second};
     ::ppoll(fds.data(), count, &time, nullptr);
-    lock.lock();
+    mutex_.lock();
     sleeping_ = false;
     if (fds[0].revents != 0) drain(wake_fd_);
-    if (rendezvous < count && fds[rendezvous].revents != 0 && !stop_) (void)session_->poll_joiners();
+    if (rendezvous < count && fds[rendezvous].revents != 0 && !stop_) (void)session->poll_joiners();
   }
-  for (size_t i = 0; i < armed; ++i) links_[i].transport->disarm();
+  for (size_t i = 0; i < armed; ++i) links[i].transport->disarm();
 }
 
 // Polls until done, `until`, or another caller's turn to look; sleeps when nothing has happened for a while.
-template <typename Done>
-void Runtime::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
+template <typename Predicate>
+void Runtime::drive(const Predicate& done, Nanos until, Nanos now) {
   const auto began = now;
-  const auto spin = thin_ ? 0 : yield_ ? 100 * microsecond : 60 * microsecond;
+  const auto& members = guarded_.members;
+  const auto& yields = guarded_.yields;
+  const auto spin = members.has_thin_links() ? 0 : yields ? 100 * microsecond : 60 * microsecond;
   auto last_progress = now;
-  rests_on_links_ = false;  // what is left to write when this is over, it does not know
+  rests_on_links_ = false;  // what links have to write when this is over, the background thread does not know
   while (!stop_) {
-    bool progress = engine_.poll(now);
+    bool progress = guarded_.engine.poll(now);
     // Reading the clock costs as much as an empty poll; a few polls may share one reading. Not where packets come too seldom
     // for polling.
-    for (int i = 0; i < polls_per_reading && !thin_ && !progress && !yield_ && entering_.load(std::memory_order_relaxed) == 0;
+    for (int i = 0; i < polls_per_reading && !members.has_thin_links() && !progress && !yields &&
+                    entering_.load(std::memory_order_relaxed) == 0;
          ++i)
-      progress = engine_.poll(now);
+      progress = guarded_.engine.poll(now);
     if (progress && waiters_ > 1) free_.notify_all();
-    if (progress) run_notices(lock);
-    if (done()) return;
+    if (progress) run_notices();
+    if (done(guarded_)) return;
     now = monotonic_now();
     if (now >= until) return;
     if (progress) last_progress = now;
     if (calling_.load(std::memory_order_relaxed) > 0 || (!progress && entering_.load(std::memory_order_relaxed) > 0)) {
-      give_way(lock);
+      let_callers_in();
       now = monotonic_now();
     } else if (now - last_progress > spin) {
-      sleep(lock, until, thin_ ? std::min((now - began) / rest_part, rest_max) : 0);
+      sleep(until, members.has_thin_links() ? std::min((now - began) / rest_part, rest_max) : 0);
       now = last_progress = monotonic_now();
-    } else if (yield_ && !progress) {
+    } else if (yields && !progress) {
       sched_yield();
     }
-    if (done()) return;
+    if (done(guarded_)) return;
   }
-}
-
-// A caller may want to begin another operation: it waits for a message or so to be worked on, not until there is nothing to do.
-void Runtime::give_way(std::unique_lock<std::mutex>& lock) {
-  lock.unlock();
-  gate_.lock();  // until who is there has the mutex
-  gate_.unlock();
-  lock.lock();
-}
-
-std::unique_lock<std::mutex> Runtime::enter() {
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock()) return lock;
-  calling_.fetch_add(1, std::memory_order_relaxed);
-  pass_gate(lock);
-  calling_.fetch_sub(1, std::memory_order_relaxed);
-  return lock;
-}
-
-void Runtime::pass_gate(std::unique_lock<std::mutex>& lock) {
-  entering_.fetch_add(1, std::memory_order_relaxed);
-  gate_.lock();
-  lock.lock();
-  gate_.unlock();
-  entering_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Runtime::announce() {
   if (driving_ || waiters_ > 0) free_.notify_all();
 }
 
-template <typename Done>
-bool Runtime::wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
+template <typename Predicate>
+bool Runtime::wait_locked(const Predicate& done, Nanos until, Nanos now) {
   ++waiters_;
-  while (!done() && !stop_ && now < until) {
+  while (!done(guarded_) && !stop_ && now < until) {
     if (!driving_) {
       driving_ = true;
-      drive(lock, done, until, now);
+      drive(done, until, now);
       driving_ = false;
-      if (done()) break;
+      if (done(guarded_)) break;
     } else {
       if (sleeping_) wake();
       const auto left = std::min(until - now, sleep_max);
-      free_.wait_for(lock, std::chrono::nanoseconds(std::max<Nanos>(left, 0)));
+      free_.wait_for(mutex_, std::chrono::nanoseconds(std::max<Nanos>(left, 0)));
     }
     now = monotonic_now();
   }
   --waiters_;
   if (waiters_ > 0) free_.notify_all();
-  else if ((engine_.active() > 0 && resting_) || forgets_links()) call_background();
-  // Whoever was stopped, or kept from running, for longer than it wanted to wait hears the news before it judges.
-  if (!done() && !stop_) engine_.poll(monotonic_now());
-  run_notices(lock);
-  return done();
+  else if ((guarded_.engine.active() > 0 && resting_) || needs_links()) call_background();
+  // A thread that was stopped, or kept from running, for longer than it wanted to wait looks once more before it judges.
+  if (!done(guarded_) && !stop_) guarded_.engine.poll(monotonic_now());
+  run_notices();
+  return done(guarded_);
 }
 
-bool Runtime::wait(const std::function<bool()>& done, Nanos until) {
-  auto lock = enter();
-  return wait_locked(lock, done, until, monotonic_now());
+bool Runtime::wait(const Done& done, Nanos until) {
+  CallerLock lock(*this);
+  return wait_locked(done, until, monotonic_now());
 }
 
 bool Runtime::wait(const Completion& completion, Nanos until) {
-  auto lock = enter();
-  return wait_locked(
-      lock, [&] { return completion.done; }, until, monotonic_now());
+  CallerLock lock(*this);
+  return wait_locked([&](const GuardedState&) { return completion.done; }, until, monotonic_now());
 }
 
 Result<Report> Runtime::outcome(std::shared_ptr<Completion> completion, Nanos overdue) {
-  auto lock = enter();
-  return outcome(lock, std::move(completion), overdue, monotonic_now());
+  CallerLock lock(*this);
+  return outcome_locked(std::move(completion), overdue, monotonic_now());
 }
 
 // Looks while that is likely to be enough; true if it was.
 bool Runtime::look_for(FastPath& fast_path) {
-  for (int looks = 0; looks < (yield_ ? fast_path_yields_max : fast_path_looks_max); ++looks) {
-    const auto found = engine_.look(fast_path);
+  for (int looks = 0; looks < (guarded_.yields ? fast_path_yields_max : fast_path_looks_max); ++looks) {
+    const auto found = guarded_.engine.look(fast_path);
     if (found != FastPath::Found::nothing_yet) return found == FastPath::Found::all;
     if (entering_.load(std::memory_order_relaxed) > 0) return false;
-    if (!yield_) continue;
+    if (!guarded_.yields) continue;
     sched_yield();
-    // One turn of the others may have taken longer than all looks should.
+    // One turn of the other processes may have taken longer than all looks should.
     if (monotonic_now() - fast_path.started > fast_path_time_max) return false;
   }
   return false;
 }
 
-Result<Report> Runtime::run(std::unique_lock<std::mutex>& lock, GroupCore& group, OperationRequest&& request, uint64_t id) {
+Result<Report> Runtime::run_locked(GroupCore& group, OperationRequest&& request, uint64_t id) {
   const auto now = monotonic_now();
   const auto overdue = now + request.timeout + overdue_by;
   FastPath fast_path;
   const bool alone = !driving_ && waiters_ == 0;
-  if (!alone || !engine_.begin_fast_path(fast_path, group, request, id, now)) {
-    return outcome(lock, engine_.submit(group, std::move(request), id, now), overdue, now);
+  if (!alone || !guarded_.engine.begin_fast_path(fast_path, group, request, id, now)) {
+    return outcome_locked(guarded_.engine.submit(group, std::move(request), id, now), overdue, now);
   }
-  if (look_for(fast_path)) return engine_.report(fast_path, monotonic_now());
+  if (look_for(fast_path)) return guarded_.engine.report(fast_path, monotonic_now());
   const auto later = monotonic_now();
-  return outcome(lock, engine_.take_over(fast_path, later), overdue, later);
+  return outcome_locked(guarded_.engine.take_over(fast_path, later), overdue, later);
 }
 
-Result<Report> Runtime::outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue,
-                                Nanos now) {
-  const auto done = [&] { return completion->done; };
-  if (done()) {
+Result<Report> Runtime::outcome_locked(std::shared_ptr<Completion> completion, Nanos overdue, Nanos now) {
+  const auto done = [&](const GuardedState&) { return completion->done; };
+  if (completion->done) {
     announce();
-  } else if (!wait_locked(lock, done, overdue, now) &&
-             !wait_locked(lock, done, monotonic_now() + overdue_by, monotonic_now())) {
-    // Twice: a process that was stopped until after the deadline has its last words with the others still before it.
+  } else if (!wait_locked(done, overdue, now) && !wait_locked(done, monotonic_now() + overdue_by, monotonic_now())) {
+    // Twice: a process that was stopped until after the deadline still has to exchange failures with the others.
     return Status(Code::internal, "an operation outlived its deadline");
   }
   auto outcome = completion->outcome();
-  engine_.reuse(std::move(completion));
-  run_notices(lock);
+  guarded_.engine.reuse(std::move(completion));
+  run_notices();
   return outcome;
 }
 
@@ -416,17 +338,18 @@ void Runtime::start_background() {
   pthread_setname_np(background_.native_handle(), "unisono");
 }
 
-// Until there is something to drive; meanwhile what is still to be written is written, and the rendezvous is served, so that
-// who wants to join is known at the next re-forming.
-void Runtime::rest(std::unique_lock<std::mutex>& lock) {
+// Sleeps until there is something to drive. Meanwhile it writes what links still have to write, and serves the rendezvous, so
+// that the next re-forming knows which processes want to join.
+void Runtime::rest() {
+  auto* const session = guarded_.members.session();
   std::array<pollfd, wait_handles_max> fds{
-      {{rest_fd_, POLLIN, 0}, {session_ != nullptr ? session_->wait_handle() : -1, POLLIN, 0}}};
+      {{rest_fd_, POLLIN, 0}, {session != nullptr ? session->wait_handle() : -1, POLLIN, 0}}};
   nfds_t count = 2;
   bool idle = true;
   auto until = never;
   std::array<Transport*, wait_handles_max> draining{};
-  for (auto& link : links_) {
-    // While somebody drives, that is his to do.
+  for (const auto& link : guarded_.members.links()) {
+    // The thread that drives does that, if there is one.
     if (driving_ || waiters_ > 0 || !link.transport->draining() || count == wait_handles_max) continue;
     idle &= link.transport->arm();
     until = std::min(until, link.transport->next_deadline());
@@ -438,38 +361,41 @@ void Runtime::rest(std::unique_lock<std::mutex>& lock) {
   const bool on_links = count > 2;
   resting_ = true;
   rests_on_links_ = on_links;
-  lock.unlock();
+  mutex_.unlock();
   ::ppoll(fds.data(), count, on_links ? &time : nullptr, nullptr);
-  pass_gate(lock);
+  pass_gate();
   resting_ = false;
   if (fds[0].revents != 0) {
     drain(rest_fd_);
-    const bool needed = engine_.active() > 0 && waiters_ == 0 && !driving_;
+    const bool needed = guarded_.engine.active() > 0 && waiters_ == 0 && !driving_;
     call_delay_ = needed ? call_delay_min : std::min(2 * call_delay_, call_delay_max);
   }
   if (on_links && !driving_ && !stop_) {
     for (nfds_t i = 2; i < count; ++i) draining[i]->disarm();
-    engine_.poll(monotonic_now());
-    run_notices(lock);
+    guarded_.engine.poll(monotonic_now());
+    run_notices();
   }
-  if (fds[1].revents != 0 && !stop_) (void)session_->poll_joiners();
+  if (fds[1].revents != 0 && !stop_) (void)session->poll_joiners();
 }
 
 void Runtime::background() {
-  std::unique_lock lock(mutex_);
+  mutex_.lock();
   while (!stop_ && !orphaned_) {
-    if (engine_.active() == 0 || waiters_ > 0 || driving_) {
-      rest(lock);
+    if (guarded_.engine.active() == 0 || waiters_ > 0 || driving_) {
+      rest();
       continue;
     }
     driving_ = true;
-    drive(
-        lock, [this] { return waiters_ > 0 || engine_.active() == 0 || orphaned_; }, never, monotonic_now());
+    const auto done = [this](const GuardedState& guarded) {
+      mutex_.assert_held();
+      return waiters_ > 0 || guarded.engine.active() == 0 || orphaned_;
+    };
+    drive(done, never, monotonic_now());
     driving_ = false;
     free_.notify_all();
   }
+  mutex_.unlock();
   if (!orphaned_) return;
-  lock.unlock();
   background_.detach();
   delete this;
 }

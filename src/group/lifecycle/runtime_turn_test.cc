@@ -1,4 +1,4 @@
-// Who gets the node, when.
+// Which thread gets the runtime's mutex, and when.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -46,12 +46,12 @@ TEST(RuntimeTurn, a_caller_gets_in_while_another_drives_and_there_is_always_some
   ASSERT_TRUE(runtime.ok()) << runtime.status().to_string();
   std::atomic<bool> enough{false}, ended{false};
   std::thread driver([&] {
-    (void)(*runtime)->wait([&] { return enough.load(); }, monotonic_now() + 5 * second);
+    (void)(*runtime)->wait([&](GuardedState&) { return enough.load(); }, monotonic_now() + 5 * second);
     ended = true;
   });
   for (const auto before = polls.load(); polls.load() == before;) std::this_thread::yield();
   for (int turn = 0; turn < 20; ++turn) {
-    (*runtime)->locked([] {});
+    (*runtime)->locked([](GuardedState&) {});
     EXPECT_FALSE(ended) << "turn " << turn << ": had to wait until the other was done";
   }
   enough = true;

@@ -20,7 +20,7 @@ const CommandLineText compress_text{.name = "unisono-lab bench compress",
                                         "the mean arrives.\n\n"
                                         "Methods: dense (all-reduce), arc (ARC-Top-K), random-k (rows by a shared seed), top-k "
                                         "(each rank's own largest elements, by "
-                                        "all-gather), powersgd (two factors of low rank).",
+                                        "all-gather), power_sgd (two factors of low rank).",
                                     .footer = R"(Examples:
   unisono-lab bench compress -n 4                                     all methods, 1024 x 1024, on this machine
   unisono-lab bench compress -n 4 --shape 4096x4096 --rate 1G         over links of 1 Gbit/s, which this command emulates
@@ -39,7 +39,7 @@ can be sent (selection of rows, orthogonalisation and second factor); second, th
 mean stands where the gradient was. captured = |out|^2 / |mean|^2 and error = |out - mean|^2 / |mean|^2, of the last step and against the
 mean of all that went in, with what was left over from steps before.
 
---powersgd-rank auto takes as many columns as have the bytes of arc: (K n + m r) / (m + n). --codec encodes what dense averages, and the
+--power-sgd-rank auto takes as many columns as have the bytes of arc: (K n + m r) / (m + n). --codec encodes what dense averages, and the
 values of arc and random-k; what is lost there is not fed back.
 
 Exit code: 0; 1 if an operation failed or ranks ended with different bits; 2 for a wrong command line; else as for 'unisono launch'.)"};
@@ -50,7 +50,7 @@ constexpr std::pair<const char*, Method> method_table[] = {{"dense", Method::den
                                                            {"arc", Method::arc},
                                                            {"random-k", Method::random_k},
                                                            {"top-k", Method::top_k},
-                                                           {"powersgd", Method::power_sgd}};
+                                                           {"power_sgd", Method::power_sgd}};
 constexpr uint32_t rank_max = 65'536, steps_max = 100'000;
 
 Status set_methods(const CompressOptions& options, CompressPlan& plan) {
@@ -79,7 +79,7 @@ Status set_sizes(const CompressOptions& options, CompressPlan& plan) {
     const auto rank = parse_count(options.power_rank, rank_max);
     if (!rank.ok() || *rank == 0)
       return invalid(
-          fmt::format("--powersgd-rank '{}': columns of the factors, 1 to {}, or auto", options.power_rank, rank_max));
+          fmt::format("--power-sgd-rank '{}': columns of the factors, 1 to {}, or auto", options.power_rank, rank_max));
     plan.power_rank = static_cast<uint32_t>(*rank);
   }
   if (options.feedback != "ef14" && options.feedback != "none")
@@ -138,13 +138,13 @@ const char* name(Method method) { return method_table[static_cast<size_t>(method
 bool takes_codec(Method method) { return method == Method::dense || method == Method::arc || method == Method::random_k; }
 
 void add_compress_options(CLI::App& app, CompressOptions& options) {
-  app.add_option("-m,--method", options.methods, "one or several between commas: dense, arc, random-k, top-k, powersgd [all]")
+  app.add_option("-m,--method", options.methods, "one or several between commas: dense, arc, random-k, top-k, power_sgd [all]")
       ->type_name("LIST");
   app.add_option("-s,--shape", options.shapes, "of the tensors of a group: 4096x4096,512 [1024x1024]")->type_name("LIST");
   app.add_option("--ratio", options.ratio, "share of rows that arc and random-k keep, and of elements that top-k keeps [0.2]")
       ->type_name("SHARE");
   app.add_option("--rank", options.rank, "numbers in arc's sketch of a row [4]")->type_name("N");
-  app.add_option("--powersgd-rank", options.power_rank, "columns of powersgd's factors [auto: as many bytes as arc]")
+  app.add_option("--power-sgd-rank", options.power_rank, "columns of power_sgd's factors [auto: as many bytes as arc]")
       ->type_name("N");
   add_choice(app, options.feedback,
              {.names = "--feedback",

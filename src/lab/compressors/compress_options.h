@@ -19,7 +19,7 @@ extern const CommandLineText compress_text;
 
 // As typed; parsed by make_compress_plan.
 struct CompressOptions {
-  std::string methods = "dense,arc,random-k,top-k,powersgd";
+  std::string methods = "dense,arc,random-k,top-k,power_sgd";
   std::string shapes = "1024x1024";
   double ratio = 0.2;
   uint32_t rank = 4;

@@ -34,8 +34,8 @@ TEST(CompressOptions, without_words_all_methods_are_compared) {
 
 TEST(CompressOptions, words_are_read) {
   const auto plan = plan_of(
-      {"--method",   "arc,dense", "--shape", "64x3x3,512", "--ratio", "0.07",     "--rank",  "2", "--powersgd-rank", "9",
-       "--feedback", "none",      "--codec", "int4",       "--data",  "rank-one", "--noise", "0", "--seed",          "7",
+      {"--method",   "arc,dense", "--shape", "64x3x3,512", "--ratio", "0.07",     "--rank",  "2", "--power-sgd-rank", "9",
+       "--feedback", "none",      "--codec", "int4",       "--data",  "rank-one", "--noise", "0", "--seed",           "7",
        "--steps",    "3",         "-w",      "0",          "-T",      "5s",       "--rate",  "1G"});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->methods, (std::vector{Method::arc, Method::dense}));
@@ -57,7 +57,7 @@ TEST(CompressOptions, words_are_read) {
 
 TEST(CompressOptions, a_wrong_method_is_named_with_those_there_are) {
   expect_refusal({"--method", "dense,power-sgd"},
-                 {"--method 'power-sgd'", "dense, arc, random-k, top-k, powersgd", "did you mean 'powersgd'?"});
+                 {"--method 'power-sgd'", "dense, arc, random-k, top-k, power_sgd", "did you mean 'power_sgd'?"});
   expect_refusal({"--method", "arc,dense,arc"}, {"--method names arc twice"});
   expect_refusal({"--method", "arc,"}, {"--method ''"});
 }
@@ -73,8 +73,8 @@ TEST(CompressOptions, a_wrong_size_is_named_with_its_range) {
   for (const auto* ratio : {"0", "-0.1", "1.01", "nan"})
     expect_refusal({std::string("--ratio=") + ratio}, {"--ratio", "above 0 and at most 1"});
   expect_refusal({"--rank", "0"}, {"--rank 0", "1 to 65536"});
-  expect_refusal({"--powersgd-rank", "0"}, {"--powersgd-rank '0'", "or auto"});
-  expect_refusal({"--powersgd-rank", "many"}, {"--powersgd-rank 'many'", "or auto"});
+  expect_refusal({"--power-sgd-rank", "0"}, {"--power-sgd-rank '0'", "or auto"});
+  expect_refusal({"--power-sgd-rank", "many"}, {"--power-sgd-rank 'many'", "or auto"});
   expect_refusal({"--steps", "0"}, {"--steps 0", "at least one step"});
   expect_refusal({"-T", "0"}, {"-T 0"});
   expect_refusal({"--feedback", "ef21"}, {"--feedback 'ef21'", "ef14, none"});
@@ -89,7 +89,7 @@ TEST(CompressOptions, wrong_gradients_are_named) {
 
 TEST(CompressOptions, a_codec_is_for_methods_that_take_one) {
   expect_refusal({"--codec", "int9"}, {"--codec int9"});
-  expect_refusal({"--codec", "int8", "--method", "top-k,powersgd"}, {"--codec int8", "dense, arc and random-k take one"});
+  expect_refusal({"--codec", "int8", "--method", "top-k,power_sgd"}, {"--codec int8", "dense, arc and random-k take one"});
   EXPECT_TRUE(plan_of({"--codec", "int8", "--method", "top-k,arc"}).ok());
 }
 

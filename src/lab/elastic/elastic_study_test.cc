@@ -239,7 +239,7 @@ TEST(ElasticReplay, sees_what_is_wrong) {
                                   {bits, "bits of chunk 0"},
                                   {weight, "has weight"},
                                   {kept_weight, "has weight 7"},
-                                  {gave_other, "is not the mean of what its contributors gave"}}) {
+                                  {gave_other, "is not the mean of its contributors' values"}}) {
     Forger forger(lie);
     auto options = options_for(6, 4);
     options.settings.watch = &forger;

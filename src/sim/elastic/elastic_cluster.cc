@@ -112,7 +112,7 @@ uint32_t ElasticCluster::add(const MoshpitSettings& settings, Nanos at) {
   own.seed = random_.next();
   own.found = index == 0;
   own.seeds.clear();
-  for (uint32_t one = index; one-- > 0 && own.seeds.size() < options_.seeds_told;) {
+  for (uint32_t one = index; one-- > 0 && own.seeds.size() < options_.seeds_given;) {
     if (network_.alive(one)) own.seeds.push_back(address_of(one));
   }
   members_.push_back(std::make_unique<ElasticMember>(*this, own, index));
@@ -132,7 +132,7 @@ void ElasticCluster::leave(uint32_t index) {
   network_.attend(index);
 }
 
-void ElasticCluster::nudge(uint32_t index) {
+void ElasticCluster::recheck(uint32_t index) {
   members_[index]->step(network_.now());
   network_.attend(index);
 }

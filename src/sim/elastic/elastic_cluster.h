@@ -25,7 +25,7 @@ struct ElasticClusterOptions {
   uint64_t seed = 0;
   Nanos compute = 10 * millisecond;  // between a peer's averaging steps
   Nanos compute_jitter = 0;
-  uint32_t seeds_told = 4;  // number of living earlier peers whose addresses a joiner gets
+  uint32_t seeds_given = 4;  // number of living earlier peers whose addresses a joiner gets
 };
 
 // One process and its loop.
@@ -42,7 +42,7 @@ class ElasticCluster {
   void kill(uint32_t index);
   void leave(uint32_t index);
   // Checks again whether the peer continues with another averaging step.
-  void nudge(uint32_t index);
+  void recheck(uint32_t index);
   ElasticNetwork& network() { return network_; }
   MoshpitPeer* peer(uint32_t index);
   size_t size() const;

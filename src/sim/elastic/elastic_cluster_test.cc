@@ -64,12 +64,12 @@ TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_one
   EXPECT_TRUE(run.cluster.values(reducer_index).empty());
 }
 
-TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_whole_step_with_the_mean) {
+TEST(ElasticCluster, a_joiner_gets_the_runs_state_and_ends_its_first_whole_step_with_the_mean) {
   CountedRun run(6, options_for(6, 4));
   ASSERT_TRUE(run.run_steps(3, 60 * second));
   run.cluster.goes_on = nullptr;
   for (uint32_t index = 0; index < 6; ++index)
-    run.cluster.network().at(run.cluster.now(), [&run, index] { run.cluster.nudge(index); });
+    run.cluster.network().at(run.cluster.now(), [&run, index] { run.cluster.recheck(index); });
   std::map<uint64_t, std::vector<float>> of_step;
   bool compared = false;
   const auto joiner = run.cluster.add(run.cluster.now() + second);
@@ -143,7 +143,7 @@ TEST(ElasticCluster, a_process_that_was_stopped_goes_on_with_the_others) {
   }
 }
 
-TEST(ElasticCluster, who_leaves_is_missed_by_nobody) {
+TEST(ElasticCluster, no_peer_waits_for_one_that_left) {
   auto options = options_for(8, 4);
   options.compute = 200 * millisecond;
   CountedRun run(8, options);

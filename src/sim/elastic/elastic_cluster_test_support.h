@@ -57,7 +57,7 @@ struct CountedRun {
   // From now on they do not stop.
   void resume() {
     cluster.goes_on = nullptr;
-    for (uint32_t index = 0; index < cluster.size(); ++index) cluster.nudge(index);
+    for (uint32_t index = 0; index < cluster.size(); ++index) cluster.recheck(index);
   }
   ElasticCluster cluster;
   std::vector<uint32_t> steps;

@@ -79,7 +79,7 @@ void check(uint64_t seed, uint32_t deaths) {
 
 }  // namespace
 
-TEST(ElasticDeaths, nobody_waits_for_long_and_no_value_is_wrong) { check(1, 8); }
+TEST(ElasticDeaths, no_peer_waits_long_and_no_value_is_wrong) { check(1, 8); }
 
 TEST(LongElasticDeaths, a_thousand_deaths) {
   for (uint64_t seed = 10; seed < 20; ++seed) check(seed, 100);

@@ -101,10 +101,10 @@ void ElasticNetwork::go_on(uint32_t index) {
   push({.at = now_, .to = index, .kind = Kind::wake});
 }
 
-void ElasticNetwork::cut(const std::set<uint32_t>& island) { island_ = island; }
+void ElasticNetwork::cut(const std::set<uint32_t>& cut_side) { cut_side_ = cut_side; }
 
 void ElasticNetwork::heal() {
-  island_.clear();
+  cut_side_.clear();
   for (auto& [pair, waiting] : std::exchange(severed_, {})) {
     for (auto& [sent, message] : waiting) {
       if (alive(pair.second))

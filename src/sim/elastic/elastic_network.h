@@ -56,8 +56,8 @@ class ElasticNetwork {
   void kill(uint32_t index);
   void stop(uint32_t index);
   void go_on(uint32_t index);
-  // Blocks messages between the processes in `island` and the others, until heal().
-  void cut(const std::set<uint32_t>& island);
+  // Blocks messages between the processes in `cut_side` and the others, until heal().
+  void cut(const std::set<uint32_t>& cut_side);
   void heal();
   // Calls the action in virtual time, between events.
   void at(Nanos when, std::function<void()> action);
@@ -110,7 +110,7 @@ class ElasticNetwork {
   void deliver(Event& event);
   void fetch_next() const;
   void arrive(Event& event);
-  bool separated(uint32_t a, uint32_t b) const { return !island_.empty() && island_.contains(a) != island_.contains(b); }
+  bool separated(uint32_t a, uint32_t b) const { return !cut_side_.empty() && cut_side_.contains(a) != cut_side_.contains(b); }
   void lose(uint32_t to, uint32_t from, bool refused, Nanos at);
   Link& link(uint32_t from, uint32_t to);
 
@@ -126,7 +126,7 @@ class ElasticNetwork {
   std::vector<Process> processes_;
   std::map<std::pair<uint32_t, uint32_t>, std::deque<std::pair<Nanos, SharedBuffer>>>
       severed_;  // messages that wait at the cut, with their sending times
-  std::set<uint32_t> island_;
+  std::set<uint32_t> cut_side_;
   uint64_t messages_ = 0, bytes_ = 0;
 };
 

@@ -169,7 +169,7 @@ void ElasticReplay::replay(Group& group, uint32_t chunk, const ChunkResult& resu
           "chunk " + std::to_string(chunk) + " has weight " + std::to_string(result.total) + ", its contributors " +
               std::to_string(total));
   if (!(value_error <= value_tolerance))
-    wrong(group, 0, "chunk " + std::to_string(chunk) + " is not the mean of what its contributors gave");
+    wrong(group, 0, "chunk " + std::to_string(chunk) + " is not the mean of its contributors' values");
 }
 
 void ElasticReplay::wrong(const Group& group, uint32_t rank, const std::string& what) {

@@ -77,7 +77,7 @@ TEST(MoshpitPeerCancel, without_a_layout_it_ends_at_once) {
   EXPECT_FALSE(peers.peer(0).take_step().has_value()) << "there was none";
 }
 
-TEST(MoshpitPeerCancel, while_it_waits_for_others_to_begin_nobody_waits_for_it_any_more) {
+TEST(MoshpitPeerCancel, while_it_waits_for_others_to_begin_no_peer_waits_for_it) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   peers.average({0, 1});
@@ -148,7 +148,7 @@ TEST(MoshpitPeerLeave, before_it_has_joined_it_is_gone_at_once) {
   EXPECT_FALSE(peers.peer(joiner).joined());
 }
 
-TEST(MoshpitPeerLeave, while_it_loads_it_is_gone_at_once_and_nobody_serves_it_any_more) {
+TEST(MoshpitPeerLeave, while_it_loads_it_is_gone_at_once_and_no_peer_serves_it) {
   auto options = options_for(1, 4);
   options.settings.elements = 1 << 20;
   options.links.bytes_per_second = 1e6;

@@ -46,7 +46,7 @@ TEST(MoshpitPeerLate, it_announces_itself_for_the_next_step_and_does_not_open_it
   }
 }
 
-TEST(MoshpitPeerLate, it_begins_the_next_step_itself_once_nobody_has_for_a_whole_round_timeout) {
+TEST(MoshpitPeerLate, it_begins_the_next_step_itself_if_no_peer_does_for_a_round_timeout) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   peers.average({0, 1});
@@ -60,7 +60,7 @@ TEST(MoshpitPeerLate, it_begins_the_next_step_itself_once_nobody_has_for_a_whole
   EXPECT_EQ(done.report.rounds[0].outcome, "alone");
 }
 
-TEST(MoshpitPeerLate, nobody_waits_for_it_in_a_step_that_it_leaves_out) {
+TEST(MoshpitPeerLate, no_peer_waits_for_it_in_a_step_that_it_skips) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   ASSERT_TRUE(peers.begin(0).ok() && peers.begin(1).ok());
@@ -83,7 +83,7 @@ TEST(MoshpitPeerLate, nobody_waits_for_it_in_a_step_that_it_leaves_out) {
   }
 }
 
-TEST(MoshpitPeerLate, one_that_is_alone_waits_for_those_who_lag_and_does_not_run_ahead) {
+TEST(MoshpitPeerLate, a_lone_peer_waits_for_lagging_ones_and_does_not_run_ahead) {
   SteeredPeers peers(2);
   peers.average({0, 1});
   for (uint64_t step = 1; step < 4; ++step) {

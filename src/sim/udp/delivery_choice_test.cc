@@ -140,7 +140,7 @@ TEST(DeliverySwitch, ranks_that_hear_of_a_change_late_do_no_harm) {
   Weather weather{.loss = 0.55};
   LossyCluster cluster(weather.settings(4));
   const auto options = calls(Delivery::lossy, 1);
-  cluster.news_take(second);
+  cluster.set_notification_delay(second);
   uint64_t seed = 0, mixed = 0, after = 0;
   for (int i = 0; i < 100; ++i) {
     const auto done = round(cluster, 4, options, ++seed);  // equal bits on all ranks

@@ -21,19 +21,19 @@ class LossyCluster {
  public:
   explicit LossyCluster(const DatagramNetworkSettings& settings) : network_(settings), world_(settings.ranks) {
     for (Rank rank = 0; rank < world_; ++rank) {
-      LossyGroupSetup setup{.number = 1,
-                            .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = world_},
-                            .peers = {},
-                            .datagram_bytes = settings.datagram_bytes,
-                            .place = [](Rank r) { return "process " + std::to_string(r); },
-                            .tell =
-                                [this, rank](Rank to, uint32_t op, const CallDescriptor& call) {
-                                  told_.push_back({.from = rank, .to = to, .op = op, .call = call});
-                                },
-                            .say =
-                                [this, rank](Rank to, Bytes news) {
-                                  said_.push_back({.from = rank, .to = to, .at = now_ + news_take_, .news = std::move(news)});
-                                }};
+      LossyGroupSetup setup{
+          .number = 1,
+          .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = world_},
+          .peers = {},
+          .datagram_bytes = settings.datagram_bytes,
+          .place = [](Rank r) { return "process " + std::to_string(r); },
+          .tell = [this, rank](
+                      Rank to, uint32_t op,
+                      const CallDescriptor& call) { told_.push_back({.from = rank, .to = to, .op = op, .call = call}); },
+          .say =
+              [this, rank](Rank to, Bytes news) {
+                said_.push_back({.from = rank, .to = to, .at = now_ + notification_delay_, .news = std::move(news)});
+              }};
       for (Rank peer = 0; peer < world_; ++peer) setup.peers.push_back(peer);
       groups_.push_back(std::move(LossyGroup::make(network_.at(rank), std::move(setup)).value()));
     }
@@ -43,7 +43,7 @@ class LossyCluster {
   LossyGroup& group(Rank rank) { return *groups_[rank]; }
   Nanos now() const { return now_; }
   // Delay of notifications between ranks.
-  void news_take(Nanos time) { news_take_ = time; }
+  void set_notification_delay(Nanos time) { notification_delay_ = time; }
 
   std::shared_ptr<Completion> submit(Rank rank, std::vector<float>& values, const CallOptions& options) {
     return submit(rank, all_reduce_call(caller(rank), ConstTensor(std::span<const float>(values)),
@@ -107,7 +107,7 @@ class LossyCluster {
 
   DatagramNetwork network_;
   uint32_t world_;
-  Nanos news_take_ = 0;
+  Nanos notification_delay_ = 0;
   std::vector<Said> said_;
   std::vector<Told> told_;
   std::vector<std::unique_ptr<LossyGroup>> groups_;

@@ -23,7 +23,7 @@ void expect_differ(const LossyEngines& engines, const Completions& done, Nanos s
   EXPECT_LT(engines.now() - started, 10 * millisecond);
 }
 
-TEST(CallOrder, a_lossy_and_a_reliable_call_of_one_place_are_told_apart_on_all_ranks_at_once) {
+TEST(CallOrder, a_lossy_and_a_reliable_call_of_one_number_are_distinguished_on_all_ranks_at_once) {
   for (const size_t count : {size_t{1}, size_t{1000}, size_t{100'000}}) {
     for (const Rank odd : {0u, 2u}) {
       for (const bool odd_is_lossy : {false, true}) {
@@ -59,7 +59,7 @@ TEST(CallOrder, a_lossy_and_a_reliable_call_of_one_place_are_told_apart_on_all_r
   }
 }
 
-TEST(CallOrder, who_calls_when_the_others_have_found_out_already_is_told_at_once) {
+TEST(CallOrder, a_late_call_after_the_mismatch_was_found_fails_at_once) {
   for (const Rank odd : {0u, 1u, 2u}) {
     for (const bool odd_is_lossy : {false, true}) {
       for (const Rank last : {0u, 1u, 2u}) {
@@ -183,7 +183,7 @@ TEST(CallOrder, calls_that_overlap_in_one_order_are_never_taken_for_different_on
   }
 }
 
-TEST(CallOrder, nothing_is_told_where_all_call_alike_one_after_the_other) {
+TEST(CallOrder, equal_calls_in_turn_need_no_notification) {
   LossyEngines engines({.ranks = 3});
   Values values(3, std::vector<float>(10'000, 1));
   const auto round = [&](const CallOptions& options) {

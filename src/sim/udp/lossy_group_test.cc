@@ -106,7 +106,7 @@ TEST(LossyGroup, ends_by_the_hard_deadline_without_a_silent_rank_and_names_it) {
     EXPECT_EQ(outcomes[rank].status().code(), Code::late);
     EXPECT_NE(outcomes[rank].status().message().find("rank 3 (process 3)"), std::string::npos)
         << outcomes[rank].status().message();
-    EXPECT_NE(outcomes[rank].status().message().find("bytes, missing, nothing heard"), std::string::npos)
+    EXPECT_NE(outcomes[rank].status().message().find("bytes, missing, no datagram received"), std::string::npos)
         << outcomes[rank].status().message();
   }
   EXPECT_LE(cluster.now() - start, 201 * millisecond);
@@ -150,7 +150,7 @@ TEST(LossyGroup, calls_that_differ_end_with_invalid_on_all_ranks_and_are_named) 
   }
 }
 
-TEST(LossyGroup, a_rank_that_was_away_is_told_how_far_and_joins_the_newest_operation) {
+TEST(LossyGroup, a_rank_that_was_away_learns_how_far_behind_it_is_and_joins_the_newest_operation) {
   LossyCluster cluster({.ranks = 4});
   auto options = lossy_mean;
   options.timeout = Milliseconds(100);
@@ -351,7 +351,7 @@ TEST(LossyGroup, averages_16_bit_and_encoded_tensors_alike_on_all_ranks) {
   }
 }
 
-TEST(LossyGroup, nobody_needs_a_rank_any_more_that_has_pending_nothing) {
+TEST(LossyGroup, a_rank_without_pending_data_is_not_needed) {
   LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) {
                           return mix64(from * 31u + to * 17u + number * 1'313ull) % 3 == 0;
                         }});

@@ -118,7 +118,7 @@ TEST(LossyShards, what_is_missing_keeps_its_old_value_and_is_named) {
   EXPECT_NEAR(static_cast<double>(missing), 0.1 * 4 * 3 * shards.layout.ranges(0), 40);
 }
 
-TEST(LossyShards, a_range_of_which_nothing_came_is_held_and_told) {
+TEST(LossyShards, a_range_without_contributions_is_held_and_reported) {
   LossyCluster cluster({.ranks = 2, .loses = every_tenth});
   Shards shards(cluster, 2, 60'000, {.lossy = {.loss_budget = 1, .on_empty = OnEmpty::hold}});
   for (int round = 0; round < 25; ++round) shards.reduce();
@@ -163,7 +163,7 @@ TEST(LossyShards, ranges_that_must_come_are_asked_for_and_no_others) {
   EXPECT_LE(cluster.network().counts().repairs - repairs, 60u);
 }
 
-TEST(LossyShards, an_owner_that_is_silent_is_named_and_keeps_nobody_longer_than_the_deadline) {
+TEST(LossyShards, a_silent_owner_is_named_and_delays_no_rank_beyond_the_deadline) {
   LossyCluster cluster({.ranks = 4});
   Shards shards(cluster, 4, 20'000);
   for (int round = 0; round < 25; ++round) shards.reduce(), shards.gather();

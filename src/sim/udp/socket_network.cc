@@ -127,7 +127,7 @@ SendOutcome SocketNetwork::send(PeerIndex from, std::span<const OutDatagram> bat
 
 bool SocketNetwork::is_lost(PeerIndex from, PeerIndex to, const DatagramHeader& header) {
   const auto number = numbers_[size_t{from} * settings_.processes + to]++;
-  const DatagramPlace place{
+  const DatagramPosition place{
       .sender = from, .receiver = to, .step = number / 2, .phase = static_cast<uint32_t>(number % 2), .range = 0};
   const auto range = header.slice * ranges_per_slice + header.packet_index;
   const bool is_first = header.kind == DatagramKind::data && (header.flags & datagram_repaired) == 0 && header.phase <= 1 &&

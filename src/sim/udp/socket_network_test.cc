@@ -89,7 +89,7 @@ TEST(SocketNetwork, many_senders_overflow_the_queue_of_one_port) {
   EXPECT_EQ(ports.sockets[0]->own_drops(), 0u) << "that was the network's";
 }
 
-TEST(SocketNetwork, who_does_not_look_loses_what_its_socket_has_no_credit_for) {
+TEST(SocketNetwork, a_process_that_does_not_read_loses_datagrams_beyond_its_socket_buffer) {
   Ports ports({.processes = 2, .bytes_per_second = 1e9, .queue_bytes = 2 * 1472, .socket_bytes = 10 * 1472});
   for (int i = 0; i < 40; ++i) (void)ports.send(0, 1, payload);
   ports.pass();

@@ -59,8 +59,7 @@ Status Rows::number(std::string_view field, size_t which, Number& value) const {
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   const auto names = field_name(which) + " \"" + std::string(field.substr(0, 40)) + "\"";
   if (error == std::errc::result_out_of_range) return bad_trace(names + " is too large");
-  if (error != std::errc() || end != field.data() + field.size())
-    return bad_trace(names + " is no whole number that it can be");
+  if (error != std::errc() || end != field.data() + field.size()) return bad_trace(names + " is not a valid whole number");
   if constexpr (std::is_signed_v<Number>) {
     if (value < 0) return bad_trace(names + " is negative");
     if (value > time_most_ns) return bad_trace(names + " is too large");

@@ -195,7 +195,7 @@ TEST(DropComputeHandshake, spares_a_rank_that_has_just_come_while_it_warms_up) {
   EXPECT_EQ(done, 3u);
 }
 
-TEST(DropComputeHandshake, records_on_until_all_ranks_have_enough_if_one_comes_in_the_midst) {
+TEST(DropComputeHandshake, records_until_all_ranks_have_enough_if_one_joins_meanwhile) {
   std::atomic<uint32_t> done{0};
   const auto go_on = [&](Worker& worker, int recording) {
     for (int i = 0; i < recording; ++i) ASSERT_EQ(worker.step()->computed, 12u);

@@ -22,7 +22,7 @@ int64_t sometimes_slow(uint32_t rank, uint64_t step, uint32_t micro_batch) {
 
 const std::string recording = "auto:warmup=2,calibration=10,min_calibration=10,max_drop=0.5";
 
-TEST(DropComputeResume, searches_after_one_step_more_if_the_group_is_re_formed_before_ranks_told_what_they_recorded) {
+TEST(DropComputeResume, searches_after_one_more_step_if_the_group_is_re_formed_before_ranks_exchanged_records) {
   in_group(3, [](Group& group) {
     Worker worker(group, 12, sometimes_slow);
     ASSERT_TRUE(worker.make(recording).ok());

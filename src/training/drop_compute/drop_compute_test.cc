@@ -76,7 +76,7 @@ TEST(DropCompute, names_a_rank_that_is_always_slow_within_one_window) {  // chec
   });
 }
 
-TEST(DropCompute, stays_off_where_nobody_is_late_and_says_why) {
+TEST(DropCompute, stays_off_if_no_rank_is_late_and_says_why) {
   in_group(3, [](Group& group) {
     Worker worker(group, 12, constant_latency);
     ASSERT_TRUE(worker.make("auto").ok());
@@ -205,7 +205,7 @@ TEST(DropCompute, uses_each_micro_batch_once_in_an_epoch_and_ends_it_on_all_rank
   });
 }
 
-TEST(DropCompute, tells_at_the_end_of_what_no_window_has_told_of) {
+TEST(DropCompute, finish_reports_the_steps_since_the_last_window) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, [](uint32_t rank, uint64_t, uint32_t) { return (1 + rank) * ms; });
     ASSERT_TRUE(worker.make("0.005:warmup=3,window=10").ok());

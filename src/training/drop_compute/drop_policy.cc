@@ -76,7 +76,7 @@ void DropPolicy::switch_off(std::string why) {
 const char* DropPolicy::hopeless() const {
   if (options_.threshold == Threshold::off) return "";
   if (options_.threshold == Threshold::fixed) return nullptr;
-  if (ranks_ == 1) return "one worker: nobody waits for it";
+  if (ranks_ == 1) return "one worker: no rank waits for it";
   if (options_.rule != Rule::at && (micro_batches_ <= 1 || options_.lag + 1 >= micro_batches_))
     return "nothing_to_drop: a step has no micro-batch that could be left out by this rule";
   return nullptr;

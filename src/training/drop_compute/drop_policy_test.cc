@@ -14,9 +14,9 @@ using Phase = DropPolicy::Phase;
 using Gather = DropPolicy::Gather;
 
 // A policy and its ranks: the micro-batches computed per step, and the step times.
-class Told {
+class PolicyRun {
  public:
-  Told(const std::string& options, uint32_t ranks, uint32_t micro_batches = 10)
+  PolicyRun(const std::string& options, uint32_t ranks, uint32_t micro_batches = 10)
       : policy(*DropOptions::parse(options), ranks, micro_batches), ranks_(ranks), micro_batches_(micro_batches) {}
 
   // `count` steps in which rank r computes computed[r] micro-batches. Exchanges data as ranks would.
@@ -51,7 +51,7 @@ class Told {
 };
 
 TEST(DropPolicy, warms_up_for_5_steps_records_44_and_drops_from_the_50th_on) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   for (uint64_t step = 1; step < 60; ++step) {
     EXPECT_EQ(run.policy.next_step(), step);
     EXPECT_EQ(run.policy.phase(), step <= 5 ? Phase::warming_up : step <= 49 ? Phase::calibrating : Phase::dropping) << step;
@@ -65,7 +65,7 @@ TEST(DropPolicy, warms_up_for_5_steps_records_44_and_drops_from_the_50th_on) {
 }
 
 TEST(DropPolicy, with_a_fixed_threshold_only_warms_up_and_before_records_for_the_mean_alone) {
-  Told after("0.008", 2), before("0.008:rule=before", 2), none("off", 2);
+  PolicyRun after("0.008", 2), before("0.008:rule=before", 2), none("off", 2);
   EXPECT_EQ(after.policy.phase(), Phase::warming_up);
   after.steps(5, {10, 10}), before.steps(5, {10, 10}), none.steps(5, {10, 10});
   EXPECT_EQ(after.policy.threshold_ns(), 8 * millisecond);
@@ -76,7 +76,7 @@ TEST(DropPolicy, with_a_fixed_threshold_only_warms_up_and_before_records_for_the
 }
 
 TEST(DropPolicy, tells_of_every_window_of_100_steps_also_when_nothing_is_dropped) {
-  Told run("off", 2);
+  PolicyRun run("off", 2);
   run.steps(104, {10, 10});
   EXPECT_EQ(run.gathered, Gather::nothing);
   run.steps(1, {10, 10});
@@ -88,7 +88,7 @@ TEST(DropPolicy, tells_of_every_window_of_100_steps_also_when_nothing_is_dropped
 }
 
 TEST(DropPolicy, drift_means_recording_with_dropping_off_and_not_switching_off) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   run.steps(149, {10, 6});  // 20 % of all; 10 % were predicted
   ASSERT_EQ(run.warnings.size(), 2u);
   EXPECT_EQ(run.warnings[0].rfind("persistent_straggler: rank 1", 0), 0u);
@@ -100,8 +100,8 @@ TEST(DropPolicy, drift_means_recording_with_dropping_off_and_not_switching_off) 
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
 }
 
-TEST(DropPolicy, what_a_run_ends_with_is_told_and_nothing_follows_from_it) {
-  Told run("auto", 2);
+TEST(DropPolicy, the_last_window_is_reported_without_consequences) {
+  PolicyRun run("auto", 2);
   run.steps(49, {10, 10});
   ASSERT_EQ(run.policy.phase(), Phase::dropping);
   (void)run.policy.step_ended();
@@ -113,7 +113,7 @@ TEST(DropPolicy, what_a_run_ends_with_is_told_and_nothing_follows_from_it) {
 }
 
 TEST(DropPolicy, switches_off_when_more_is_dropped_than_allowed_and_it_may_not_record_again) {
-  Told run("auto:recalibrate=never", 2);
+  PolicyRun run("auto:recalibrate=never", 2);
   run.steps(149, {9, 7});
   EXPECT_EQ(run.policy.phase(), Phase::off);
   run.steps(3000, {10, 10});
@@ -122,7 +122,7 @@ TEST(DropPolicy, switches_off_when_more_is_dropped_than_allowed_and_it_may_not_r
 }
 
 TEST(DropPolicy, switches_off_when_it_is_not_quicker_and_tries_again_after_2000_steps) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   run.steps(149, {9, 9}, 19 * millisecond);  // 947 micro-batches per second; 1000 before
   EXPECT_EQ(run.policy.phase(), Phase::off);
   run.steps(1999, {10, 10});
@@ -133,7 +133,7 @@ TEST(DropPolicy, switches_off_when_it_is_not_quicker_and_tries_again_after_2000_
 }
 
 TEST(DropPolicy, records_anew_every_so_many_steps_if_asked_to) {
-  Told run("auto:recalibrate=200", 2);
+  PolicyRun run("auto:recalibrate=200", 2);
   run.steps(248, {9, 9});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
   run.steps(1, {9, 9});
@@ -152,7 +152,7 @@ TEST(DropPolicy, records_on_until_enough_steps_are_there) {
 }
 
 TEST(DropPolicy, what_was_found_not_to_pay_stays_off) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   run.decision.off = 1;
   run.steps(5000, {10, 10});
   EXPECT_EQ(run.policy.phase(), Phase::off);
@@ -171,7 +171,7 @@ TEST(DropPolicy, one_rank_alone_drops_nothing_and_begins_when_others_come) {
 }
 
 TEST(DropPolicy, another_one_goes_on_from_what_it_has_written) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   run.steps(77, {9, 9});
   ByteWriter writer;
   run.policy.write(writer);
@@ -205,7 +205,7 @@ TEST(DropPolicy, leaves_ranks_without_data_out_of_its_numbers) {
 }
 
 TEST(DropPolicy, ranks_without_data_are_no_reason_to_switch_off) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   run.steps(49, {10, 10});
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
   const StepRecord computes{10, 9, 14 * millisecond, 15 * millisecond},
@@ -216,7 +216,7 @@ TEST(DropPolicy, ranks_without_data_are_no_reason_to_switch_off) {
 }
 
 TEST(DropPolicy, is_as_quick_with_fewer_ranks_if_each_is) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   run.steps(49, {10, 10});
   run.policy.regrouped(1 + 3);
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
@@ -231,7 +231,7 @@ TEST(DropPolicy, is_as_quick_with_fewer_ranks_if_each_is) {
 }
 
 TEST(DropPolicy, what_did_not_pay_is_tried_again_when_ranks_come) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   run.decision.off = 1;
   run.steps(60, {10, 10});
   run.policy.regrouped(1);
@@ -243,7 +243,7 @@ TEST(DropPolicy, what_did_not_pay_is_tried_again_when_ranks_come) {
 }
 
 TEST(DropPolicy, what_was_measured_not_to_pay_is_remembered_when_it_warms_up_again) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   run.steps(149, {9, 9}, 19 * millisecond);
   ASSERT_EQ(run.policy.phase(), Phase::off);
   run.policy.begin_again();
@@ -253,8 +253,8 @@ TEST(DropPolicy, what_was_measured_not_to_pay_is_remembered_when_it_warms_up_aga
   EXPECT_NE(run.policy.report().off.find("not quicker"), std::string::npos) << run.policy.report().off;
 }
 
-TEST(DropPolicy, a_window_that_recording_anew_cuts_short_is_told_of) {
-  Told run("auto:recalibrate=30", 2);
+TEST(DropPolicy, a_window_cut_short_by_a_new_recording_is_reported) {
+  PolicyRun run("auto:recalibrate=30", 2);
   run.steps(79, {9, 9});
   EXPECT_EQ(run.policy.phase(), Phase::calibrating);
   EXPECT_EQ(run.policy.report().first_step, 50u);
@@ -277,7 +277,7 @@ TEST(DropPolicy, a_threshold_is_at_least_a_nanosecond) {
 }
 
 TEST(DropPolicy, says_in_one_line_what_a_window_came_to) {
-  Told run("auto", 2);
+  PolicyRun run("auto", 2);
   run.steps(149, {9, 9}, 15 * millisecond);
   const auto text = run.policy.report().to_string();
   EXPECT_EQ(text.rfind("steps 50 to 149, dropping, after, threshold 0.008 s: dropped 10 % (predicted 10), most by rank 0: 10 "
@@ -286,7 +286,7 @@ TEST(DropPolicy, says_in_one_line_what_a_window_came_to) {
             0u)
       << text;
   EXPECT_NE(text.find("11.11 % more steps make up for it"), std::string::npos) << text;
-  Told fixed("0.008", 2);  // there are no recorded times to predict from
+  PolicyRun fixed("0.008", 2);  // there are no recorded times to predict from
   fixed.steps(105, {9, 9});
   EXPECT_EQ(fixed.policy.report().to_string().find("predicted"), std::string::npos) << fixed.policy.report().to_string();
 }

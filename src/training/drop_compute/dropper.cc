@@ -34,8 +34,9 @@ Status Dropper::begin_step() {
   settle();
   if (unsure_)
     return {Code::invalid,
-            "the last step has failed after its micro-batches, and other ranks may have done it: all call resume(), after "
-            "Group::reform() if one is lost"};
+            "the last step failed after its micro-batches, but other ranks may have completed it: call resume() on all ranks, "
+            "after "
+            "Group::reform() if a rank is lost"};
   if (loaded_) {
     if (auto status = agree_on_checkpoints(); !status.ok()) return status;
   }
@@ -107,7 +108,7 @@ void Dropper::begin_computing(int64_t now) {
 bool Dropper::next() {
   if (!begun_ || stopped_ != 0) return false;
   if (options_.rule == Rule::at && options_.threshold != DropOptions::Threshold::off) {
-    failure_ = {Code::invalid, "rule_needs_second_buffer: the rule at leaves a micro-batch in its midst; use run()"};
+    failure_ = {Code::invalid, "rule_needs_second_buffer: the rule at interrupts a running micro-batch; use run()"};
     return stop(), false;
   }
   if (!runs_) return decide(controller_.stopped() ? DropController::Verdict::stop : DropController::Verdict::run_next);

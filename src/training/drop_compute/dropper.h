@@ -56,7 +56,7 @@ class Dropper {
   Result<std::optional<ComputeTrace>> trace_of(uint64_t from, uint64_t until, bool only_some);
 
  private:
-  struct Told;
+  struct RankState;
   using Counts = std::array<uint64_t, 3>;  // computed, planned, and 1 if the shard continues
   // This rank's times in a recorded step.
   struct RecordedStep {
@@ -74,7 +74,7 @@ class Dropper {
   Status meet(const Group& group, bool was_there);
   void catch_up(bool epoch_ended);
   Status agree_on_checkpoints();
-  Result<std::vector<Told>> ask(Group& group, bool was_there) const;
+  Result<std::vector<RankState>> ask(Group& group, bool was_there) const;
   Status take_over(Group& group, uint32_t leader);
   Status foresee();
   Status gather();

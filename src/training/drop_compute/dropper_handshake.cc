@@ -18,7 +18,7 @@ uint64_t text_hash(std::string_view text) { return hash_of(std::as_bytes(std::sp
 }  // namespace
 
 // The data that each rank sends when ranks meet.
-struct Dropper::Told {
+struct Dropper::RankState {
   uint64_t was_there = 0;  // 1: it was in the former group
   uint64_t next_step = 0;
   uint64_t counts = 0;       // 1: this rank may compute nothing in a step, or its shard ends
@@ -116,8 +116,8 @@ Status Dropper::agree_on_checkpoints() {
   return {};
 }
 
-Result<std::vector<Dropper::Told>> Dropper::ask(Group& group, bool was_there) const {
-  std::vector<Told> told(group.world_size());
+Result<std::vector<Dropper::RankState>> Dropper::ask(Group& group, bool was_there) const {
+  std::vector<RankState> told(group.world_size());
   const bool nothing_possible = options_.rule == DropOptions::Rule::at || options_.min_computed == 0 ||
                                 std::find(options_.replay.begin(), options_.replay.end(), 0u) != options_.replay.end();
   told[group.rank()] = {
@@ -125,7 +125,7 @@ Result<std::vector<Dropper::Told>> Dropper::ask(Group& group, bool was_there) co
       .next_step = policy_.next_step(),
       .counts = nothing_possible || options_.normalize == DropOptions::Normalize::computed || options_.shard > 0 ? 1u : 0u,
       .epoch_ended = epoch_ended_ ? 1u : 0u};
-  const std::span numbers(reinterpret_cast<uint64_t*>(told.data()), told.size() * sizeof(Told) / sizeof(uint64_t));
+  const std::span numbers(reinterpret_cast<uint64_t*>(told.data()), told.size() * sizeof(RankState) / sizeof(uint64_t));
   if (auto gathered = group.all_gather(numbers); !gathered.ok()) return gathered.status();
   return told;
 }
@@ -142,7 +142,7 @@ Status Dropper::take_over(Group& group, uint32_t leader) {
                    [](std::byte byte) { return static_cast<uint8_t>(byte); });
   if (auto sent = group.broadcast(std::span(bytes), leader); !sent.ok()) return sent.status();
   ByteReader reader(std::as_bytes(std::span(bytes)));
-  if (!policy_.read(reader)) return {Code::internal, "rank " + std::to_string(leader) + " told a state that makes no sense"};
+  if (!policy_.read(reader)) return {Code::internal, "rank " + std::to_string(leader) + " sent an invalid state"};
   return {};
 }
 
@@ -210,7 +210,7 @@ Status Dropper::gather_window(bool last) {
 Result<DropReport> Dropper::finish() {
   if (begun_ || unsure_)
     return Status(Code::invalid,
-                  begun_ ? "finish() in the midst of a step" : "finish() after a step that has failed: resume() comes first");
+                  begun_ ? "finish() in the middle of a step" : "finish() after a failed step: call resume() first");
   close_last_step(now_());
   if (due_ == DropPolicy::Gather::nothing && policy_.next_step() > policy_.window_from() &&
       policy_.phase() != DropPolicy::Phase::warming_up) {
@@ -254,7 +254,7 @@ Bytes Dropper::save() const {
 }
 
 Status Dropper::load(ByteView bytes) {
-  if (begun_) return {Code::invalid, "load() in the midst of a step"};
+  if (begun_) return {Code::invalid, "load() in the middle of a step"};
   const auto corrupt = [](const char* why) { return Status(Code::corrupt, std::string("a checkpoint of DropCompute ") + why); };
   if (bytes.size() < sizeof(uint64_t)) return corrupt("that is too short");
   const auto body = bytes.first(bytes.size() - sizeof(uint64_t));

@@ -218,7 +218,7 @@ SearchOutcome search(const ComputeTrace& trace, const SearchOptions& options) {
     choice = choose(outcome.replays, Objective::total, options);
   }
   if (choice.value) outcome.best = *choice.value, outcome.highest = choice.highest;
-  if (trace.workers == 1) outcome.off = "one worker: nobody waits for another";
+  if (trace.workers == 1) outcome.off = "one worker: no worker waits for another";
   else if (!choice.value) outcome.off = nothing_within(choice, options);
   else if (!(std::min(outcome.best.step, outcome.best.total) > 1 + options.min_gain))
     outcome.off = too_little(outcome.best, options);

@@ -17,8 +17,6 @@ using option_text::wrong;
 
 constexpr std::array method_names{"dense", "arc", "random-k", "power_sgd"};
 constexpr std::array feedback_names{"none", "ef14", "ef21", "ef21m"};
-constexpr std::array schedule_names{"auto",         "ring",     "two_step", "halving_doubling",
-                                    "hierarchical", "one_shot", "direct",   "tree"};
 
 Status set_codec(Codec& codec, std::string_view key, std::string_view value) {
   auto parsed = Codec::parse(value);
@@ -62,7 +60,7 @@ const std::vector<option_text::Option<Compression>>& all_options() {
       {"min_elements", [](auto& c, auto k, auto v) { return set_number(c.min_elements, k, v); }},
       {"auto_off", [=](auto& c, auto k, auto v) { return set_choice(c.auto_off, k, v, off_on); }},
       {"values", [](auto& c, auto k, auto v) { return set_codec(c.values, k, v); }},
-      {"values_schedule", [](auto& c, auto k, auto v) { return set_choice(c.values_schedule, k, v, schedule_names); }},
+      {"values_schedule", [](auto& c, auto k, auto v) { return set_choice(c.values_schedule, k, v, schedule_words); }},
       {"sketch", [](auto& c, auto k, auto v) { return set_codec(c.sketch, k, v); }},
       {"refresh", [](auto& c, auto k, auto v) { return set_number(c.refresh_every, k, v); }},
       {"absorb", [=](auto& c, auto k, auto v) { return set_choice(c.absorb_codec_error, k, v, off_on); }},
@@ -133,7 +131,7 @@ std::string Compression::to_string() const {
   add(min_elements != usual.min_elements, "min_elements", shortest(min_elements));
   add(auto_off != usual.auto_off, "auto_off", switched(auto_off));
   add(!values.is_plain(), "values", codec_name(values));
-  add(values_schedule != usual.values_schedule, "values_schedule", schedule_names[static_cast<size_t>(values_schedule)]);
+  add(values_schedule != usual.values_schedule, "values_schedule", schedule_words[static_cast<size_t>(values_schedule)]);
   add(!sketch.is_plain(), "sketch", codec_name(sketch));
   add(refresh_every != usual.refresh_every, "refresh", shortest(refresh_every));
   add(absorb_codec_error != usual.absorb_codec_error, "absorb", switched(absorb_codec_error));
@@ -144,7 +142,7 @@ std::string Compression::to_string() const {
 
 Status Compression::check() const {
   if (static_cast<size_t>(method) >= method_names.size() || static_cast<size_t>(feedback) >= feedback_names.size() ||
-      static_cast<uint8_t>(on_nonfinite) > 1 || static_cast<size_t>(values_schedule) >= schedule_names.size())
+      static_cast<uint8_t>(on_nonfinite) > 1 || static_cast<size_t>(values_schedule) >= schedule_words.size())
     return wrong("a method, feedback or outcome that does not exist");
   if (auto parts = parts_per_million(ratio); !parts.ok()) return parts.status();
   if (rank == 0) return wrong(method == Method::power_sgd ? "factors of rank 0" : "a sketch of rank 0");

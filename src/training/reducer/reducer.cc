@@ -311,7 +311,7 @@ Bytes Reducer::save() {
 }
 
 Status Reducer::load(ByteView bytes) {
-  if (begun_) return {Code::invalid, "load() in the midst of a step: finish() comes first"};
+  if (begun_) return {Code::invalid, "load() in the middle of a step: call finish() first"};
   auto checkpoint = decode_checkpoint(bytes);
   if (!checkpoint.ok()) return checkpoint.status();
   if (auto status = unisono::check(*checkpoint, world_, rank_, options_digest()); !status.ok()) return status;

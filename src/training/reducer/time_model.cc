@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "unisono/codec_facts.h"
+
 namespace unisono {
 namespace {
 
@@ -11,13 +13,7 @@ constexpr double passes_of_factors = 12;
 
 }  // namespace
 
-double bytes_per_value(const Codec& codec) {
-  switch (codec.reduce.kind) {
-    case StepCodec::Kind::plain: return 4;
-    case StepCodec::Kind::quantize: return codec.reduce.bits / 8.0 + 4.0 / codec.reduce.group;
-    default: return 2;
-  }
-}
+double bytes_per_value(const Codec& codec) { return bits_per_element(codec.reduce) / 8; }
 
 double all_reduce_time(const MachineRates& rates, double bytes) {
   const double rounds = 2.0 * (rates.ranks - 1);

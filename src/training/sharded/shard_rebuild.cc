@@ -31,7 +31,7 @@ std::span<float> part(std::span<float> all, const ElementSpan& place) { return a
 }  // namespace
 
 Result<ShardSpeakers> newest_replicas(std::span<const ReplicaVersions> replicas, uint32_t step) {
-  if (replicas.empty()) return invalid("nobody has a replica");
+  if (replicas.empty()) return invalid("no rank has a replica");
   ShardSpeakers speakers;
   std::vector<uint32_t> newest(replicas[0].versions.begin(), replicas[0].versions.end());
   speakers.by_range.assign(newest.size(), replicas[0].rank);

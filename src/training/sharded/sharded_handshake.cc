@@ -10,7 +10,7 @@
 namespace unisono::internal {
 
 // Integers only; they are sent exactly.
-struct ShardedStepper::Told {
+struct ShardedStepper::RankState {
   uint64_t digest = 0, elements = 0;
   uint64_t was_there = 0, step = 0, rank = 0, world = 0,
            datagram_bytes = 0;              // was_there: 1 if this rank was in the former group
@@ -48,22 +48,22 @@ uint64_t ShardedStepper::digest(const ShardOptimizer& optimizer, uint64_t elemen
   return mix64(hash_of(std::as_bytes(std::span(text))) ^ mix64(elements) ^ mix64(~uint64_t{optimizer.state_count()}));
 }
 
-Result<std::vector<ShardedStepper::Told>> ShardedStepper::ask(Group& group, const ShardOptimizer& optimizer,
-                                                              uint64_t elements) const {
-  constexpr size_t numbers = sizeof(Told) / sizeof(uint64_t);
-  Told own{.digest = digest(optimizer, elements), .elements = elements};
+Result<std::vector<ShardedStepper::RankState>> ShardedStepper::ask(Group& group, const ShardOptimizer& optimizer,
+                                                                   uint64_t elements) const {
+  constexpr size_t numbers = sizeof(RankState) / sizeof(uint64_t);
+  RankState own{.digest = digest(optimizer, elements), .elements = elements};
   if (state_) {
     const auto& cut = state_->geometry().cut();
     own.was_there = 1, own.step = state_->step(), own.rank = rank_, own.world = world_, own.datagram_bytes = cut.datagram_bytes;
   }
   if (backup_) own.backup_of = backup_->owner + uint64_t{1}, own.backup_step = backup_->step;
-  std::vector<Told> told(group.world_size());
+  std::vector<RankState> told(group.world_size());
   const auto mine = std::span(reinterpret_cast<const uint64_t*>(&own), numbers);
   const auto all = std::span(reinterpret_cast<uint64_t*>(told.data()), numbers * told.size());
   if (auto done = group.all_gather(ConstTensor(mine), Tensor(all), {}, {.timeout = options_.timeout, .codec = Codec()});
       !done.ok())
     return done.status();
-  const Told* former = nullptr;
+  const RankState* former = nullptr;
   for (Rank rank = 0; rank < told.size(); ++rank) {
     const auto& other = told[rank];
     if (other.elements != elements)
@@ -113,7 +113,7 @@ Status ShardedStepper::meet(const Group& group, std::span<const float> parameter
   if (!geometry.ok()) return geometry.status();
   const auto told = ask(*own, state_ ? state_->optimizer() : *optimizer, elements);
   if (!told.ok()) return told.status();
-  const bool is_first = std::ranges::none_of(*told, [](const Told& one) { return one.was_there != 0; });
+  const bool is_first = std::ranges::none_of(*told, [](const RankState& one) { return one.was_there != 0; });
   auto status = is_first ? begin_alike(*own, parameters, std::move(optimizer), *geometry)
                          : go_on(*own, *told, std::move(optimizer), *geometry);
   if (!status.ok()) return status;
@@ -136,7 +136,7 @@ Status ShardedStepper::begin_alike(Group& group, std::span<const float> paramete
 }
 
 // Finds the ranks with the newest values of lost shards; ranks are those of the former group.
-Result<std::vector<ShardSpeakers>> ShardedStepper::find_speakers(Group& group, const std::vector<Told>& told,
+Result<std::vector<ShardSpeakers>> ShardedStepper::find_speakers(Group& group, const std::vector<RankState>& told,
                                                                  std::span<const Rank> lost, const RangeGeometry& before,
                                                                  uint32_t step) const {
   std::vector<ShardSpeakers> found;
@@ -162,16 +162,16 @@ Result<std::vector<ShardSpeakers>> ShardedStepper::find_speakers(Group& group, c
   return found;
 }
 
-Status ShardedStepper::go_on(Group& group, const std::vector<Told>& told, std::unique_ptr<ShardOptimizer> optimizer,
+Status ShardedStepper::go_on(Group& group, const std::vector<RankState>& told, std::unique_ptr<ShardOptimizer> optimizer,
                              const RangeGeometry& geometry) {
-  const auto& former = *std::ranges::find_if(told, [](const Told& one) { return one.was_there != 0; });
+  const auto& former = *std::ranges::find_if(told, [](const RankState& one) { return one.was_there != 0; });
   const auto before =
       geometry_of(options_, former.elements, static_cast<uint32_t>(former.world), static_cast<uint32_t>(former.datagram_bytes));
   if (!before.ok()) return before.status();
   uint32_t step = 0;
   std::vector<Rank> lost;
   for (Rank rank = 0; rank < former.world; ++rank) {
-    const auto it = std::ranges::find_if(told, [&](const Told& one) { return one.was_there != 0 && one.rank == rank; });
+    const auto it = std::ranges::find_if(told, [&](const RankState& one) { return one.was_there != 0 && one.rank == rank; });
     if (it == told.end()) lost.push_back(rank);
     else step = std::max(step, static_cast<uint32_t>(it->step));
   }
@@ -180,7 +180,7 @@ Status ShardedStepper::go_on(Group& group, const std::vector<Told>& told, std::u
   ShardedResumed resumed{.step = step};
   std::vector<LostShard> shards;
   for (size_t i = 0; i < lost.size(); ++i) {
-    const Told* newest = nullptr;
+    const RankState* newest = nullptr;
     for (const auto& one : told) {
       if (one.backup_of == lost[i] + uint64_t{1} && (newest == nullptr || one.backup_step > newest->backup_step)) newest = &one;
     }
@@ -242,7 +242,7 @@ Status ShardedStepper::start_anew() {
   finite_.assign(world_, 1);
   needed_.assign(world_, {});
   silent_steps_.assign(world_, 0);
-  heard_at_.assign(world_, std::chrono::steady_clock::now());
+  last_active_.assign(world_, std::chrono::steady_clock::now());
   reduce_hard_us_ = 0;
   const auto run = mix64(geometry.cut().elements ^ uint64_t{group_->epoch()} << 32);
   // Covers the steps since the last measurement of drift, like loss and ages. Earlier updates were larger, and would say

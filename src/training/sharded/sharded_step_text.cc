@@ -100,9 +100,9 @@ std::string ShardedOptions::to_string() const {
 
 Status ShardedOptions::check() const {
   if (delivery != Delivery::reliable && delivery != Delivery::lossy)
-    return wrong("a sharded step is reliable or lossy, as all its ranks say alike");
-  if (!(clip_norm >= 0) || std::isinf(clip_norm)) return wrong("clip=" + shortest(clip_norm) + " is no norm");
-  if (stale_max == 1) return wrong("stale_max=1 would ask for everything that is missing: loss_budget=0 does");
+    return wrong("delivery of a sharded step must be reliable or lossy, equal on all ranks");
+  if (!(clip_norm >= 0) || std::isinf(clip_norm)) return wrong("clip=" + shortest(clip_norm) + " is not a valid norm");
+  if (stale_max == 1) return wrong("stale_max=1 would fetch every missing range: use loss_budget=0 for that");
   if (timeout.count() < 0) return wrong("timeout is negative");
   return lossy.check();
 }

@@ -96,7 +96,7 @@ Status ShardedStepper::make_step(std::span<const float> gradient, ShardedReport&
       if (outcome.status.ok()) reduced_step_ = step;
       report.reduce_us += us_since(begin);
     } else if (part == Part::scalars) {
-      outcome = tell_scalars();
+      outcome = exchange_scalars();
       report.reduce_us += us_since(begin);
     } else {
       update(step, report);
@@ -137,7 +137,7 @@ void ShardedStepper::note_held(const DeliveryReport* delivery) {
 }
 
 // A rank whose scalars come too late is represented by its previous ones.
-ShardedStepper::Outcome ShardedStepper::tell_scalars() {
+ShardedStepper::Outcome ShardedStepper::exchange_scalars() {
   const auto step = step_of(next_call_);
   ScalarBlock own{.step = step};
   if (reduced_step_ == step) {
@@ -240,8 +240,8 @@ void ShardedStepper::note_silence(ShardedReport& report) {
       lost |= stream.end == End::lost;
     }
     if (pending) silent_steps_[rank] = heard ? 0 : silent_steps_[rank] + 1;
-    if (silent_steps_[rank] == 0) heard_at_[rank] = now;
-    const auto silence = std::chrono::duration_cast<std::chrono::microseconds>(now - heard_at_[rank]).count();
+    if (silent_steps_[rank] == 0) last_active_[rank] = now;
+    const auto silence = std::chrono::duration_cast<std::chrono::microseconds>(now - last_active_[rank]).count();
     if (!lost && (silent_steps_[rank] < silent_steps_max || silence < silence_us_max)) continue;
     report.lost.push_back(rank);
     names +=

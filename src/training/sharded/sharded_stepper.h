@@ -47,7 +47,7 @@ class ShardedStepper {
     uint32_t behind = 0;
   };
   // The data that each rank sends when ranks meet.
-  struct Told;
+  struct RankState;
 
   explicit ShardedStepper(const ShardedOptions& options) : options_(options) {}
   bool wants_scalars() const { return options_.clip_norm > 0 || options_.check_finite; }
@@ -64,7 +64,7 @@ class ShardedStepper {
   Outcome finish(Work work);
   CallOptions call_options(const StepCodec& codec) const;
   Outcome reduce(std::span<const float> gradient, ShardedReport& report);
-  Outcome tell_scalars();
+  Outcome exchange_scalars();
   void note_held(const DeliveryReport* delivery);
   void update(uint32_t step, ShardedReport& report);
   Outcome gather(ShardedReport& report);
@@ -80,12 +80,12 @@ class ShardedStepper {
   // sharded_handshake.cc: making and resuming.
   Status meet(const Group& group, std::span<const float> parameters, std::unique_ptr<ShardOptimizer> optimizer);
   uint64_t digest(const ShardOptimizer& optimizer, uint64_t elements) const;
-  Result<std::vector<Told>> ask(Group& group, const ShardOptimizer& optimizer, uint64_t elements) const;
+  Result<std::vector<RankState>> ask(Group& group, const ShardOptimizer& optimizer, uint64_t elements) const;
   Status begin_alike(Group& group, std::span<const float> parameters, std::unique_ptr<ShardOptimizer> optimizer,
                      const RangeGeometry& geometry);
-  Status go_on(Group& group, const std::vector<Told>& told, std::unique_ptr<ShardOptimizer> optimizer,
+  Status go_on(Group& group, const std::vector<RankState>& told, std::unique_ptr<ShardOptimizer> optimizer,
                const RangeGeometry& geometry);
-  Result<std::vector<ShardSpeakers>> find_speakers(Group& group, const std::vector<Told>& told, std::span<const Rank> lost,
+  Result<std::vector<ShardSpeakers>> find_speakers(Group& group, const std::vector<RankState>& told, std::span<const Rank> lost,
                                                    const RangeGeometry& before, uint32_t step) const;
   Status rebuild(Group& group, std::span<const LostShard> shards, uint32_t step, std::unique_ptr<ShardOptimizer> optimizer,
                  const RangeGeometry& geometry);
@@ -96,19 +96,19 @@ class ShardedStepper {
   std::optional<Group> group_;  // this object's own
   uint32_t world_ = 1, rank_ = 0;
   std::optional<ShardedState> state_;
-  uint32_t first_step_ = 0;                                      // the last step before the group's first call
-  uint32_t next_call_ = 0;                                       // number of the group's next lossy call
-  uint32_t reduced_step_ = 0;                                    // the step that gradient_ belongs to
-  std::vector<float> gradient_;                                  // reduced gradient of the own shard
-  uint64_t gradient_range_ = 1;                                  // elements of a range of gradients
-  std::vector<uint8_t> held_;                                    // by range of values
-  std::vector<float> scalars_;                                   // a block per rank
-  std::vector<double> last_squares_;                             // by rank, as last received
-  std::vector<uint32_t> scalar_steps_;                           // by rank: the step that they belong to
-  std::vector<uint8_t> finite_;                                  // by rank, as last received
-  std::vector<std::vector<uint32_t>> needed_;                    // by owner
-  std::vector<uint32_t> silent_steps_;                           // by rank, in a row
-  std::vector<std::chrono::steady_clock::time_point> heard_at_;  // by rank: end of the last step in which it was not silent
+  uint32_t first_step_ = 0;                                         // the last step before the group's first call
+  uint32_t next_call_ = 0;                                          // number of the group's next lossy call
+  uint32_t reduced_step_ = 0;                                       // the step that gradient_ belongs to
+  std::vector<float> gradient_;                                     // reduced gradient of the own shard
+  uint64_t gradient_range_ = 1;                                     // elements of a range of gradients
+  std::vector<uint8_t> held_;                                       // by range of values
+  std::vector<float> scalars_;                                      // a block per rank
+  std::vector<double> last_squares_;                                // by rank, as last received
+  std::vector<uint32_t> scalar_steps_;                              // by rank: the step that they belong to
+  std::vector<uint8_t> finite_;                                     // by rank, as last received
+  std::vector<std::vector<uint32_t>> needed_;                       // by owner
+  std::vector<uint32_t> silent_steps_;                              // by rank, in a row
+  std::vector<std::chrono::steady_clock::time_point> last_active_;  // by rank: end of the last step in which it was not silent
   int64_t reduce_hard_us_ = 0;
   std::optional<OwnUpdates> updates_;
   std::optional<DriftProbe> probe_;

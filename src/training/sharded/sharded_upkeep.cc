@@ -118,7 +118,7 @@ Status ShardedStepper::resync() {
 Status ShardedStepper::owners_values(std::span<float> values) {
   if (!broken_.ok()) return broken_;
   if (values.size() != state_->parameters().size())
-    return {Code::invalid, "sharded step: room for " + std::to_string(values.size()) + " of " +
+    return {Code::invalid, "sharded step: the buffer has " + std::to_string(values.size()) + " of " +
                                std::to_string(state_->parameters().size()) + " values"};
   return named("gathering the owners' values", gather_reliably({}, values));
 }

@@ -488,22 +488,4 @@ bool UdpTransport::arm() {
   return ::epoll_wait(epoll_.get(), &event, 1, 0) <= 0;
 }
 
-TransportCounters UdpTransport::counters() const {
-  auto counters = retired_;
-  const auto add = [&](const Link& link) {
-    if (!link.flow) return;
-    counters.sent_frames += link.flow->frames().sent_frames();
-    counters.sent_bytes += link.flow->frames().sent_bytes();
-    counters.received_frames += link.flow->received_frames();
-    counters.received_bytes += link.flow->received_bytes();
-  };
-  for (const auto& link : links_) {
-    if (link) add(*link);
-  }
-  for (const auto& link : drains_) add(*link);
-  std::copy(std::begin(refused_frames_), std::end(refused_frames_), std::begin(counters.refused_frames));
-  counters.refused_connections = refused_connections_;
-  return counters;
-}
-
 }  // namespace unisono

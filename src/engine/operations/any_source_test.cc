@@ -1,5 +1,5 @@
 // Receives from whoever sends first, in virtual time.
-#include "engine/any_source.h"
+#include "engine/operations/any_source.h"
 
 #include <gtest/gtest.h>
 

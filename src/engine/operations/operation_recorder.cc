@@ -1,7 +1,7 @@
-// What the engine writes down in the groups' records (record/layout.h).
+#include "engine/operations/operation_recorder.h"
+
 #include <algorithm>
 
-#include "engine/engine_active.h"
 #include "executor/request.h"
 
 namespace unisono {
@@ -45,15 +45,21 @@ record::Shown shown_of(const OperationSetup& setup, uint64_t number, Nanos start
 
 }  // namespace
 
-void Engine::record_begin(const Active& active, bool has_begun, Nanos started) {
+void OperationRecorder::reserve(const GroupCore& group) {
+  pending_.reserve(pending_told_max);
+  moved_.reserve(group.world());
+}
+
+void OperationRecorder::begun(const ActiveOperation& active, bool is_counted, Nanos started) {
+  if (active.group->record == nullptr) return;
   auto& record = *active.group->record;
-  if (!has_begun) record.begun();
+  if (!is_counted) record.begun();
   record.show(shown_of(active.operation.setup(), active.number, started));
 }
 
-void Engine::observe(Nanos now) {
+void OperationRecorder::observe(const OperationTable& operations, Nanos now) {
   observe_at_ = now + observe_every;
-  for (const auto* active : active_) {
+  for (const auto* active : operations.running()) {
     if (active->group->record == nullptr || active->operation.done()) continue;
     const auto& operation = active->operation;
     const auto progress = operation.progress(pending_);
@@ -71,7 +77,8 @@ void Engine::observe(Nanos now) {
   }
 }
 
-void Engine::record_end(const Active& active) {
+void OperationRecorder::ended(const ActiveOperation& active) {
+  if (active.group->record == nullptr) return;
   const auto& operation = active.operation;
   const auto times = operation.times();
   const bool ok = operation.status().ok();
@@ -104,19 +111,6 @@ void Engine::record_end(const Active& active) {
                             .reserved = 0,
                             .pending = pending};
   active.group->record->ended(entry, (ok ? times.last_first_arrival : times.ended) - times.started, moved_);
-}
-
-void Engine::record_lost(PeerIndex peer, Nanos now) {
-  for (const auto& [number, group] : groups_) {
-    const auto rank = group->rank_of(peer);
-    if (rank >= 0 && group->record != nullptr) group->record->lost(static_cast<Rank>(rank), now);
-  }
-}
-
-void Engine::leave(Nanos now) {
-  for (const auto& [number, group] : groups_) {
-    if (group->record != nullptr) group->record->left(Code::ok, now);
-  }
 }
 
 }  // namespace unisono

@@ -1,5 +1,5 @@
-// Receives that take the first message with their tag, whoever sends it. They wait here, in the order of calls, until one is
-// there; then they are ordinary receives from its sender. Part of the engine: called by it, and under the same rules.
+// Receives that take the first message with their tag from any rank. They wait here in the order of calls. When a message is
+// there, the engine makes an ordinary receive from its sender out of the first that fits. The engine owns it.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,8 @@
 
 #include "base/clock.h"
 #include "engine/group_core.h"
+#include "engine/operations/early_frames.h"
+#include "engine/operations/failure_protocol.h"
 #include "executor/completion.h"
 #include "executor/request.h"
 #include "unisono/status.h"
@@ -34,7 +36,7 @@ class AnySourceReceives {
   size_t size() const { return waiting_.size(); }
   Nanos next_deadline() const;
 
-  // Takes out the first one that `sender(receive)` finds a sender for, and names him.
+  // Takes out the first receive that `sender(receive)` finds a sender for, with that sender as its root.
   template <typename Sender>
   std::optional<AnySourceReceive> take_first(Sender&& sender) {
     for (size_t i = 0; i < waiting_.size(); ++i) {
@@ -47,7 +49,7 @@ class AnySourceReceives {
     }
     return std::nullopt;
   }
-  // Ends those for which `why(receive)` is not ok.
+  // Ends those that `why(receive)` is not ok for. True if there were any.
   template <typename Why>
   bool end(Why&& why) {
     return std::erase_if(waiting_, [&](AnySourceReceive& receive) {
@@ -56,7 +58,11 @@ class AnySourceReceives {
              return !status.ok();
            }) > 0;
   }
+  // Ends those whose deadline has passed, and those that no other rank is left for.
+  bool end_late(const FailureProtocol& failures, Nanos now);
   static void fail(AnySourceReceive& receive, const Status& why);
+  // The rank whose message with this tag arrived first among those that no receive has asked for.
+  static std::optional<Rank> sender_of_first(const EarlyFrames& early, const GroupCore& group, uint32_t tag);
 
  private:
   std::vector<AnySourceReceive> waiting_;

@@ -1,17 +1,17 @@
-// Short collectives without the executor: see fast_path.h.
+#include "engine/fast_path/fast_path_runner.h"
+
 #include <algorithm>
 #include <bit>
 #include <new>
 #include <span>
 
-#include "engine/engine_active.h"
 #include "executor/request.h"
 #include "kernels/dispatch.h"
 
 namespace unisono {
 namespace {
 
-// As the schedules number the blocks that go from one rank to another; a whole tensor is one chunk.
+// The chunk that carries a block from one rank to another, numbered as the schedules do; a whole tensor is one chunk.
 uint32_t chunk_of(Collective collective, Rank from, Rank to, uint32_t world) {
   if (collective == Collective::all_to_all) return from * world + to;
   if (gives_blocks(collective)) return to;
@@ -23,7 +23,7 @@ const std::byte* input_for(const FastPath& e, Rank rank) {
   return static_cast<const std::byte*>(e.request->input) + block * size_t{e.header.payload_bytes};
 }
 
-// With a root it crosses the links in one direction only: nothing that could be counted for all of them together.
+// With a root the payload crosses each link in one direction only, so every link has its own entry.
 void record_rooted(const FastPath& e, Nanos now) {
   const auto& plan = *e.plan;
   const bool sent = plan.sends > 0;
@@ -59,9 +59,9 @@ void record_rooted(const FastPath& e, Nanos now) {
 
 }  // namespace
 
-// The transport that all others of the group are reached by, if one may look ahead there.
-Transport* Engine::fast_path_route(const GroupCore& group) {
-  if (!group.gave_up.empty()) return nullptr;
+// The transport that reaches all other members, if it lets the engine look at the next frame before it is delivered.
+Transport* FastPathRunner::route_of(const GroupCore& group) const {
+  if (!group.aborted.empty()) return nullptr;
   Transport* common = nullptr;
   for (const auto peer : group.members) {
     if (peer == self_peer) continue;
@@ -72,7 +72,8 @@ Transport* Engine::fast_path_route(const GroupCore& group) {
   return common != nullptr && common->looks_ahead() ? common : nullptr;
 }
 
-bool Engine::plan_fast_path(GroupCore& group, const OperationRequest& request, FastPathPlan& fast_path) try {
+bool FastPathRunner::plan(GroupCore& group, const OperationRequest& request, const Topology& topology,
+                          FastPathPlan& fast_path) try {
   const auto collective = request.collective;
   const bool barrier = collective == Collective::barrier,
              message = collective == Collective::send || collective == Collective::recv;
@@ -81,7 +82,7 @@ bool Engine::plan_fast_path(GroupCore& group, const OperationRequest& request, F
   const bool is_short = (barrier || bytes > 0) && bytes * (has_blocks(collective) ? group.world() : 1) <= FastPath::bytes_max;
   const bool plain = request.codec->is_plain() && request.encode_error == nullptr && request.agreement == 0;
   if (message || !even || !is_short || !plain || group.world() < 2 || group.world() > FastPath::world_max) return false;
-  const auto chosen = plan_for(group, request);
+  const auto chosen = group.plans.choose(request, group.plan_context(topology));
   if (!chosen || !is_exchange(collective, chosen->plan->kind) || chosen->plan->relayed || bytes > chosen->slice_bytes)
     return false;
   const auto& plan = *chosen->plan;
@@ -131,10 +132,10 @@ bool Engine::plan_fast_path(GroupCore& group, const OperationRequest& request, F
   report.sent_elements = bytes == 0 ? 0 : fast_path.sends * request.count;
   return true;
 } catch (const std::bad_alloc&) {
-  return false;  // the executor meets it again, and knows how to end
+  return false;  // the executor runs out of memory again, and ends the operation
 }
 
-bool Engine::send_fast_path(FastPath& e, std::span<const PeerIndex> others) {
+bool FastPathRunner::send(FastPath& e, std::span<const PeerIndex> others) {
   if (gives_blocks(e.request->collective)) return send_blocks(e, others);
   const size_t bytes = e.header.payload_bytes;
   const auto* const values = input_for(e, e.group->self);
@@ -148,7 +149,7 @@ bool Engine::send_fast_path(FastPath& e, std::span<const PeerIndex> others) {
 }
 
 // All of them, or none.
-bool Engine::send_blocks(FastPath& e, std::span<const PeerIndex> others) {
+bool FastPathRunner::send_blocks(FastPath& e, std::span<const PeerIndex> others) {
   const size_t bytes = e.header.payload_bytes;
   std::array<Slot, FastPath::world_max> slots;
   for (size_t i = 0; i < others.size(); ++i) {
@@ -167,22 +168,19 @@ bool Engine::send_blocks(FastPath& e, std::span<const PeerIndex> others) {
   return true;
 }
 
-bool Engine::begin_fast_path(FastPath& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
-  // Whatever else there is to do or to say: the executor's path knows how.
-  const bool quiet = id == 0 && request.delivery == Delivery::reliable && active_.empty() && unexpected_.empty() && !gave_up_ &&
-                     group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
+bool FastPathRunner::begin(FastPath& e, GroupCore& group, OperationRequest& request, const Topology& topology, Nanos now) {
   auto& plan = group.fast_path[static_cast<size_t>(request.collective)];
-  if (!quiet || !(plan.serves(request) || plan_fast_path(group, request, plan))) return false;
-  e.route = fast_path_route(group);
+  if (!plan.serves(request) && !FastPathRunner::plan(group, request, topology, plan)) return false;
+  e.route = route_of(group);
   if (e.route == nullptr) return false;
   e.header = plan.header;
-  e.header.operation = group.next_operation;
+  e.header.operation = group.numbers.next();
   e.group = &group;
   e.plan = &plan;
   e.request = &request;
-  if (plan.sends > 0 && !send_fast_path(e, std::span(plan.others).first(plan.sends))) return false;
-  ++group.next_operation;
-  now_ = e.started = now;
+  if (plan.sends > 0 && !send(e, std::span(plan.others).first(plan.sends))) return false;
+  group.numbers.advance();
+  e.started = now;
   e.missing = plan.pending;
   const bool rooted = is_rooted(request.collective);
   if (group.record != nullptr && !rooted) {
@@ -197,8 +195,8 @@ bool Engine::begin_fast_path(FastPath& e, GroupCore& group, OperationRequest& re
   if (adds(request.collective)) e.values[group.self] = input_for(e, group.self);
   else if (e.header.payload_bytes > 0 && (!rooted || request.root == group.self))
     keep_block(e, group.self, input_for(e, group.self));
-  // From here on that is the input: where the caller's overlaps the output, blocks of others may come to lie in it, and the
-  // executor may take over.
+  // From here on the block in the output is the input. The caller's input may overlap the output, so that blocks of others
+  // overwrite it before the executor takes over.
   if (request.collective == Collective::gather || (request.collective == Collective::all_gather && !request.in_place_blocks)) {
     if (plan.receives > 0)
       request.input = static_cast<const std::byte*>(request.output) + group.self * size_t{e.header.payload_bytes};
@@ -206,7 +204,7 @@ bool Engine::begin_fast_path(FastPath& e, GroupCore& group, OperationRequest& re
   return true;
 }
 
-FastPath::Found Engine::look(FastPath& e) {
+FastPath::Found FastPathRunner::look(FastPath& e) {
   for (uint32_t left = e.missing; left != 0; left &= left - 1) {
     const auto rank = static_cast<Rank>(std::countr_zero(left));
     const auto collective = e.request->collective;
@@ -224,18 +222,18 @@ FastPath::Found Engine::look(FastPath& e) {
     e.last_rank = rank;
   }
   if (e.missing != 0) return FastPath::Found::nothing_yet;
-  add_up(e);
+  reduce(e);
   return FastPath::Found::all;
 }
 
-// The executor may write it once more, if it takes over.
-void Engine::keep_block(FastPath& e, Rank rank, const void* values) {
+// If the executor takes over, it writes the block once more.
+void FastPathRunner::keep_block(FastPath& e, Rank rank, const void* values) {
   const size_t bytes = e.header.payload_bytes;
   auto* const block = static_cast<std::byte*>(e.request->output) + (gets_blocks(e.request->collective) ? rank * bytes : 0);
   if (block != values) e.adding += compute_.copy_now(block, values, bytes).cost;
 }
 
-void Engine::add_up(FastPath& e) {
+void FastPathRunner::reduce(FastPath& e) {
   const auto& request = *e.request;
   if (adds(request.collective) && e.plan->receives > 0) {
     const auto world = e.group->world();
@@ -254,8 +252,8 @@ void Engine::add_up(FastPath& e) {
   ++counters_.operations_ok;
 }
 
-// A copy of what is always the same, and few words written in it: anything else takes longer than the sum of 1 KiB.
-Result<Report> Engine::report(const FastPath& e, Nanos now) const {
+// Copies the part that never changes and writes a few words into it: anything else takes longer than the sum of 1 KiB.
+Result<Report> FastPathRunner::report(const FastPath& e, Nanos now) {
   Result<Report> result(e.plan->report);
   const Nanos compute = e.filling + e.adding, total = std::max(now - e.started, compute);
   const bool waited = e.plan->receives > 0;
@@ -268,16 +266,6 @@ Result<Report> Engine::report(const FastPath& e, Nanos now) const {
   report.compute_us = compute / microsecond;
   report.last_rank = waited ? static_cast<int32_t>(e.last_rank) : -1;
   return result;
-}
-
-std::shared_ptr<Completion> Engine::take_over(FastPath& e, Nanos now) {
-  return guarded([&] {
-    return launch(*e.group, std::move(*e.request),
-                  {.chosen = {.plan = e.plan->plan, .slice_bytes = e.plan->slice_bytes},
-                   .number = e.header.operation,
-                   .is_sent = e.plan->sends > 0},
-                  e.started, now);
-  });
 }
 
 }  // namespace unisono

@@ -1,0 +1,49 @@
+// The one table of transports: their names, and what each can do. All other lists are made of it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace unisono {
+
+struct TransportFacts {
+  const char* name = "";
+  const char* meaning = "";
+  bool between_hosts = false;  // else its links join processes of one host only
+  bool is_lossy = false;       // a message may be given up, for Delivery::lossy
+};
+
+// The first one leaves the choice to the library.
+inline constexpr auto transport_table = std::to_array<TransportFacts>({
+    {.name = "auto", .meaning = "shared memory within a host, TCP between hosts", .between_hosts = true},
+    {.name = "shm", .meaning = "shared memory"},
+    {.name = "tcp", .meaning = "TCP", .between_hosts = true},
+    {.name = "udp", .meaning = "datagrams", .between_hosts = true, .is_lossy = true},
+});
+
+inline constexpr auto transport_names = [] {
+  std::array<const char*, transport_table.size()> names{};
+  for (size_t i = 0; i < names.size(); ++i) names[i] = transport_table[i].name;
+  return names;
+}();
+
+constexpr const TransportFacts* find_transport(std::string_view name) {
+  for (const auto& facts : transport_table) {
+    if (name == facts.name) return &facts;
+  }
+  return nullptr;
+}
+
+// "auto, shm, tcp or udp": for messages that say what is possible.
+inline std::string transport_list() {
+  std::string list;
+  for (size_t i = 0; i < transport_names.size(); ++i) {
+    if (i > 0) list += i + 1 == transport_names.size() ? " or " : ", ";
+    list += transport_names[i];
+  }
+  return list;
+}
+
+}  // namespace unisono
