@@ -1,4 +1,4 @@
-# What `cmake --install` puts where, and the packages that find_package(unisono) and pkg-config find.
+# The files that `cmake --install` installs, and the packages that find_package(unisono) and pkg-config find.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

@@ -5,7 +5,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # its header only
-# Of the sources of node, one of seed_dht.cc and seed_dht_none.cc is compiled.
+# Either seed_dht.cc or seed_dht_none.cc of src/elastic/seeds is compiled.
 set(UNISONO_LEFT_OUT "/seed_dht(_test)?\\.cc$")
 set(UNISONO_OPENDHT_LIBRARIES "")
 if(UNISONO_OPENDHT)
@@ -67,7 +67,7 @@ if(UNISONO_TESTS)
   add_custom_target(units)
   add_custom_target(quick)  # what `./test quick` needs
 endif()
-# Of a test program, the suites that start threads or processes: all are run by the thread sanitizer. The rest is run by one thread.
+# For each test program, the suites that start threads or processes. The thread sanitizer runs them all; the other suites run in one thread.
 set(UNISONO_THREADED_SUITES_transports "*Shm*")
 set(UNISONO_THREADED_SUITES_engine "*")
 set(UNISONO_THREADED_SUITES_group "Calls*:*GroupHandles*:LinkProbe*:RuntimeTurn*:TuningFile*")

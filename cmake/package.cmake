@@ -19,7 +19,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/triggers)
-# What programs that link the archive need.
+# Packages that programs need to link the archive.
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libhwy-dev, libsodium-dev, pkgconf | pkg-config")
 if(UNISONO_OPENDHT)
   string(APPEND CPACK_DEBIAN_PACKAGE_RECOMMENDS ", libopendht-dev")

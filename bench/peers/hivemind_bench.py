@@ -25,7 +25,7 @@ STEP_S, MESSAGE_S, START_S = 30.0, 5.0, 120.0
 
 
 def cpu_seconds(session):
-    """Of all processes of a session: the peer, what it forked, and the daemon that it talks through."""
+    """Processor time of all processes of a session: the peer, its child processes, and the daemon that it talks through."""
     ticks = 0
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():

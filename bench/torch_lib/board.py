@@ -16,7 +16,7 @@ class RankLost(Exception):
 
 
 class Board:
-    """All ranks open the same path; it is new and of this size for whoever opens it first."""
+    """All ranks open the same path; the first one creates it with this size."""
 
     def __init__(self, path, rank, world, patience_s=120.0):
         self.rank, self.world, self.patience_s = rank, world, patience_s
@@ -54,7 +54,7 @@ class Board:
             raise RankLost(f"rank {self.rank} waited {self.patience_s:g} s for the others")
 
     def rest(self, pause_s=0.005):
-        """As meet(), but asleep: nothing runs meanwhile, and who leaves does so within the pause."""
+        """Like meet(), but ranks sleep while they wait, so nothing runs meanwhile. All leave within one pause."""
         self.met += 1
         self.counters[LINE * self.rank] = self.met
         began = time.monotonic()
@@ -63,7 +63,7 @@ class Board:
             self.give_up_after(began)
 
     def agree(self, number):
-        """What rank 0 says; the others' numbers are not looked at."""
+        """Returns rank 0's number on every rank; the others' numbers are ignored."""
         place = LINE * self.world
         if self.rank == 0:
             self.counters[place] = number
@@ -83,5 +83,5 @@ class Board:
         return lists
 
     def mean_of_ranks(self, values):
-        """Of each rank's list, element by element; on every rank."""
+        """The mean of all ranks' lists, element by element; on every rank."""
         return [sum(row) / self.world for row in zip(*self.every(values))]

@@ -1,4 +1,4 @@
-"""What bench/torch_collectives measures, its marks, and what becomes of the blocks that ranks tell of: rows, verdicts, the page."""
+"""The measurements of bench/torch_collectives, its marks, and the rows, verdicts and page that it makes of the ranks' blocks."""
 
 import statistics
 
@@ -31,7 +31,7 @@ def work(group, n, arms):
 
 
 def works(n, sizes, groups):
-    """Of n ranks, in the order in which they are measured. sizes: None, or the only ones."""
+    """The works of n ranks, in the order in which they are measured. sizes: None, or the only ones."""
     found = []
     for collective, usual in (("all_reduce", SIZES), ("all_gather", BLOCK_SIZES), ("reduce_scatter", BLOCK_SIZES)):
         found += [work("library", n, [arm(library, collective, size) for library in ("gloo", "unisono", "tcp")]) for size in usual if n > 1]
@@ -60,7 +60,7 @@ def round_of(line):
 
 
 def cell(blocks, off):
-    """Of one arm's blocks, those of undisturbed rounds if there are any: the median of their medians."""
+    """One arm's cell: the median of its blocks' medians, of undisturbed rounds if there are any."""
     good = [block for block in blocks if round_of(block) not in off]
     used = good or blocks
     medians = [block["p50_us"] for block in used]
@@ -131,7 +131,7 @@ calls follow the other's within a fraction of a second, so that what this machin
 processor time nor wake-ups. Every other round goes the other way round, and each pass has new processes. Blocking calls; a barrier in shared memory of neither library before each;
 per call the mean over the ranks, of them the median and the 99th percentile of a block, of these the median over the rounds (± half the range; "!" where none was
 undisturbed). The first and the last result of each block are looked at, every element on every rank. Gloo has no shared memory: it is TCP on loopback in all rows. One thread per rank for torch's own arithmetic.
-Sizes are those of the larger tensor. Ratios: Gloo's time ÷ ours. Of calls of a few microseconds the quickest block of each way is compared, as what else runs on a core's other half slows
+Sizes are those of the larger tensor. Ratios: Gloo's time ÷ ours. For calls of a few microseconds the quickest block of each way is compared, as what else runs on a core's other half slows
 whole blocks; "torch by itself" is the same call with torch's backend `fake`, which does nothing."""
 
 

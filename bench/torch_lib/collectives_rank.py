@@ -47,7 +47,7 @@ def reduce_scatter(output, whole, group):
 
 
 class Groups:
-    """Of each library one, joined when it is first asked for; all of them have the same ranks."""
+    """One group for each library, joined on first use; all of them have the same ranks."""
 
     def __init__(self, folder, rank, world):
         self.folder, self.rank, self.world, self.made = folder, rank, world, {}
@@ -68,7 +68,7 @@ class Groups:
 
 
 class Tensors:
-    """What all arms of a work with this type and size use."""
+    """The tensors that all arms of a work with this type and size use."""
 
     def __init__(self, dtype, n_bytes, rank, world):
         dtype = getattr(torch, dtype)

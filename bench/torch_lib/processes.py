@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def usual_environment():
-    """Of ranks: one thread for torch's own arithmetic; this project's module where PYTHONPATH has it, else beside the sources if it was built there."""
+    """The environment of ranks: one thread for torch's own arithmetic; this project's module where PYTHONPATH has it, else beside the sources if it was built there."""
     built = [str(ROOT / "python")] if list((ROOT / "python/unisono").glob("_torch*.so")) else []
     return {"PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *built]), "OMP_NUM_THREADS": "1"}
 
@@ -27,7 +27,7 @@ class JobFailed(Exception):
 
 
 def end_with_parent():
-    """For a rank, as early as it can: it is killed when whoever started it ends, however that ends."""
+    """A rank calls this as early as it can. The kernel then kills it when its parent ends, however that ends."""
     parent_dies = 1  # PR_SET_PDEATHSIG
     ctypes.CDLL(None).prctl(parent_dies, signal.SIGKILL)
 

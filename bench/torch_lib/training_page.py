@@ -1,4 +1,4 @@
-"""What bench/torch_training compares, its marks, and what becomes of the steps that ranks tell of: rows, verdicts, the page."""
+"""The comparisons of bench/torch_training, its marks, and the rows, verdicts and page that it makes of the ranks' steps."""
 
 import statistics
 

@@ -69,7 +69,7 @@ class Arm:
         return max(row[0] for row in every), statistics.mean(row[1] for row in every), statistics.mean(row[0] for row in sent)
 
     def step(self, batch, board, exchange_first):
-        """What rank 0 says of a step: both passes, then the optimizer's step with the gradients that were exchanged."""
+        """Makes a step and returns rank 0's line about it: both passes, then the optimizer's step with the gradients that were exchanged."""
         told = {}
         for exchange in (exchange_first, not exchange_first):
             seconds, loss, sent = self.pass_over(batch, board, exchange)

@@ -129,8 +129,8 @@ class Comparison:
         return ""
 
     def launch_each(self, contender, case, variant, works, seconds, calls, limit):
-        """Launches until every work has had its chance: one that took all the time does not cost the ones after it. What was
-        cut off at the full limit once is not tried again in the next rounds."""
+        """Launches until every work has had its chance: one that took all the time does not cost the ones after it. A work that
+        was cut off at the full limit once is not tried again in the next rounds."""
         works = [work for work in works if (contender, case, variant, work) not in self.given_up]
         while works:
             record = self.launch(contender, case, variant, works, seconds, calls, limit)

@@ -61,7 +61,7 @@ class Peer:
                 self.news.wait(min(left, 0.2))
 
     def trouble(self):
-        """What it said of its failure."""
+        """The process's own description of its failure."""
         failed = [line["why"] for line in self.of_kind("failed")] + [line["words"].strip() for line in self.of_kind("garbage")]
         return f"{self.name}: status {self.process.poll()}; {'; '.join(failed)} {self.said.read_text()[-500:]}".strip()
 

@@ -1,4 +1,4 @@
-"""What machine this is, and whether it was quiet: the probe beside every round."""
+"""Describes this machine, and tells by a probe beside every round whether it was quiet."""
 
 import contextlib
 import json
@@ -71,7 +71,7 @@ def limits(program, sizes, workers):
 
 
 def best_limits(measured):
-    """Of several measurements the best of each number: a limit is what the machine can do, not what it did when disturbed."""
+    """The best of several measurements, number by number: a limit is what the machine can do, not what it did when disturbed."""
     measured = [limits for limits in measured if limits]
     if not measured:
         return None

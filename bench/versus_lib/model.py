@@ -71,7 +71,7 @@ class Work:
         return f"{self.collective} {self.bytes}"
 
     def bytes_of(self, contender):
-        """What the same number of elements takes in the contender's element type."""
+        """The bytes of the same number of elements in the contender's element type."""
         return self.bytes * ELEMENTS[contender.element][1] // 4
 
     def entry(self, contender, algorithm):

@@ -23,7 +23,7 @@ def pooled(rows, name):
 
 
 def best_hivemind(row):
-    """Of one pass, the setting with the least time; None if none came to an end."""
+    """The setting of one pass with the least time; None if none came to an end."""
     whole = [one for one in row["theirs"] if "failed" not in one and one["rounds_s"]]
     return min(whole, key=lambda one: statistics.median(one["rounds_s"]), default=None)
 
@@ -39,7 +39,7 @@ def ratios_to_hivemind(rows):
 
 
 def slowdowns(rows):
-    """Of donors' averaging steps, by joins: median during ÷ median before."""
+    """Slowdown of donors' averaging steps by joins: median during ÷ median before."""
     return [statistics.median(one["during_s"]) / statistics.median(one["before_s"]) for row in rows for one in row["joins"] if one["during_s"] and one["before_s"]]
 
 
@@ -88,7 +88,7 @@ def marks(settings, measured):
 
 
 def phase_lines(name, rows):
-    """Of each round, what was waited for; medians of passes."""
+    """The time waited in each phase of each round; medians of passes."""
     lines = []
     for number in range(max(len(row["phases"]) for row in rows)):
         each = [row["phases"][number] for row in rows if len(row["phases"]) > number]
@@ -212,7 +212,7 @@ def figure(facts, measured):
 
 
 def in_short(part, row):
-    """One line for whoever waits."""
+    """One line of progress."""
     if "failed" in row or "unavailable" in row:
         return row.get("failed") or row["unavailable"]
     if row["wrong"]:

@@ -90,7 +90,7 @@ def gloo_variants(case, collectives):
 
 
 def torch_variants(case, collectives):
-    """What torch.distributed does, one thread per rank; it has no settings. All-reduce over TCP only."""
+    """torch.distributed's own choice, one thread per rank; it has no settings. All-reduce over TCP only."""
     if case.transport == "tcp" and "all_reduce" in collectives:
         yield Variant("own choice", (("OMP_NUM_THREADS", "1"), ("GLOO_SOCKET_IFNAME", "lo")), quick=True)
 
@@ -141,7 +141,7 @@ def rank_commands(contender, program, case, variant, arguments, folder, network)
 
 
 def commands(contender, program, case, variant, arguments, folder, network=None):
-    """What to start for one run: program is the start of its command line, arguments the rest. With a network, rank r runs on
+    """The command lines to start for one run: program is the start of its command line, arguments the rest. With a network, rank r runs on
     its host r."""
     if contender.implementation == "openmpi":
         return [openmpi_command(program, case, variant, arguments, folder, network)]

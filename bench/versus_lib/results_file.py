@@ -5,7 +5,7 @@ import sys
 
 
 def kept(path, settings):
-    """What the file has that an earlier run with these settings wrote; nothing if there is none. SystemExit: it is of other settings."""
+    """The results that an earlier run with these settings wrote; empty if there is no file. SystemExit: the file has other settings."""
     if not path.exists():
         return {}
     result = json.loads(path.read_text())

@@ -33,7 +33,7 @@ class Step:
 
 
 def steps_of(peers):
-    """Ascending. What a process that never came back from an averaging step gave may be in any that went on between then and when it was killed, and that it had not finished."""
+    """The averaging steps, ascending. The values of a process that was killed inside an averaging step may be in any step that was under way from then until the kill and that it had not finished."""
     found = {}
     for peer in peers:
         for line in peer.of_kind("step"):
@@ -78,7 +78,7 @@ def check_kinds(step, peer, line):
 
 
 def check_exact(step):
-    """Equal bits, equal shares, and everybody who says so is in, but for who has just joined: he takes the mean and gives nothing."""
+    """Checks exact results: equal bits, equal shares, and every peer with an exact result has a share, except one that has just joined: it takes the mean and gives nothing."""
     exact = {peer: line for peer, line in step.lines.items() if line["exact"]}
     wrong = []
     if len({line["digest"] for line in exact.values()}) > 1:

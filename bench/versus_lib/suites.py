@@ -1,4 +1,4 @@
-"""What is compared with what, and the marks: one Suite per table.
+"""The comparisons and their marks: one Suite per table.
 
 A mark is the least ratio that a row must reach. The ratio is always the time of the reference ÷ the time of ours: more is better.
 """

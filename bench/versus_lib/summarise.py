@@ -7,7 +7,7 @@ from .suites import BEST_PEER, BOUND, RING
 
 
 def limit_us(limits, case, work, n_bytes):
-    """What physics of this machine allow, by the programs that measured it: (time, why). n_bytes is the size as it is moved.
+    """The limit of this machine, by the programs that measured it: (time, why). n_bytes is the size as it is moved.
 
     shm: inputs must be read and outputs written once; a copy of B bytes does both for B. Shared by the cores.
     tcp: what must leave a rank crosses loopback; an exchange of B both ways by two cores moves 2 * B.
@@ -28,8 +28,8 @@ def limit_us(limits, case, work, n_bytes):
 
 
 def exchange_us(limits, case, work, n_bytes):
-    """What two cores take to bring the bytes that must cross between ranks from one to the other through memory, and nothing else; None: not known.
-    No limit: a rank whose core has the bytes already, or who shares a core with their owner, needs less."""
+    """The time that two cores need only to move the bytes between ranks through memory; None: not known.
+    This is no limit: a rank whose core has the bytes already, or that shares a core with their owner, needs less."""
     row = limits["sizes"][str(n_bytes)] if limits else {}
     if case.transport != "shm" or min(case.n, case.cores) < 2 or row.get("slot_exchange_us", -1) < 0:
         return None
@@ -41,7 +41,7 @@ def rounds_off(comparison, case):
 
 
 def good(pairs, off):
-    """Of (round, value) pairs those of the rounds whose probe was good, all if none was; and whether none was."""
+    """The values of (round, value) pairs whose round had a good probe, all if none had; and whether none had."""
     values = [value for number, value in pairs if number not in off]
     return values or [value for _, value in pairs], not values
 

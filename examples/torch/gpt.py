@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Of (batch, length) bytes the (batch, length, 256) logits of the next ones. By default 10.9 million parameters."""
+    """Maps (batch, length) bytes to the (batch, length, 256) logits of the next ones. By default 10.9 million parameters."""
 
     def __init__(self, layers: int = 6, width: int = 384, heads: int = 6, context: int = 256) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class GPT(nn.Module):
         self.last, self.logits = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                # What is added to the residual stream begins the smaller, the more is added (GPT-2).
+                # Layers that add to the residual stream begin smaller, the more of them there are (GPT-2).
                 adds = name.endswith(("joined.weight", "narrower.weight"))
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if adds else 0.02)
 

@@ -10,7 +10,7 @@
   lossy                   gradients by datagrams; what does not come in time is replaced in expectation. Options: lossy:loss_budget=0.1
   sharded                 every rank owns a shard of the parameters and sends its values by datagrams. Options: sharded:loss_budget=0.2, sharded:delivery=reliable
   drop_compute            a rank that is late leaves out micro-batches. Options: drop_compute:auto:max_drop=0.2
-  moshpit, moshpit:16     steps of one's own; every 8 (16) of them parameters are averaged with whoever is there
+  moshpit, moshpit:16     steps of one's own; every 8 (16) of them parameters are averaged among the peers present
 """
 
 import argparse
@@ -173,7 +173,7 @@ class Hooked:
         """Before parameters are looked at. All ranks."""
 
     def report(self) -> Dict[str, Any]:
-        """What the method says of itself; "words" for people."""
+        """The method's own report; "words" is for people."""
         if ut is None or not isinstance(self.state, (ut.LowBitState, ut.ArcTopKState, ut.LossyState)):
             return {"words": ""}
         told = self.state.report()

@@ -61,7 +61,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def share_of_rate(step: int, options: argparse.Namespace) -> float:
-    """Of the highest: up for a twentieth of the steps, then down along a cosine to --last-rate."""
+    """Share of the highest learning rate: up for a twentieth of the steps, then down along a cosine to --last-rate."""
     warm = max(1, options.steps // 20)
     if step < warm:
         return (step + 1) / warm
@@ -124,7 +124,7 @@ def spread(model: torch.nn.Module) -> float:
 
 
 class Reader:
-    """Of this rank: the micro-batch at a place of its data, which a slow rank is late with."""
+    """Reads this rank's micro-batch at a position of its data; a slow rank is late with it."""
 
     def __init__(self, text: gpt.Text, options: argparse.Namespace) -> None:
         self.text, self.options, self.rank, self.pause_s = text, options, dist.get_rank(), 0.0

@@ -7,7 +7,7 @@
   python python/tests/torch_suite.py --regenerate                               writes anew torch_suite_bodies.txt: what
   Gloo passes here
 
-Of about 315 bodies most need GPUs. Each of the others gets processes of its own, forked from one that has torch imported, and
+Most of about 315 bodies need GPUs. Each of the others gets processes of its own, forked from one that has torch imported, and
 a time-out.
 """
 

@@ -1,5 +1,5 @@
-// What a mutex guards, said so that clang checks it at compile time (-Wthread-safety; tools/check_locks). Other compilers see
-// nothing. The names are those of https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
+// Annotations that name the data that a mutex guards. clang checks them at compile time (-Wthread-safety; tools/check_locks);
+// for other compilers they are empty. The names are those of https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
 //
 // The analysis looks at one function at a time and does not follow calls into lambdas: a lambda that is called with the mutex
 // held is given a reference to the guarded object, or calls Mutex::assert_held().

@@ -1,4 +1,4 @@
-"""What the checks of an installed Unisono share: commands that must succeed, and programs run as two ranks."""
+"""Shared by the checks of an installed Unisono: commands that must succeed, and programs run as two ranks."""
 
 import os
 import subprocess

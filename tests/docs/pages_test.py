@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the pages name exists: options of both tools, variables, files of the tree. Every example is on one page, and the README stays short."""
+"""Everything that the pages name exists: options of both tools, variables, files of the tree. Every example is on one page, and the README stays short."""
 
 import functools
 import os
@@ -19,7 +19,7 @@ def blocks(language):
 
 @functools.cache
 def command_names(name):
-    """Of a tool. Those of two words, too: "bench compress"."""
+    """The commands of a tool, also those of two words: "bench compress"."""
     return re.findall(r"^  ([a-z][a-z-]*(?: [a-z][a-z-]*)?)  ", tool("help", name=name), re.MULTILINE)
 
 

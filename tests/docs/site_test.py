@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/docs: builds the site, and refuses one that is broken. What needs the site's tool is skipped, and says so, where it is not installed."""
+"""tools/docs: builds the site, and refuses one that is broken. Tests that need the site's tool skip themselves, and say so, where it is not installed."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What the tests of the documentation share."""
+"""Shared by the tests of the documentation."""
 
 import glob
 import importlib.machinery

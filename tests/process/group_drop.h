@@ -14,12 +14,13 @@ namespace unisono::testing {
 
 class DropTraining {
  public:
-  // drop_make: with `options` as DropOptions::parse() reads them, but for "/" instead of ","; `slot`: a number that no other
-  // process of the test has, below `slots`; `values`: how many are averaged; ring=1: in a ring. drop_train: `iters` steps, or
-  // until one fails; with die= this process ends by SIGKILL in the step that is its die-th: where=compute, in its micro-batch
-  // `micro`; where=reduce, in the all-reduce; when at= thousandths of what that takes have passed. drop_resume: after the group
-  // was re-formed. Answers tell the step, what was averaged, what of this rank's is in that, and its place in its data: these
-  // two are the same, or a micro-batch was lost or used twice. begun: after the first step of many.
+  // drop_make: `options` as for DropOptions::parse(), with "/" instead of ","; `slot`: a number below `slots` that no other
+  // process of the test has; `values`: the number of averaged values; ring=1: averages in a ring. drop_train: makes `iters`
+  // steps, or fewer if one fails. With die= this process kills itself by SIGKILL in step number `die`: where=compute, in its
+  // micro-batch `micro`; where=reduce, in the all-reduce; after `at` thousandths of that part's time. drop_resume: resumes
+  // after the group was re-formed. Answers have the step, hashes of the averages, the micro-batches of this rank in them
+  // (used), and its position in its data (place). The last two are equal unless a micro-batch was lost or used twice. begun:
+  // called after the first of several steps.
   Answer run(Group& group, const Command& command, const std::function<void()>& begun);
 
  private:

@@ -68,7 +68,7 @@ class CodecTest(unittest.TestCase):
         return json.loads(out)
 
     def refused(self, *words, data=b"", status=1):
-        """What standard error says; standard output may hold what came before the damage, never more."""
+        """Returns the text on standard error. Standard output may hold the data before the damage, never more."""
         out, error = self.codec(*words, data=data, status=status)
         self.assertTrue(error.startswith("unisono codec: "), error)
         return error

@@ -15,7 +15,7 @@ from support import COMMANDS, TOOL, options_of, tool
 
 COLLECTIVES = ["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "gather", "scatter", "all-to-all", "send-recv", "barrier"]
 SCHEDULES = ["auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree", "double_tree"]
-# What is typed, and all that may be offered then. The same for all shells.
+# The words typed, and all words that may then be offered. The same for all shells.
 CASES = {
     ("unisono", "lau"): ["launch"],
     ("unisono", "launch", "--transport", ""): ["auto", "shm", "tcp", "udp"],

@@ -49,7 +49,7 @@ class DropComputeTest(unittest.TestCase):
         return done.stdout, done.stderr
 
     def lines(self, *words, data=""):
-        """What --json - writes, a value a line."""
+        """The values that --json - writes, one a line."""
         out, error = self.run_tool(*words, "--json", "-", data=data)
         self.assertEqual(error, "")
         return [json.loads(line) for line in out.splitlines()]

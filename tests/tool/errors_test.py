@@ -85,7 +85,7 @@ class Rank:
                                         env={**inherited, "RANK": str(rank), "WORLD_SIZE": str(world), "UNISONO_RENDEZVOUS": meeting, **environment})
 
     def message(self):
-        """What it says at its end, from the code on."""
+        """The process's last message, from the code on."""
         error = self.process.communicate(timeout=60)[1].strip()
         for name in codes():
             if f" {name}: " in error:

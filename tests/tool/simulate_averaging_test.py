@@ -24,7 +24,7 @@ class SimulateAveraging(unittest.TestCase):
         return done.stdout, done.stderr
 
     def lines(self, *words):
-        """What --json - writes, a value a line."""
+        """The values that --json - writes, one a line."""
         out, error = self.run_tool(*words, "--json", "-")
         self.assertEqual(error, "")
         return [json.loads(line) for line in out.splitlines()]

@@ -1,4 +1,4 @@
-"""What the tests of the tools' own words share."""
+"""Shared by the tests of the tools' own texts."""
 
 import os
 import re

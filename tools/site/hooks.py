@@ -1,4 +1,4 @@
-"""What mkdocs does for our pages besides its own: pages from outside of docs/, links from names of pages, plots in the text's colour.
+"""Adds to mkdocs for our pages: pages from outside of docs/, links from names of pages, plots in the text's colour.
 
 Pages say `docs/design/schedules.md`, as it reads in any editor; on the site that becomes a link with the page's title. Pages from outside of docs/
 link to `docs/…` as they do in the source tree; on the site that is beside them. A picture plots/NAME.svg becomes part of the page, so that it

@@ -91,7 +91,7 @@ def for_all(module, names):
 for_all(collectives, [name for module, name in CHECKS if module == "collectives" and name not in ("coalescing_manager_with_device", "barrier_holds_back")])
 
 
-# Who waits for whom ---------------------------------------------------------------------------------------------------
+# Order of waiting ---------------------------------------------------------------------------------------------------
 
 
 @device_check(ranks=(2, 3))
