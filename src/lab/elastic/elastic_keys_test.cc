@@ -39,7 +39,7 @@ struct RendezvousPoints final : RoundWatch {
 ElasticClusterOptions keyed(uint32_t peers, uint32_t group, uint64_t seed = 1) {
   auto options = options_for(peers, group, seed);
   options.settings.grid = GridKind::chunk_keys;
-  options.seeds_told = 64;  // all start at once; the founder answers
+  options.seeds_given = 64;  // all start at once; the founder answers
   return options;
 }
 
