@@ -1,5 +1,5 @@
-// What a mutex guards, said so that clang checks it at compile time (-Wthread-safety; tools/check_locks). Other compilers see
-// nothing. The names are those of https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
+// These macros declare what a mutex guards. Clang checks the declarations at compile time (-Wthread-safety; tools/check_locks);
+// for other compilers they are empty. The names are those of https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
 //
 // The analysis looks at one function at a time and does not follow calls into lambdas: a lambda that is called with the mutex
 // held is given a reference to the guarded object, or calls Mutex::assert_held().
@@ -14,7 +14,7 @@
 // Types.
 #define UNISONO_CAPABILITY(name) UNISONO_THREAD_ATTRIBUTE(capability(name))
 #define UNISONO_SCOPED_CAPABILITY UNISONO_THREAD_ATTRIBUTE(scoped_lockable)
-// Members: to be touched only while the mutex is held.
+// Members: code may touch them only while it holds the mutex.
 #define UNISONO_GUARDED_BY(mutex) UNISONO_THREAD_ATTRIBUTE(guarded_by(mutex))
 #define UNISONO_POINTEE_GUARDED_BY(mutex) UNISONO_THREAD_ATTRIBUTE(pt_guarded_by(mutex))
 // Functions: the caller holds the mutex, or must not hold it.
