@@ -86,7 +86,7 @@ constexpr uint64_t fast_path_payload(unisono::Collective collective, uint64_t by
 // How an operation got its number.
 enum class Numbering : uint8_t { by_order = 0, by_caller = 1, message = 2 };
 
-// The state of a running operation: what its earliest incomplete round lacks, and in that round its first slice.
+// The state of a running operation, judged by the first missing slice of its earliest incomplete round.
 enum class Phase : uint8_t {
   begun = 0,          // nothing is known yet
   contributions = 1,  // waits for messages that are added
