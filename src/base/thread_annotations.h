@@ -14,7 +14,7 @@
 // Types.
 #define UNISONO_CAPABILITY(name) UNISONO_THREAD_ATTRIBUTE(capability(name))
 #define UNISONO_SCOPED_CAPABILITY UNISONO_THREAD_ATTRIBUTE(scoped_lockable)
-// Members: to be touched only while the mutex is held.
+// Members: code may touch them only while it holds the mutex.
 #define UNISONO_GUARDED_BY(mutex) UNISONO_THREAD_ATTRIBUTE(guarded_by(mutex))
 #define UNISONO_POINTEE_GUARDED_BY(mutex) UNISONO_THREAD_ATTRIBUTE(pt_guarded_by(mutex))
 // Functions: the caller holds the mutex, or must not hold it.

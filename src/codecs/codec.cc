@@ -17,8 +17,8 @@ using kernels::BlockCounts;
 using kernels::BlockLayout;
 using kernels::Metadata;
 
-// What is worked on at a time: sums of so many elements and their codes stay in the first-level cache. Whole groups of any
-// size.
+// A codec works on so many elements at a time: their sums and codes stay in the first-level cache. The number is a multiple of
+// every group size.
 constexpr size_t tile = part_unit;
 
 // version, bits, log2 of the group, flags (metadata, spikes, the mark of the codec), then the number of elements.

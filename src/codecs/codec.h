@@ -1,4 +1,4 @@
-// What one step of a collective makes of elements: messages, and elements again; and the sum of messages.
+// Encodes the elements of one step of a collective into messages, decodes messages, and adds them up.
 //
 // A WireCodec is a StepCodec with nothing left to choose. A message of no elements has no bytes. Messages of quantised elements
 // begin with eight bytes that say how they were made (docs/reference/wire_format.md); others are elements and nothing else.
@@ -33,7 +33,7 @@ struct WireCodec {
 
 inline constexpr size_t quantized_header_bytes = 8;
 
-// What is wrong with a step that a caller made, as "9 bits; needed: 2 to 8"; empty: nothing.
+// Says why a caller's step is invalid, as "9 bits; needed: 2 to 8". Empty if the step is valid.
 std::string fault_of(const StepCodec& step);
 
 // tensor: what the caller has. working: what it is added in; the type of plain messages.
@@ -48,7 +48,7 @@ struct TaskPart {
 };
 inline constexpr size_t part_unit = 2048;
 
-// What becomes of a task's `error`, by what a receiver's elements lack.
+// How a task writes `error`: the difference between the elements and what a receiver decodes.
 enum class ErrorUse : uint8_t {
   added,    // to what is there
   set,      // what is there is of no use
@@ -98,12 +98,13 @@ struct FoldTask {
 };
 void fold(const FoldTask& task, kernels::BlockCounts& counts, TaskPart part = {});
 
-// What a message of quantised elements says of itself in its first bytes, for those who cannot know it: readers of files.
+// The first bytes of a message of quantised elements, decoded. Readers of files need them; receivers of a collective know the
+// codec already.
 struct MessageHeader {
   WireCodec codec;
   uint32_t count = 0;  // elements
 };
-// corrupt: it is shorter than that, of another version, or nothing that quantised elements can be.
+// corrupt: the message is shorter than a header, has another version, or describes no codec of quantised elements.
 Result<MessageHeader> read_message_header(std::span<const std::byte> message);
 // codec must quantise.
 void write_message_header(const MessageHeader& header, std::span<std::byte, quantized_header_bytes> to);
@@ -111,7 +112,7 @@ void write_message_header(const MessageHeader& header, std::span<std::byte, quan
 // Whether a message of so many elements can be decoded. invalid: it was made by another codec, both are named; corrupt: it was
 // damaged.
 Status check_message(const WireCodec& codec, std::span<const std::byte> message, size_t count);
-// What the message's sender says that it does, for people: `kind` as its frame says.
+// Describes for error texts how the sender encoded the message. `kind` comes from the message's frame.
 std::string describe_message(uint8_t kind, std::span<const std::byte> message);
 
 // fp32 values of f32, f16 or bf16 elements, which may stand at any address: `copy`.

@@ -265,7 +265,8 @@ std::string read_back(std::string_view text) {
   return codec.ok() ? codec->to_string() : codec.status().message();
 }
 
-// What is carried over is each element's own, so it is no matter whether one thread encodes them or several, each a part.
+// Each element carries over its own error. So one thread that encodes all gives the same bytes as several threads that encode a
+// part each.
 TEST(Codec, carries_errors_over_in_parts_as_in_one) {
   const size_t count = 3 * part_unit + 77;
   const auto elements = gold(count, 1), before = gold(count, 2);

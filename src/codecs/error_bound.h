@@ -1,4 +1,4 @@
-// How far an encoded result may be from the exact one: a rounding in each step. For those who check results.
+// How far an encoded result may be from the exact one: each step adds a rounding error. Tests and tools check results with it.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace unisono {
 
-// Of one encoding of elements whose magnitude is at most `largest`, and none of which is too large for the scales.
+// The error of one encoding. No element's magnitude exceeds `largest`, and none is too large for the scales.
 inline double encoding_error_bound(const StepCodec& step, DType dtype, double largest) {
   const double sixteen_bits = largest * 0x1p-8;
   const auto& facts = facts_of(step.kind);
@@ -16,8 +16,8 @@ inline double encoding_error_bound(const StepCodec& step, DType dtype, double la
   return dtype == DType::f32 ? largest * facts.error : std::max(largest * facts.error, sixteen_bits);
 }
 
-// Of a sum over so many ranks, whatever the schedule: contributions, sums of host groups, the result, its rounding to the
-// tensor's type.
+// The error of a sum over so many ranks with any schedule. It adds up the roundings of contributions, of sums of host groups,
+// of the result, and to the tensor's type.
 inline double sum_error_bound(const Codec& codec, DType dtype, double largest, double ranks) {
   const double sum = ranks * largest;
   return ranks * encoding_error_bound(codec.reduce, dtype, largest) + ranks * encoding_error_bound(codec.across, dtype, sum) +

@@ -179,7 +179,7 @@ struct Ranks {
         tensors[r].push_back(normals(100 + r, 0, tensor.number, matrix_of(tensor.shape).elements()));
     }
   }
-  // What choose() says, and then accept(), of each rank; ok or "choose: ..." or "accept: ...".
+  // Runs one step on all ranks. Gives per rank "ok", or the error of choose() or accept() as "choose: ..." or "accept: ...".
   std::vector<std::string> run(uint64_t step, const std::vector<std::vector<Values>>* residuals = nullptr) {
     std::vector<std::span<float>> buffers;
     for (size_t r = 0; r < tensors.size(); ++r) {

@@ -32,8 +32,8 @@ struct CompressorInput {
                             // residual are, and the values stay
   // Per row of a compressed tensor: not 0 where the residual counts as zeros. Null: nowhere.
   const uint8_t* cleared = nullptr;
-  // What the compressor carries from one step to the next for this tensor, equal on all ranks; the caller only keeps it. Empty,
-  // or null: the compressor begins anew.
+  // The compressor's state for this tensor between two steps, equal on all ranks. The caller only keeps it. Empty or null: the
+  // compressor begins anew.
   std::vector<float>* warm = nullptr;
 };
 

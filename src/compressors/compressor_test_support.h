@@ -38,7 +38,7 @@ class Alone {
     EXPECT_TRUE(made_.ok()) << made_.status().to_string();
   }
 
-  // What comes out.
+  // Runs one step and returns the decompressed values.
   Values run(uint64_t step, const Values& in) {
     auto values = in;
     const CompressorInput inputs[] = {{.values = values.data()}};
@@ -57,7 +57,7 @@ class Alone {
     const auto rows = compressor().rows(0);
     return {rows.begin(), rows.end()};
   }
-  // Of what is lost, in squares.
+  // The part of the squared norm that one step loses.
   double error(uint64_t step, const Values& in) {
     const auto out = run(step, in);
     double lost = 0;

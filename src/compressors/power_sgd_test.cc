@@ -92,7 +92,7 @@ double distance(const Values& a, const Values& b) {
   return std::sqrt(squared(difference) / squared(b));
 }
 
-// What comes out of one step, where tensors of all ranks are independent.
+// The relative error of one step on tensors that are independent on all ranks.
 double error_of(size_t count, const PowerOptions& options, uint64_t rows, uint64_t columns) {
   PowerRanks ranks(count, options, {{rows, columns}});
   for (uint32_t r = 0; r < count; ++r) ranks.gradients[r][0] = normals(2, r, 0, rows * columns);
@@ -203,7 +203,8 @@ TEST(PowerSgd, says_on_all_ranks_that_something_is_not_finite_and_keeps_its_warm
   }
 }
 
-// What a step takes from a rank's own values: the average, or what the rank gave to it. Over all ranks both are the same.
+// subtract_sent() takes from a rank's own values either the average or the rank's contribution to it. Summed over all ranks,
+// both are the same.
 TEST(PowerSgd, subtracts_what_it_sent) {
   PowerRanks ranks(3, power_options(2), {{23, 19}});
   std::vector<Values> own;

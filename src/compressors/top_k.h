@@ -1,5 +1,5 @@
-// Local Top-K: each rank sends its own largest entries, and others elsewhere. What ARC-Top-K is compared with: ranks that
-// choose for themselves must send indices, too, and what comes out is no Top-K of the mean.
+// Local Top-K: each rank sends its own largest entries, at its own positions. It is the baseline for ARC-Top-K: its ranks must
+// send indices too, and the result is no Top-K of the mean.
 #pragma once
 
 #include <cstdint>

@@ -71,7 +71,8 @@ double snr_db(const Exact& exact, const Result& result, double scale = 1) {
   return 10 * std::log10(signal / noise);
 }
 
-// Of one sum over all ranks of a cluster; its encodings are those that were asked for, and the same bits are everywhere.
+// The signal-to-noise ratio of one sum over all ranks of a cluster. Checks that the requested codec ran and that all ranks have
+// the same bits.
 double snr_of_sum(const Vectors& inputs, ScheduleKind schedule, const Codec& codec) {
   TestCluster cluster(static_cast<uint32_t>(inputs.size()));
   const auto outcome = test::all_reduce(cluster, inputs, {.schedule = schedule, .codec = codec});

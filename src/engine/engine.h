@@ -3,7 +3,7 @@
 //
 // It owns the groups and the objects that do the work, and says which of them an event is for: the table of operations, the
 // frames that came early, the failure protocol, the control messages, the fast path, the lossy groups, the receives from any
-// rank, and the recorder. README.md lists who owns and who calls whom.
+// rank, and the recorder. README.md lists which object owns what.
 //
 // Memory that runs out while an operation runs ends that operation with unavailable: "out of memory", and its members are
 // notified. Where no operation can be named, or there is no memory even for that, the engine ends everything: see
@@ -70,7 +70,7 @@ class Engine final : public Sink {
   void drain(PeerIndex from, const Status& why, Nanos by, Nanos now);
   // From now on frames of other epochs are dropped and counted.
   void set_epoch(uint32_t epoch);
-  // What schedules are chosen by; set before the first operation, equal on all ranks.
+  // The engine chooses schedules by this. Set before the first operation, equal on all ranks.
   void set_topology(const Topology& topology) { topology_ = topology; }
   const Topology& topology() const { return topology_; }
   size_t group_count() const { return groups_.size(); }
@@ -78,7 +78,7 @@ class Engine final : public Sink {
   // --- Operations ---
   // Starts an operation. id: 0 = by order of calls. The completion may be done at return.
   std::shared_ptr<Completion> submit(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
-  // What happened so far; of an operation that has ended, what it ended with.
+  // The progress of a running operation, or the final report of one that has ended.
   Report report(const Completion& completion, Nanos now) const;
   // Gives back the completion of a finished operation that nobody else has, to be used for another.
   void reuse(std::shared_ptr<Completion> completion) { operations_.reuse(std::move(completion)); }

@@ -50,7 +50,7 @@ class EngineAbort : public ::testing::Test {
     EXPECT_NE(ended->status.message().find("rank 0 gave up: aborted: enough"), std::string::npos) << ended->status.to_string();
   }
 
-  // What rank 0 tells of its end.
+  // Delivers a frame of rank 0, which has aborted, to `rank`.
   void hear(Rank rank, FrameHeader header, ByteView payload) {
     header.payload_bytes = static_cast<uint32_t>(payload.size());
     cluster.engine(rank).received(0, header, {.data = payload.data(), .bytes = payload.size()});

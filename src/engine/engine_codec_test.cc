@@ -1,5 +1,5 @@
-// Collectives whose elements are encoded: digests of results, bytes on the wire, what the report says, and who is named when
-// ranks differ.
+// Collectives whose elements are encoded: digests of results, bytes on the wire, the report, and the rank that an error names
+// when ranks differ.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -357,7 +357,7 @@ TEST(EngineCodec, a_lone_rank_counts_as_its_host_group_would) {
       all_reduce(cluster, values, {.schedule = hierarchical, .codec = Codec{.reduce = coarse, .across = {}, .gather = fine}}));
 }
 
-// What a rank that is not to be trusted may send under a header that fits.
+// A faulty rank may send any payload under a header that fits.
 TEST(EngineCodec, damaged_cut_and_foreign_messages_end_the_call_and_name_their_sender) {
   const size_t count = 2000;
   const auto codec = wire_codec(Codec::quantized(4).reduce, DType::f32, DType::f32, false);

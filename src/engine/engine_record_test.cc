@@ -1,4 +1,4 @@
-// What the engine writes down: of operations that run, end, fail, and of ranks that are waited for.
+// The engine records operations that run, end or fail, and the ranks that they wait for.
 #include <gtest/gtest.h>
 
 #include "engine/test_cluster.h"

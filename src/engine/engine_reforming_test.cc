@@ -1,4 +1,4 @@
-// What becomes of operations when another member re-forms the group, and what is said of it.
+// How operations end, and with which error, when another member re-forms the group.
 #include "engine/engine.h"
 
 #include "engine/test_cluster.h"
@@ -6,7 +6,7 @@
 namespace unisono {
 namespace {
 
-// As group/lifecycle/joining says it.
+// The status that group/lifecycle/joining passes.
 const Status news(Code::peer_lost, "another member re-forms the group");
 
 TEST(EngineReforming, when_a_member_re_forms_what_does_not_need_it_may_end_well) {

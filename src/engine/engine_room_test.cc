@@ -36,8 +36,8 @@ TEST(EngineCredit, is_asked_for_about_once_by_each_operation_that_lacks_it) {
   EXPECT_EQ(cluster.engine(0).held_bytes() + cluster.engine(1).held_bytes(), 0u);
 }
 
-// Two sums begun by ranks 0 and 1 that wait for rank 2. ids: by the caller, or 0 for the order of calls. What ranks 0 and 1
-// hold in memory of their own then, beside what is lent to them.
+// Ranks 0 and 1 begin two sums and wait for rank 2. Gives the bytes that both then hold in memory of their own; zero-copy views
+// do not count. ids: the caller's, or 0 for the order of calls.
 size_t held_while_waiting(uint64_t first_id, uint64_t second_id) {
   constexpr size_t elements = 3000;
   TestCluster cluster(3, {}, {}, 3);

@@ -18,7 +18,7 @@ constexpr size_t block = 700;  // of reduce_scatter: more than one group, no who
 
 enum class Place { apart, same };
 
-// What every rank has after a call: its result and what it left over.
+// Every rank's result of a call, and its encoding error.
 struct Left {
   Vectors results, errors;
 };
@@ -118,7 +118,7 @@ TEST(ErrorFeedback, in_reduce_scatter_is_what_adding_by_hand_gives) {
   }
 }
 
-// What is no number stays with those who have it, and does not spread to other groups.
+// A NaN spoils the errors of its own group of elements only.
 TEST(ErrorFeedback, of_what_is_no_number_keeps_to_its_group) {
   const uint32_t world = 3;
   auto inputs = golden(world, 1000);

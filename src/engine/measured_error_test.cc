@@ -1,4 +1,4 @@
-// What CallOptions::measure_error says, between groups that threads of this process form over shared memory.
+// The errors that CallOptions::measure_error reports, in groups that threads of this process form over shared memory.
 #include <gtest/gtest.h>
 
 #include <cmath>

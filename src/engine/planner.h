@@ -24,7 +24,7 @@ struct PlanChoice {
   uint64_t key = 0;               // equal keys: equal plans
 };
 
-// What a plan depends on besides the request.
+// The facts besides the request that a plan depends on.
 struct PlanContext {
   Rank self = 0;
   uint32_t world = 1;

@@ -48,7 +48,7 @@ struct BlockLayout {
 BlockLayout layout_of(const BlockFormat& format, size_t count);
 inline size_t block_bytes(const BlockFormat& format, size_t count) { return layout_of(format, count).bytes; }
 
-// What was met while encoding or decoding; added to what is there.
+// Special values that were met while encoding or decoding. Each call adds to the counts.
 struct BlockCounts {
   uint64_t saturated = 0;         // elements that were too large
   uint64_t nonfinite_groups = 0;  // groups that became NaN, because a NaN or an infinity was in them
@@ -70,8 +70,9 @@ void decode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart
                  void* elements, BlockCounts& counts);
 void decode_add_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums);
 
-// Whether these are the bytes of a block that encode_block could have written, up to what no decoder can tell. To be asked
-// before bytes from elsewhere are decoded: decoding stays inside its memory whatever they are, but means nothing.
+// Whether these are the bytes of a block that encode_block could have written, up to what no decoder can tell. Callers check
+// bytes from elsewhere with it before they decode them. Decoding other bytes stays inside its memory, but its values mean
+// nothing.
 bool is_block(const BlockFormat& format, const void* block, size_t bytes, size_t count);
 
 // Into a narrower type: rounded to nearest even, and what is finite stays finite (counted as saturated) unless format.poison.
@@ -82,7 +83,7 @@ void decode_block_reference(const BlockFormat& format, const void* block, size_t
 void decode_add_block(const BlockFormat& format, const void* block, size_t count, void* sums);
 void decode_add_block_reference(const BlockFormat& format, const void* block, size_t count, void* sums);
 
-// What is too large for a 16-bit type: the largest it has, or with poison NaN. Infinities stay.
+// Replaces a finite value that is too large for a 16-bit type by the type's largest, or with poison by NaN. Infinities stay.
 void bound_values(DType to, float* values, size_t count, bool poison, BlockCounts& counts);
 
 }  // namespace unisono::kernels

@@ -1,5 +1,5 @@
-// Blocks of many groups: the kernels take 16 at a time and send what is rare to the reference. Whatever lies where, the bytes
-// are the reference's.
+// Blocks of many groups: the kernels take 16 groups at a time and send rare groups to the reference. Wherever those lie, the
+// bytes are the reference's.
 #include <gtest/gtest.h>
 
 #include <cmath>

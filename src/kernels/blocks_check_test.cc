@@ -41,7 +41,7 @@ TEST(Blocks, what_no_encoder_writes_is_no_block) {
   EXPECT_TRUE(is_block(f, good.data(), 0, 0));
 }
 
-// What is_block() must say of one group's numbers, by the values that they have.
+// Whether is_block() must accept one group's header, judged by the values of its numbers.
 bool may_stand(const GroupHeader& header) {
   if (header.poisoned()) return true;
   for (const float number : {header.minimum, header.low, header.high}) {

@@ -44,10 +44,10 @@ HWY_INLINE void load_headers(const BlockFormat& format, const BlockLayout& layou
   }
 }
 
-// What becomes of the values: they are set, in this type, or added to fp32 values.
+// Decoded values are either stored in this type, or added to fp32 values.
 enum class Purpose : uint8_t { set_f32, set_f16, set_bf16, add };
 
-// Two vectors of values, to or at a place at any address.
+// Stores two vectors of values at any address, or adds them to the values there.
 template <Purpose purpose>
 HWY_INLINE void put(F first, F second, uint8_t* at) {
   if constexpr (purpose == Purpose::set_f16) return store_narrow<DType::f16>(first, second, at);

@@ -1,5 +1,6 @@
-// Whole groups into a block, 16 at a time: first their ranges, then their scales side by side (the divisions of one group would
-// be waited for), then their codes. What the first pass has read, the last finds in the first-level cache.
+// Encodes whole groups into a block, 16 at a time: first their ranges, then their scales side by side (the kernel would have to
+// wait for the divisions of a single group), then their codes. The last pass finds in the first-level cache what the first has
+// read.
 //
 // All groups take the same way; the few for which it gives wrong bytes (no numbers, too large, too small) are done again by the
 // reference. A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each
@@ -27,7 +28,7 @@ namespace HWY_NAMESPACE {
 // Codes are packed so many at a time: one vector of the plane of 4 bits.
 constexpr size_t packed_codes = 2 * code_lanes;
 
-// Of values [at, at + code_lanes) of the batch; half of them are always of one group.
+// The codes of values [at, at + code_lanes) of the batch. Each half of them always belongs to one group.
 template <int bits, bool spikes>
 HWY_INLINE CodeVector codes_of(const Batch& batch, size_t at, int group_shift) {
   // Added to this, a number from 0 to 2^22 is rounded to nearest even, and stands in the low bits.

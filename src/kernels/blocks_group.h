@@ -41,7 +41,7 @@ inline float rounded(Metadata type, float value, Rounding rounding) {
   }
   const uint32_t bits = std::bit_cast<uint32_t>(value), unit = type == Metadata::f16 ? 1u << 13 : 1u << 16;
   const bool negative = (bits >> 31) != 0;
-  // What is added to the magnitude before it is cut off; a carry raises the exponent, as it should.
+  // The rounding adds this to the magnitude and then cuts the low bits off. A carry raises the exponent, as it should.
   const uint32_t added = rounding == Rounding::near               ? unit / 2 - 1 + (bits / unit & 1)
                          : (rounding == Rounding::up) != negative ? unit - 1
                                                                   : 0;
@@ -88,7 +88,7 @@ inline const std::byte* after(const void* elements, DType type, size_t count) {
 inline std::byte* after(void* elements, DType type, size_t count) {
   return static_cast<std::byte*>(elements) + count * element_bytes(type);
 }
-// What is left of a part after its whole groups.
+// The rest of a part behind its first `whole` elements, which are whole groups.
 inline BlockPart rest_of(BlockPart part, size_t whole) { return {part.first + whole, part.count - whole}; }
 
 }  // namespace unisono::kernels

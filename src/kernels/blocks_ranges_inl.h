@@ -1,4 +1,4 @@
-// What must be known of groups before they can have codes: their ranges, scales and spikes, of up to 16 groups at a time.
+// Finds the ranges, scales and spikes of up to 16 groups at a time. Encoding needs them before it can compute codes.
 //
 // A part of blocks_simd.cc, compiled once per instruction set like it: the include guard opens again for each (Highway's
 // idiom).
@@ -38,7 +38,7 @@ struct Batch {
 
 // ---- from lanes to groups
 
-// What is known of the values in each lane. `merged` brings two together lane by lane, `each` moves lanes of both.
+// The range of the values in each lane. `merged` combines two ranges lane by lane, `each` moves lanes of both.
 template <bool spikes>
 struct Range {
   F low, high;
@@ -79,7 +79,7 @@ HWY_INLINE Lanes folded(const Lanes& a, const Lanes& b, Lower lower, Upper upper
   return Lanes::merged(Lanes::each(a, b, lower), Lanes::each(a, b, upper));
 }
 
-// Of four groups: in each 16 bytes there is then one lane of each, in their order.
+// Folds four groups into one vector. Each 16 bytes of it hold one lane of each group, in their order.
 template <typename Lanes>
 HWY_INLINE Lanes folded_four(const Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
   const auto lower = [](F x, F y) HWY_ATTR { return hn::InterleaveLower(Tag<float>(), x, y); };
@@ -95,8 +95,8 @@ HWY_INLINE Lanes folded_four(const Lanes& a, const Lanes& b, const Lanes& c, con
   return folded(folded(a, b, lower, upper), folded(c, d, lower, upper), lower_pair, upper_pair);
 }
 
-// What `of` says of as many groups as a vector has lanes, a group a lane, in their order. A tree: so there are three merges a
-// group instead of one for each halving.
+// Calls `of` for as many groups as a vector has lanes, and gives one lane per group, in their order. It merges them as a tree,
+// so that one merge serves several groups.
 template <typename Of>
 HWY_INLINE auto of_groups(size_t first, Of of) {
   const auto four = [&](size_t i) HWY_ATTR {
@@ -112,7 +112,7 @@ HWY_INLINE auto of_groups(size_t first, Of of) {
   const auto a = four(0), b = four(4);
   return folded(a, b, lower, upper);
 #else
-  // Halves: in the 16 bytes, groups 0, 0, 8, 8, and 4, 4, 12, 12. What remains is to merge neighbours.
+  // Halves: in the 16 bytes, groups 0, 0, 8, 8, and 4, 4, 12, 12. Only neighbours remain to be merged.
   const auto a = four(0), b = four(4), c = four(8), d = four(12);
   const auto even = folded(a, c, lower, upper), odd = folded(b, d, lower, upper);
   return folded(
@@ -194,7 +194,7 @@ HWY_NOINLINE void make_ranges(const BlockFormat& format, const uint8_t* elements
     const auto numbers = hn::Eq(hn::Mul(range.sum, zero), zero);
     const auto usual = hn::And(numbers, hn::And(hn::Ge(range.low, hn::Neg(limit)), hn::Le(range.high, limit)));
     if constexpr (spikes) reserve_spikes(format, range, i, batch);
-    // What counts as zero keeps the order: it is enough to look at the ends.
+    // Counting small values as zero keeps the order of values, so it is enough to look at the ends.
     make_scales(format, comparable_of(range.low), comparable_of(range.high), usual, i, batch);
   }
 }

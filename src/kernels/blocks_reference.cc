@@ -44,7 +44,7 @@ void set_element(DType type, void* elements, size_t i, float value) {
   else convert_reference(type, at, DType::f32, &value, 1);
 }
 
-// Of a number that is of the type already, or NaN.
+// The bits of a number that the type can represent, or of NaN.
 uint32_t bits_of(Metadata type, float value) {
   const bool nan = std::isnan(value);
   const auto bits = std::bit_cast<uint32_t>(value);
@@ -281,7 +281,7 @@ void encode_block_reference(const BlockFormat& format, DType from, const void* e
 }
 
 void bound_values(DType to, float* values, size_t count, bool poison, BlockCounts& counts) {
-  // What rounds to more than the largest number of the type.
+  // From `limit` on, a magnitude rounds to more than the type's largest number.
   const float largest_of_type = to == DType::f16 ? 65504.0f : 0x1.FEp127f, limit = to == DType::f16 ? 65520.0f : 0x1.FFp127f;
   for (size_t i = 0; i < count; ++i) {
     if (!(std::fabs(values[i]) >= limit) || std::isinf(values[i])) continue;

@@ -1,6 +1,6 @@
-// The SIMD kernels of blocks: whole groups whose values need no special care, 16 groups at a time. What is rare (a last group
-// in part, values that are no numbers, or too large or too small) goes to the reference, so there is one place that says what
-// happens then.
+// The SIMD kernels of blocks: whole groups whose values need no special care, 16 groups at a time. Rare groups (an incomplete
+// last group, values that are no numbers, or too large or too small) go to the reference, so only one implementation decides
+// about them.
 //
 // Encoding and decoding are in blocks_encode_inl.h and blocks_decode_inl.h; here they are compiled, once per instruction set.
 

@@ -129,7 +129,7 @@ struct Native {
   static HWY_INLINE Vec<T> total(Packet a) { return a.value; }
 };
 
-// What the two 16-bit formats share: a vector of elements becomes two vectors of fp32.
+// The common part of the two 16-bit formats: a vector of elements becomes two vectors of fp32.
 struct Pair {
   using Lane = float;
   static constexpr size_t element_bytes = 2;

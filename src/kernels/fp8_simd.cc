@@ -1,5 +1,5 @@
-// The SIMD kernels of FP8: whole groups whose values need no special care. What is rare (a last group in part, values that are
-// no numbers or too large) goes to the reference. Compiled once per instruction set.
+// The SIMD kernels of FP8: whole groups whose values need no special care. Rare groups (an incomplete last group, values that
+// are no numbers or too large) go to the reference. Compiled once per instruction set.
 
 #include "base/simd_targets.h"
 

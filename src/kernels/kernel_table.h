@@ -1,5 +1,5 @@
-// What one instruction set offers: its functions. simd.cc makes one table per instruction set it was compiled
-// for, dispatch.cc picks among those that the processor runs. Tables are constants and live for ever.
+// The kernels of one instruction set. simd.cc makes one table per instruction set it was compiled for, dispatch.cc chooses
+// among those that the processor can run. Tables are constants and are never destroyed.
 #pragma once
 
 #include <cstddef>

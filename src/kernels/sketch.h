@@ -1,5 +1,5 @@
-// What error feedback does with each row of a matrix: a sketch of it, which is the row times a few directions, while what was
-// left over from before is added to it.
+// The error-feedback kernel for the rows of a matrix. In one pass it adds the residual of the step before to a row, and
+// multiplies the row by a few directions: its sketch.
 #pragma once
 
 #include <cstddef>

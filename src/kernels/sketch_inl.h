@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 // By the number of registers.
 constexpr uint32_t directions_at_once = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 
-// What the residual is for, and where values go with it.
+// How the kernel uses the residual, and where it writes the values.
 enum class Residual : uint8_t { none, added, subtracted };
 enum class Output : uint8_t { none, in_place, apart, far };  // far: past the caches
 
@@ -65,7 +65,8 @@ HWY_INLINE void soon(const float* at, size_t ahead) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(at) + ahead * sizeof(float)), 0, 2);
 }
 
-// Of a row that fills no vector. Adds to the sums; the sum of squares of what was added to its values.
+// Sketches a row that fills no vector, and adds to the sums. Returns the sum of squares of the residuals that it added to moved
+// values.
 template <uint32_t count, Residual residual, Output output>
 double sketch_short_row(const SketchRow& row, size_t columns, const float* directions, size_t stride, float* sums) {
   double kept = 0;

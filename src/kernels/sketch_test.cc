@@ -195,8 +195,8 @@ TEST(Sketch, of_what_is_no_number_is_no_number) {
 
 // Not with sanitizers: what they add to the kernels keeps functions from being inlined, and is not what users run.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// What processors tell of the upper halves of vector registers: bit 2 those of 256 bits, bit 6 those of 512. Nothing: they do
-// not tell.
+// Bits of the upper halves of vector registers that the processor reports as in use: bit 2 for 256-bit registers, bit 6 for
+// 512-bit ones. 0 also if the processor does not report them.
 uint32_t upper_halves_in_use() {
   uint32_t a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(0xD, 1, &a, &b, &c, &d) == 0 || (a & 4) == 0) return 0;

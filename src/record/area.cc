@@ -51,7 +51,7 @@ Result<Area> Area::in_memory(size_t bytes) {
   area.fd_ = ::memfd_create(area_name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (area.fd_ < 0) return failed("memfd_create", errno);
   if (auto status = area.map(bytes); !status.ok()) return status;
-  // Who opens it through /proc must not be able to take the memory away under the writer.
+  // A process that opens the memory through /proc must not be able to truncate it under the writer.
   if (::fcntl(area.fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return failed("sealing the memory", errno);
   return area;

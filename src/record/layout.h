@@ -53,9 +53,9 @@ static_assert(sizeof(Header) == 384);
 // All between header and ring changes between an odd and the next even value of sequence, but for begun, ended, Link::stalls
 // and Link::lost_at, which are each one word.
 //
-// Express operations (short ones within one host, of collectives without a root) are counted late, some at a time: those from
-// counted to below ended are in the ring but not in the counters yet. They send and receive the same to and from every other
-// rank, so that they are counted once here and not in the links.
+// Fast-path operations (short ones within one host, of collectives without a root) are counted late, several at a time: those
+// from counted to below ended are in the ring but not in the counters yet. They exchange the same number of bytes with every
+// other rank, so they are counted once here and not in the links.
 struct Totals {
   uint64_t sequence;
   uint64_t begun;
@@ -77,7 +77,7 @@ struct Kind {
 };
 static_assert(sizeof(Kind) == 8);
 
-// What an express operation of so many bytes sends to each other rank, and receives from it, without headers: all of them, or
+// The bytes, without headers, that a fast-path operation sends to each other rank and receives from it: the whole tensor, or
 // one of its equal blocks.
 constexpr uint64_t fast_path_payload(unisono::Collective collective, uint64_t bytes, uint32_t world) {
   return has_blocks(collective) ? bytes / world : bytes;
@@ -86,7 +86,7 @@ constexpr uint64_t fast_path_payload(unisono::Collective collective, uint64_t by
 // How an operation got its number.
 enum class Numbering : uint8_t { by_order = 0, by_caller = 1, message = 2 };
 
-// What an operation does just now: what is missing of the earliest round, and there of the first slice.
+// The state of a running operation, judged by the first missing slice of its earliest incomplete round.
 enum class Phase : uint8_t {
   begun = 0,          // nothing is known yet
   contributions = 1,  // waits for messages that are added

@@ -1,4 +1,4 @@
-// What /proc says about a process: whether it is the one that wrote a record, and whether it runs.
+// Reads /proc to find out whether a process is the one that wrote a record, and whether it runs.
 #pragma once
 
 #include <sys/types.h>

@@ -135,7 +135,7 @@ void Recorder::count(const Entry& entry, Nanos waited) {
   links_[entry.pending].waited += 1;
 }
 
-// What is not counted yet are express operations that ended with ok.
+// Counts the fast-path operations that ended with ok since the last count. All other operations are counted when they end.
 void Recorder::count_uncounted() {
   uint64_t bytes = 0;
   for (auto i = counted_; i < ended_; ++i) {

@@ -1,9 +1,9 @@
-// Writes the record of one group. Cheap enough to be always on: an express operation costs a handful of stores, most of them
-// made while it waits for the others anyway; any other one a few dozen. No locks, no system calls, no allocation after it was
-// made.
+// Writes the record of one group. It is cheap enough to be always on: a fast-path operation costs a handful of stores, most of
+// them made while it waits for the others anyway; any other operation costs a few dozen. After it was made it takes no locks,
+// makes no system calls and allocates nothing.
 //
-// One thread at a time writes (the node's mutex sees to that). Readers are other processes that look at any moment: Live has a
-// sequence number, a ring entry counts once Totals::ended says so, and every counter is one word.
+// One thread at a time writes (the runtime's mutex sees to that). Readers are other processes that look at any moment: Live has
+// a sequence number, a ring entry counts once Totals::ended says so, and every counter is one word.
 #pragma once
 
 #include <atomic>
@@ -47,7 +47,7 @@ struct Placement {
   std::string folder = {};    // empty: memory
 };
 
-// What one operation moved to and from one rank.
+// The traffic of one operation to and from one rank.
 struct Moved {
   Rank rank = 0;
   uint64_t sent_bytes = 0, sent_messages = 0, received_bytes = 0, received_messages = 0;  // headers included
@@ -60,7 +60,7 @@ class Recorder {
   static Result<std::unique_ptr<Recorder>> make(const Identity& identity, const Placement& placement);
   Recorder(const Recorder&) = delete;
 
-  // An express operation: nothing is in flight, and nothing may come before fast_path_ended or show.
+  // Begins a fast-path operation. No operation may be in flight, and the next call must be fast_path_ended or show.
   void fast_path_begun(uint64_t number, uint64_t bytes, Kind kind, Nanos started) {
     if (ended_ - counted_ >= uncounted_max) count_all();
     auto& entry = *next_;
@@ -79,8 +79,8 @@ class Recorder {
     publish();
   }
 
-  // Any other one, and an express operation that takes longer after all: that has begun already. What is shown replaces what
-  // was shown of it before; beyond shown_max operations in flight nothing is.
+  // These calls serve all other operations. They also serve a fast-path operation that takes longer after all; it skips
+  // begun(). show() replaces the operation's earlier state; beyond shown_max operations in flight it does nothing.
   void begun() { store(totals_->begun, totals_->begun + 1); }
   void show(const Shown& shown);
   // `waited`: from its start to the first message of the rank that it awaited; counted if there is one.
@@ -96,7 +96,7 @@ class Recorder {
   static constexpr uint32_t fast_path_outcome = 0;  // code ok, numbered by order
   Recorder(Area area, Status status, uint32_t world, uint64_t capacity);
 
-  // What was stored before is seen before what is stored after.
+  // Readers see earlier stores before later ones.
   static void order_stores() {
 #if defined(__SANITIZE_THREAD__)
     std::atomic_signal_fence(std::memory_order_release);  // the thread sanitizer knows no fences between processors

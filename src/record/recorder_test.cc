@@ -1,4 +1,4 @@
-// What is written is what is read; where memory or disk is missing, the group works without.
+// Readers read exactly what the recorder wrote. Where memory or disk is missing, the group works without a record.
 #include "record/recorder.h"
 
 #include <fcntl.h>

@@ -161,7 +161,7 @@ void read_links(ByteView bytes, const Totals& totals, Snapshot& out) {
   }
 }
 
-// Those that are not counted yet are express operations.
+// Adds a fast-path operation that the writer has not counted yet. All other operations are counted when they end.
 void count_late(const EndedOperation& operation, Snapshot& out) {
   const auto took = static_cast<uint64_t>(operation.ended - operation.started);
   auto at = std::find_if(out.collectives.begin(), out.collectives.end(),

@@ -1,8 +1,8 @@
-// What a record said at one moment, checked: a value that tools print and compare.
+// The checked contents of a record at one moment: a value that tools print and compare.
 //
 // Readers trust nothing. Sizes are checked against each other before anything is read, text is made printable, numbers that
-// name something (a rank, a collective, a code) are in range, times are not negative. What does not pass is refused as a
-// whole (corrupt) where nothing could be made of it, or left out and counted (damaged).
+// name something (a rank, a collective, a code) are in range, times are not negative. A record of which nothing is usable is
+// refused as a whole (corrupt). A single bad entry is left out and counted (damaged).
 #pragma once
 
 #include <array>

@@ -22,7 +22,8 @@ struct CheckRequest {
   std::span<const Schedule> schedules;  // schedules[r] is rank r's; at least one
 };
 
-// What holds beyond the promises; direct and every_rank_completes are compared with the schedules' own claims.
+// Properties of the schedules beyond their promises. The checker compares direct and every_rank_completes with the schedules'
+// own claims.
 struct Proof {
   uint32_t rounds = 0;
   uint64_t messages = 0;  // one per chunk of each send

@@ -94,7 +94,8 @@ double Chooser::predict(const Candidate& candidate) const {
   const double crowd = unisono::crowd(request_.inside, largest_, static_cast<uint32_t>(host_groups_.size()));
   if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * crowd;
   if (!request_.encoded) return us;
-  // What the links do for one slice, the cores do not wait for; inside a host the cores do both.
+  // Between hosts, cores encode one slice while links carry another, so only one slice's share adds up. Inside a host the cores
+  // do both, so all of it adds up.
   const double coding = coding_us(candidate) * crowd;
   const double slices = host_groups_.size() > 1 ? std::max(1.0, bytes / slice_of(candidate)) : 1;
   return std::max(us, coding) + std::min(us, coding) / slices;

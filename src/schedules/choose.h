@@ -19,8 +19,8 @@ namespace unisono {
 
 struct ChooseRequest {
   Collective collective = Collective::all_reduce;
-  // Of the whole tensor: for reduce_scatter the input, for all_gather and gather the output, for scatter the root's input, for
-  // all_to_all the input of one rank.
+  // The size of the whole tensor: for reduce_scatter the input, for all_gather and gather the output, for scatter the root's
+  // input, for all_to_all the input of one rank.
   uint64_t bytes = 0;
   // 16-bit floats: schedules that pass partial sums on must run on an fp32 copy, twice the bytes, to round only once.
   bool is_16_bit_float = false;

@@ -253,10 +253,11 @@ Load hierarchical_load(const LoadRequest& request) {
   return result;
 }
 
-// What the cores do for the bytes: on a network they add; on one host they also copy. Into shared memory and out of it, each at
-// the rate; what is added straight from there is not copied out before, but each sum takes a rank's own values and a place. A
-// payload that several ranks of one core read comes from the other core once, and then from this one's cache, as far as it
-// holds them all. Through the kernel, in and out together at the rate.
+// The time that the cores spend on the bytes: on a network they add; on one host they also copy. With shared memory each byte
+// is written once and read once, each at the rate. A rank adds incoming values straight from there, without a copy; each sum
+// costs extra for the rank's own values and the result. A payload that several ranks of one core read comes from the other core
+// once, and then from this core's cache, as far as that holds all payloads. Through the kernel, copies in and out together run
+// at the rate.
 double byte_work_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd) {
   constexpr double own_part = 0.25, cached_part = 1.0 / 6,
                    cache_bytes = 1 << 20;  // fitted to measurements, as the profiles are

@@ -1,4 +1,4 @@
-// What a schedule costs: rounds, messages and bytes of its busiest rank, and from these and the links a time.
+// The cost of a schedule: rounds, messages and bytes of its busiest rank, and a time computed from these and the links.
 //
 // The counts are exact (the tests count them in the schedules themselves); the time is an estimate for comparing schedules
 // with each other: a latency-bandwidth model with a price per message and per byte added. docs/design/schedules.md has the
@@ -12,7 +12,7 @@
 
 namespace unisono {
 
-// What messages cost between two ranks on one host group, or on two. One rank's view; equal on all ranks.
+// The cost of messages between two ranks, either in one host group or in two. One rank's view; equal on all ranks.
 struct LinkProfile {
   double latency_us = 0;    // from a send to the receiver's notice of it
   double bytes_per_us = 1;  // that one rank can send while it receives; if copied_by_cores, while it does nothing else
@@ -36,7 +36,7 @@ struct LinkProfile {
 inline constexpr uint64_t exchange_bytes_max = 256u << 10;
 inline constexpr uint32_t exchange_ranks_max = 32;
 
-// One round, in which all values go straight from whose they are to who wants them.
+// Whether the schedule is one round, in which all values go straight from their owner to each rank that needs them.
 constexpr bool is_exchange(Collective collective, ScheduleKind kind) {
   const bool sums_or_meets = collective == Collective::all_reduce || collective == Collective::barrier;
   return kind == (sums_or_meets ? ScheduleKind::one_shot : ScheduleKind::direct);
@@ -50,7 +50,7 @@ struct LinkSpeed {
 // The profile with its prices moved so that it predicts this speed for one message from one rank to another. Where the ranks'
 // cores do all the work, prices move together; on a network the wire's part moves, and what the cores do costs the same.
 LinkProfile measured_profile(const LinkProfile& start, const LinkSpeed& speed);
-// What the profile predicts: of a measured one, what was measured.
+// The speed that the profile predicts. For a measured profile this is the measured speed.
 LinkSpeed speed_of(const LinkProfile& link);
 
 // Nothing that a cost could be computed from is missing.
@@ -75,9 +75,9 @@ struct Traffic {
   double total = 0;      // bytes sent by all ranks together
   double passed_on = 0;  // bytes of a chunk that every round passes on: a slice of it is under way in one round at a time
 };
-// Of every kind but hierarchical; zeros for a world of one and for combinations that do not exist.
+// The traffic of every kind but hierarchical. All zeros for a world of one and for combinations that do not exist.
 Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world);
-// Of a one-shot all-reduce whose values are passed on (schedules/relay.h).
+// The traffic of a one-shot all-reduce whose values are passed on (schedules/relay.h).
 Traffic relayed_traffic(uint32_t world);
 
 // The traffic divided between the links inside host groups and those between them.

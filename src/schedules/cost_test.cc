@@ -59,7 +59,7 @@ double count_shared(const std::vector<Schedule>& schedules, Rank rank) {
   return result;
 }
 
-// Of the busiest rank. chunk_count is the tensor; in an all_to_all one rank's input.
+// Counts the traffic of the busiest rank in the schedules. chunk_count is the tensor; in an all_to_all one rank's input.
 Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32_t>& host_groups = {}, bool inside = false) {
   Traffic result;
   const auto schedules = test::make_all(request);
@@ -232,7 +232,8 @@ TEST(Cost, on_one_host_is_the_work_of_the_cores) {
   shared.slice_bytes = 1e12;
   EXPECT_NEAR(time(one_shot, shared), 2 * 3.0e5 / 100, 1e-1);
   EXPECT_NEAR(time(two_step, shared), 2 * 2.25e5 / 100 + 0.25e5 / 100, 1e-1);
-  // Of four tensors of 1 MiB a core's cache holds one third as long as needed.
+  // Each rank reads three shared tensors of 1 MiB; the core's cache of 1 MiB holds one third of them until its second rank
+  // reads them.
   EXPECT_NEAR(time(one_shot, shared, 1 << 20), 2 * (4.25 - 1.25 / 3) * (1 << 20) / 100, 1);
 }
 

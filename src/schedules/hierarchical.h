@@ -21,8 +21,8 @@ struct HierarchicalRequest {
   ScheduleKind outer = ScheduleKind::automatic;  // of outer_kinds()
 };
 
-// What `automatic` stands for. Inside: two_step. Between: one_shot for two host groups (the bytes of two_step in half the
-// rounds), two_step up to 16 (fewest rounds), beyond that halving_doubling (fewer peers).
+// The kinds that `automatic` stands for. Inside: two_step. Between: one_shot for two host groups (the bytes of two_step in half
+// the rounds), two_step up to 16 (fewest rounds), beyond that halving_doubling (fewer peers).
 ScheduleKind default_inner_kind();
 ScheduleKind default_outer_kind(uint32_t host_group_count);
 bool is_inner_kind(ScheduleKind kind);

@@ -1,4 +1,4 @@
-// What was measured of the links between the hosts of a group, pair by pair.
+// The measured speeds of the links between the hosts of a group, pair by pair.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What each phase promises beyond correctness, which make_test.cc proves: peers, rounds, bytes, order.
+// The promises of each phase beyond correctness: peers, rounds, bytes, order. make_test.cc proves correctness.
 #include <algorithm>
 #include <map>
 #include <set>

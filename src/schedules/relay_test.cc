@@ -11,7 +11,7 @@
 namespace unisono {
 namespace {
 
-// What each rank has, by position; -1: nothing.
+// One rank's blocks by position: the rank that each comes from, or -1 while the position is empty.
 using Blocks = std::vector<int64_t>;
 
 TEST(Relay, brings_everyones_values_to_everyone_once_and_in_their_places) {

@@ -1,5 +1,5 @@
-// What was measured to be faster than what the cost model chooses: `unisono tune` writes it, a group reads it and chooses by
-// it. Pure.
+// Schedules that were measured to be faster than the cost model's choice. `unisono tune` writes them, a group reads them and
+// chooses by them. Pure.
 //
 // A file of lines; what follows # is for people:
 //
@@ -9,8 +9,8 @@
 //   all_reduce 65536 one_shot             calls of up to so many bytes of the whole tensor
 //   all_reduce max two_step slice 1048576
 //
-// For a call the first line counts whose bytes are enough. Where there is none, or the schedule cannot serve the call, the cost
-// model chooses.
+// The first line whose number of bytes is at least the call's decides. Where there is none, or the schedule cannot serve the
+// call, the cost model chooses.
 #pragma once
 
 #include <array>
@@ -52,11 +52,12 @@ struct Tuning {
   uint32_t streams_per_link = 0;  // 0: not tuned
   std::vector<TunedGroup> groups{};
 
-  // Of ranks that are on these hosts, whatever the hosts' numbers. Empty host groups: every rank is on one of its own.
+  // Finds the group whose ranks share hosts in the same way; the hosts' numbers do not matter. Empty host_groups: every rank
+  // has a host of its own. Null: none.
   const TunedGroup* find(std::span<const uint32_t> host_groups, uint32_t world) const;
-  // What is for this transport.
+  // The tuning with the groups of this transport only.
   Tuning of(std::string_view transport) const;
-  // Instead of what there is of such a group, or beside the others.
+  // Adds the group, or replaces the one with the same transport and hosts.
   void put(TunedGroup group);
   friend bool operator==(const Tuning&, const Tuning&) = default;
 };
@@ -68,7 +69,7 @@ std::string placement_text(std::span<const uint32_t> host_groups);
 
 // invalid: which line is wrong, and why.
 Result<Tuning> parse_tuning(std::string_view text);
-// What parse_tuning reads. The comment's lines come behind the first one.
+// Writes the text that parse_tuning reads. The comment's lines follow the first line.
 std::string to_text(const Tuning& tuning, std::string_view comment = {});
 
 }  // namespace unisono

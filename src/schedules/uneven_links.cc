@@ -74,7 +74,8 @@ UnevenLinks::UnevenLinks(std::span<const uint32_t> host_groups, std::vector<Link
   find_way_around();
 }
 
-// Of one more part for an owner, only links and hosts that it adds traffic to can become the busiest.
+// Deals the parts out one by one. One more part for an owner can make only those links and hosts the busiest that it adds
+// traffic to.
 void UnevenLinks::deal_shares() {
   const auto world = static_cast<uint32_t>(host_group_.size());
   const auto parts = world * parts_per_rank;
@@ -157,7 +158,7 @@ bool UnevenLinks::can_fit(Collective collective, ScheduleKind kind) {
                                         collective == Collective::all_gather);
 }
 
-// What every rank sends, by the schedules themselves.
+// Counts the bytes that every rank sends in its own schedule.
 UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
   const auto world = static_cast<uint32_t>(host_group_.size());
   const double all_shares = static_cast<double>(world) * parts_per_rank;

@@ -1,4 +1,4 @@
-// What schedules cost where the links between hosts differ from each other, and how two of them are fitted to such links.
+// The cost of schedules where the links between hosts differ from each other. Two schedules can be fitted to such links.
 //
 // In a two-step all-reduce the owner of a part receives it from everybody and sends the sum to everybody, so the link between
 // ranks i and j carries (share of i + share of j) of the tensor each way. The shares decide which links are used: a rank behind
@@ -20,9 +20,9 @@ namespace unisono {
 
 class UnevenLinks {
  public:
-  // Of a group with these host group numbers. Null where there is nothing to gain from knowing pairs: fewer than three hosts,
-  // links that are alike (rates within 1.5, latencies within 3 or all below 100 us), or more than 64 hosts or 256 ranks, for
-  // which it would take too long. Pairs that were not measured count as the median of the others.
+  // Makes one for a group with these host group numbers. Null where nothing is gained from knowing pairs: fewer than three
+  // hosts, links that are alike (rates within 1.5, latencies within 3 or all below 100 us), or more than 64 hosts or 256 ranks,
+  // for which it would take too long. Pairs that were not measured count as the median of the others.
   static std::unique_ptr<UnevenLinks> find(std::span<const uint32_t> host_groups, const HostLinks& links);
 
   struct Which {
@@ -35,7 +35,8 @@ class UnevenLinks {
     double us_per_byte = 0;  // of the tensor: what its bytes take on the busiest link or at the busiest host
     double latency_us = 0;   // of the slowest link that carries anything
   };
-  // Of rooted collectives with rank 0 as the root. Computed from the schedules of all ranks at the first call.
+  // The cost of one schedule; rooted collectives have rank 0 as the root. The first call computes it from the schedules of all
+  // ranks.
   const Cost& cost(const Which& which) const;
 
   // Per rank, in parts of the sum of all: what each should own in a two-step all-reduce. They are found one small part after

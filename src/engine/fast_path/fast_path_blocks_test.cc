@@ -286,7 +286,8 @@ std::string title(const ::testing::TestParamInfo<Kind>& info) { return ::testing
 
 class FastPathUneven : public FastPathCalls {};
 
-// What a rank gives and gets is all of one size; what the others exchange is not, and goes by the executor.
+// Rank 0 sends and receives blocks of one size, so it takes the fast path. The other ranks exchange blocks of several sizes, so
+// they use the executor.
 TEST_F(FastPathUneven, a_rank_of_equal_blocks_is_beside_others_whose_blocks_differ) {
   constexpr uint32_t world = 3;
   const auto size = [](Rank from, Rank to) -> size_t { return from == 0 || to == 0 ? 200 : 100 * (from + 2 * to) - 200; };

@@ -1,4 +1,4 @@
-// What all calls of one kind on the fast path have in common; each group keeps the latest for every collective.
+// The parts that all fast-path calls of one kind share. Each group keeps the latest plan of every collective.
 #pragma once
 
 #include <array>

@@ -49,7 +49,7 @@ class FastPathCalls : public ::testing::Test {
     EXPECT_NE(done->status.message().find("rank " + std::to_string(differs) + " calls barrier"), std::string::npos)
         << done->status.to_string();
   }
-  // Of both reports, all but times.
+  // Compares all of both reports but times.
   static void expect_alike(const Report& ours, const Report& theirs) {
     EXPECT_EQ(
         std::tuple(ours.operation, ours.schedule, ours.number, ours.contributors, ours.world_size, ours.passes, ours.last_rank),
@@ -90,7 +90,8 @@ class FastPathCalls : public ::testing::Test {
     for (Rank r = 0; r < world; ++r) records.push_back(record::parse(cluster->group(r).record->bytes()).value());
     return records;
   }
-  // Of both records, all but times; which of several was the last to come is a matter of time, too.
+  // Compares all of both records but times. They do not say which of several ranks came last, because that depends on time,
+  // too.
   static void expect_written_alike(const record::Snapshot& ours, const record::Snapshot& theirs) {
     EXPECT_EQ(std::tuple(ours.begun, ours.ended, ours.damaged), std::tuple(1u, 1u, 0u));
     ASSERT_EQ(ours.operations.size(), 1u);

@@ -1,4 +1,4 @@
-// What a group learns from its lossy operations: every rank its deadlines, and rank 0 which delivery calls should have.
+// A group learns from its lossy operations: every rank learns its deadlines, and rank 0 the delivery that calls should use.
 #include <algorithm>
 
 #include "engine/lossy/lossy_group.h"

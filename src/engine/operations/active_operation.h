@@ -1,4 +1,4 @@
-// One running operation as the engine sees it: the executor's Operation, its group and number, and who waits for it.
+// One running operation as the engine sees it: the executor's Operation, its group and number, and the caller's Completion.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ struct ActiveOperation {
   }
   bool is_message() const { return (number & message_id_bit) != 0; }
   bool in_order() const { return is_in_order(number); }
-  // What its sends and computations are identified by.
+  // The id of the events of its sends and computations.
   uint64_t event(uint32_t lane) const { return event_id(slot, generation, lane); }
   // Takes back all that the transports still have of it.
   void cancel_in(Transport& transport) const { transport.cancel(event(0), 0xFFFFFFFF00000000ull, group->number, number); }

@@ -1,4 +1,4 @@
-// Receives from whoever sends first, in virtual time.
+// Receives that take the first message of any rank, in virtual time.
 #include "engine/operations/any_source.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST_F(AnySource, receives_with_a_sender_and_without_share_messages_in_the_order
   cluster.settle();
   const auto a = send(1, 0, numbers(4, 10)), b = send(1, 0, numbers(4, 20));
   cluster.finish({wants_any, wants_1, a, b});
-  // Who named the sender was promised its first message before anything had come.
+  // The receive that names rank 1 reserved that rank's first message before anything had come.
   EXPECT_EQ(named, numbers(4, 10));
   EXPECT_EQ(any, numbers(4, 20));
 }

@@ -1,8 +1,9 @@
-// What members tell each other about operations that end early: failed operations, aborted groups, and, at a deadline, the
-// question whom each of them waits for.
+// Messages between members about operations that end early: failed operations, aborted groups, and, at a deadline, the question
+// which rank each member waits for.
 //
-// Reads and writes the groups' members that say who has aborted and what failed elsewhere, and ends operations by what it is
-// told. It does not end what needs an absent rank: the engine does, as it knows the lossy operations too. Owned by the engine.
+// The object keeps in each group which members have aborted and the latest failure elsewhere, and ends operations when a
+// message says so. It does not end what needs an absent rank: the engine does, as it knows the lossy operations too. Owned by
+// the engine.
 #pragma once
 
 #include <optional>

@@ -15,7 +15,7 @@ namespace unisono {
 
 struct ActiveOperation;
 
-// What all operations of an engine share. The engine owns each of them.
+// The objects that all operations of an engine share. The engine owns them.
 struct OperationResources {
   PeerTable& peers;
   BufferPool& pool;

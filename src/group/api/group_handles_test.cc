@@ -1,4 +1,4 @@
-// What Group and Work promise their users, with real nodes in threads of this process.
+// The promises of Group and Work to their users, with real runtimes in threads of this process.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -16,8 +16,7 @@ namespace {
 constexpr Nanos probing_max = second;  // datagrams are short where it takes longer
 constexpr int deadline_part = 4;       // of the time that is left, for measuring: links are not worth missing a deadline
 
-// What rank 0 decides about datagrams: how large they are, 0 where there are none, how they are authenticated, and a key for
-// this epoch.
+// Rank 0 decides these terms of datagrams: their size (0: no datagrams), their authentication, and a key for this epoch.
 struct DatagramTerms {
   uint32_t bytes = 0;
   DatagramAuth auth = DatagramAuth::mac;

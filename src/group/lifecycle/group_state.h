@@ -1,4 +1,4 @@
-// What the public handles point at.
+// The objects that the public handles point at.
 #pragma once
 
 #include <map>

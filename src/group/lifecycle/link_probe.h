@@ -41,7 +41,7 @@ class LinkProbe {
   // number: new for every probe, so that answers to an earlier one are known. until: the end at the latest.
   LinkProbe(uint32_t number, LinkSpan span, Nanos now, Nanos until);
 
-  // A control message of the peer. What is no answer to an open question changes nothing.
+  // Takes a control message of the peer. A message that answers no open question changes nothing.
   void answered(ByteView message, Nanos now);
   void woke(Nanos now);
   // When woke() must be called; `never` after the end.

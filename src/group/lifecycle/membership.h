@@ -42,7 +42,8 @@ class Membership {
 
   const Roster& roster() const { return roster_; }
   void set_roster(const Roster& roster) { roster_ = roster; }
-  // The roster's members by rank; self_peer for this process. Those of the former roster until link_up() has begun all links.
+  // The roster's members by rank; self_peer for this process. Until link_up() has begun all links, these are the members of the
+  // former roster.
   const std::vector<PeerIndex>& peers() const { return peers_; }
   void set_peers(std::vector<PeerIndex> peers) { peers_ = std::move(peers); }
   // The roster's record of a peer; null: it is not a member.

@@ -55,7 +55,7 @@ Status Reform::start(const ReformRequest& request, Nanos now) {
     const auto found = ranks_.find(id);
     if (found != ranks_.end()) depart({found->second, Departure::Cause::lost, self_rank_, 0});
   }
-  // What others proposed before we started counts as if it came now.
+  // Proposals that came before this member started count as if they came now.
   std::vector<std::pair<PeerId, Bytes>> early;
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     for (auto& bytes : peers_[rank].early) early.emplace_back(roster_.members[rank].id, std::move(bytes));

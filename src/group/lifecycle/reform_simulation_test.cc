@@ -108,7 +108,7 @@ class Simulation {
     }
     bool any_alive = false;
     for (const auto& runtime : nodes_) any_alive = any_alive || runtime.alive;
-    // Who removed the others may have died since; without deaths somebody must be left.
+    // A member that removed the others may have died since. Without deaths some member must be left.
     EXPECT_TRUE(group || !any_alive || faults_.deaths_max > 0) << "everybody who lives was removed";
   }
 
@@ -163,7 +163,7 @@ class Simulation {
       });
     }
   }
-  // What happens to a stopped member happens when it continues.
+  // Events for a stopped member happen when it continues.
   bool postpone(Rank rank, std::function<void()> act) {
     const auto& runtime = nodes_[rank];
     if (now_ >= runtime.stopped_until) return false;

@@ -81,7 +81,7 @@ Runtime::~Runtime() {
 }
 
 void Runtime::part(GuardedState& guarded) {
-  // What the others sent last is read before the links close, so that no reset overtakes our own last bytes.
+  // The runtime reads the others' last bytes before it closes the links, so that no reset overtakes its own last bytes.
   guarded.engine.poll(monotonic_now());
   guarded.engine.leave(monotonic_now());
   for (const auto peer : guarded.members.peers()) {

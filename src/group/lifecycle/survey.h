@@ -1,4 +1,4 @@
-// What a process knows of the survey of links that runs just now (group/lifecycle/link_survey). Guarded by the runtime's mutex.
+// The state of a running survey of links in one process (group/lifecycle/link_survey). Guarded by the runtime's mutex.
 #pragma once
 
 #include <cstdint>
