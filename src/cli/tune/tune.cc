@@ -230,7 +230,7 @@ Result<Group> Tuner::choose_streams(uint32_t& chosen) {
   return groups[static_cast<size_t>(std::find(plan_.streams.begin(), plan_.streams.end(), chosen) - plan_.streams.begin())];
 }
 
-// What the file has already; nothing if it is not there.
+// The tuning that the file has already; empty if there is no file.
 Result<Tuning> tuning_before(const std::string& path) {
   if (!std::filesystem::exists(path)) return Tuning();
   return read_tuning(path);
