@@ -1,4 +1,4 @@
-// What one round of each algorithm does to the peers' numbers. State lives in the rule: keys, weights, positions in a grid.
+// Applies one round of each algorithm to the peers' numbers. The rule holds the state: keys, weights, positions in a grid.
 //
 // Sources: all but `fitted` and the cutting of groups in `chunk_keys` follow the code of Moshpit SGD's authors and of hivemind
 // (averaging/key_manager.py), as written down in docs/design/methods/moshpit.md, "The published rule"

@@ -1,4 +1,4 @@
-// What `unisono-lab drop-compute simulate` is asked, from words to settings. Pure.
+// Turns the options of `unisono-lab drop-compute simulate` into settings. Pure.
 #pragma once
 
 #include <optional>
