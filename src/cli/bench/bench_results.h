@@ -48,7 +48,7 @@ struct Comparison {
 
 // Rows of both, in the order of `now`.
 std::vector<Comparison> compare_rows(const Results& before, const Results& now);
-// Those that one has and the other does not.
+// The rows that `results` has and `other` lacks.
 std::vector<std::string> rows_without(const Results& results, const Results& other);
 
 std::string comparison_table(const Results& before, const Results& now, const std::vector<Comparison>& rows);

@@ -148,7 +148,7 @@ struct ClusterFacts {
   const Reach* reach(uint32_t from, uint32_t to) const;
 };
 
-// On one kernel and in one network name space, so that its loopback addresses are the other's, too.
+// True if both ranks run on one kernel and in one network name space, so that they share loopback addresses.
 bool same_host(const RankFacts& a, const RankFacts& b);
 // "rank 1 (host b)".
 std::string name_of(const RankFacts& rank);

@@ -45,7 +45,7 @@ std::string doing(const ScanEntry& scan_entry);
 const record::RunningOperation* current(const ScanEntry& scan_entry);
 // When the record last changed, by its own clock: ns since 1970.
 Nanos last_sign(const ScanEntry& scan_entry);
-// For how long it does what it does.
+// How long the rank has been in its current activity.
 Nanos since(const Account& account, const ScanEntry& scan_entry);
 
 }  // namespace unisono::cli

@@ -236,7 +236,7 @@ Result<Tuning> tuning_before(const std::string& path) {
   return read_tuning(path);
 }
 
-// Beside the other groups of the file; as a whole or not at all.
+// Writes the group to the file and keeps the file's other groups. The file is replaced as a whole or not at all.
 Status write_file(const std::string& path, const TunedGroup& group, uint32_t streams, const std::string& comment) {
   auto tuning = tuning_before(path);
   if (!tuning.ok()) return tuning.status();

@@ -41,7 +41,7 @@ bool is_off(const ConvergenceResult& result) {
 }
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:#.4g}", value) : "-"; }
-// As it was written down.
+// The number with five significant digits.
 std::string plain_number(double value) { return fmt::format("{:.5g}", value); }
 
 struct Columns {
