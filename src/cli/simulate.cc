@@ -173,7 +173,7 @@ std::string replay_command(sim::SettingsLine line, uint64_t seed) {
   return "unisono simulate " + sim::to_text(line);
 }
 
-// What all seeds came to.
+// The sums over all seeds.
 struct Totals {
   uint64_t seeds = 0, failed = 0;
   uint64_t operations_ok = 0, frames = 0, bytes = 0, events = 0;

@@ -1,8 +1,8 @@
 // Inputs for collectives whose elements are encoded, and how near a result is to the exact one.
 //
 // Whole numbers, as bench_data has them, fit codes too well. Here the elements are normally distributed, mean 0 and deviation
-// 1, rounded so that every floating type that is encoded holds them exactly. What a result should be is computed in doubles
-// from all ranks' inputs.
+// 1, rounded so that every floating type that is encoded holds them exactly. The expected result is computed in doubles from
+// all ranks' inputs.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,8 @@ struct Accuracy {
 
 // How far an element may be off: a rounding in each step.
 double error_bound(const DataPlan& plan);
-// Of this rank's result, which bench_data.h's count_wrong describes; for all_reduce, reduce_scatter, all_gather and all_to_all.
+// The accuracy of this rank's result, in the form that count_wrong of bench_data.h describes. It covers all_reduce,
+// reduce_scatter, all_gather and all_to_all.
 Accuracy accuracy_of(const DataPlan& plan, uint32_t rank, size_t block_count, const void* output);
 
 }  // namespace unisono::cli

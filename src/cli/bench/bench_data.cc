@@ -102,7 +102,7 @@ int64_t element_of(const DataPlan& plan, uint32_t rank, uint64_t index) {
   return is_bit_operation(plan.op) ? static_cast<int64_t>(arbitrary_bits(rank, index)) : small_number(plan, rank, index);
 }
 
-// What a block of a result must be.
+// Computes the expected values of a result, block by block.
 class Expectation {
  public:
   explicit Expectation(const DataPlan& plan) : plan_(plan), block_(block_elements * element_bytes_max) {}

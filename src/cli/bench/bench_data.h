@@ -1,8 +1,8 @@
 // Inputs whose results are known for every element, and the check of a result against them.
 //
-// Inputs of reductions are small whole numbers, exact in every element type and in every order of addition, so a right
-// result is right to the bit whatever the schedule. Inputs that are only moved are arbitrary bits. What a result must be is
-// computed here in whole numbers, apart from the library's own arithmetic.
+// Inputs of reductions are small whole numbers, exact in every element type and in every order of addition, so a right result
+// is right to the bit whatever the schedule. Inputs that are only moved are arbitrary bits. The expected result is computed
+// here in whole numbers, independently of the library's own arithmetic.
 #pragma once
 
 #include <cstddef>

@@ -54,7 +54,7 @@ struct Failure {
   std::vector<uint32_t> members;  // that go on, numbered as the group formed
 };
 
-// What one survivor knows of a failure, as the survivors exchange it.
+// The facts that one survivor knows about a failure, as the survivors exchange them.
 struct Witness {
   Nanos at = 0;  // since the group formed
   Nanos noticed_after = 0;

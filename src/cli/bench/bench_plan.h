@@ -1,4 +1,4 @@
-// What `unisono bench` measures: the collective, the sizes, and the arithmetic of the columns. Pure.
+// The plan of `unisono bench`: the collective, the sizes, and the arithmetic of the columns. Pure.
 //
 // Sizes follow nccl-tests: for all-gather and gather the total output, for reduce-scatter and scatter the total input, for
 // all-to-all all blocks of one rank, else the tensor of one rank. Bus bandwidth = size / time * factor, where the factor is
@@ -83,7 +83,8 @@ struct Timing {
   double min_us = 0;
   double max_us = 0;
 };
-// Of the durations of all iterations in microseconds; sorts them. Percentiles are nearest-rank. Zeros if there are none.
+// Summarises the durations of all iterations, in microseconds, and sorts them. Percentiles are nearest-rank. All fields are
+// zero if there are no durations.
 Timing summarise(std::vector<double>& durations_us);
 
 }  // namespace unisono::cli

@@ -17,7 +17,7 @@
 namespace unisono::cli {
 namespace {
 
-// What concerns all launchers alike: the options that say how ranks find and reach each other.
+// The options that say how ranks find and reach each other. They are the same for all launchers.
 Options join_options(const BenchRanks& ranks) {
   auto join = ranks.group;
   const auto& address = ranks.launch.rendezvous;

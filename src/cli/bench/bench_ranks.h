@@ -42,10 +42,10 @@ int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const R
 int bench_failed(const std::string& name, const Status& status);
 int bench_failed(const std::string& name, const Group& group, const std::string& what, const Status& status);
 
-// What the links between private networks did, where there are any and this rank writes.
+// Writes the counts of the emulated links, if there are any and this rank writes the results.
 Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& emulated_rank, Sink& sink);
 
-// Writes what is left, and waits for the others: no rank leaves while others still communicate. The exit code.
+// Writes the remaining output and waits for the others: no rank leaves while others still communicate. Returns the exit code.
 int leave_bench(const std::string& name, Group& group, Sink& sink);
 
 }  // namespace unisono::cli

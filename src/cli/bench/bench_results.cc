@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of the file's line, so that errors name it.
+// Reads the values of one line of the file. Errors name the line (`where`).
 class Line {
  public:
   Line(const Json& json, const std::string& where) : json_(json), where_(where) {}
@@ -56,7 +56,7 @@ class Line {
   Status status_;
 };
 
-// What differs between two machines or builds; the rest of the line is of no consequence for times.
+// Keys of the line that can differ between two machines or builds. The other keys do not affect times.
 constexpr std::array environment_keys{
     "version",    "commit", "host",       "processor", "cores", "kernel", "congestion_control",
     "world_size", "links",  "impairment", "barrier",   "across"};

@@ -1,7 +1,7 @@
-// What `unisono bench --json` wrote, read back; and two such results compared.
+// Reads the output of `unisono bench --json`, and compares two such results.
 //
 // Rows of two files match if they measured the same: collective, world size, bytes, type, operation, root, form, order,
-// schedule asked for. What is compared is the median. It has changed only if the middle halves of the iterations' times (25th
+// schedule asked for. The medians are compared. A median has changed only if the middle halves of the iterations' times (25th
 // to 75th percentile) do not overlap: a change that is smaller than that spread is "same". A file may hold several runs: then a
 // row's median is the median of theirs, and its spread reaches over all of them.
 #pragma once
@@ -48,7 +48,7 @@ struct Comparison {
 
 // Rows of both, in the order of `now`.
 std::vector<Comparison> compare_rows(const Results& before, const Results& now);
-// Those that one has and the other does not.
+// The rows that `results` has and `other` lacks.
 std::vector<std::string> rows_without(const Results& results, const Results& other);
 
 std::string comparison_table(const Results& before, const Results& now, const std::vector<Comparison>& rows);

@@ -87,7 +87,7 @@ Status account(Group& group, const Contributions& here, Measurement& measurement
   return {};
 }
 
-// What the ranks' reports of the last timed call say together.
+// Combines the ranks' reports of the last timed call: mean bytes sent, and the smallest number of contributors.
 Status account(Group& group, const Report& report, Measurement& measurement) {
   uint64_t sent = report.sent_bytes;
   if (auto summed = group.all_reduce(std::span<uint64_t>(&sent, 1)); !summed.ok()) return summed.status();

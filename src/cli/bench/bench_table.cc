@@ -50,7 +50,8 @@ void count_one(std::vector<std::pair<std::string, size_t>>& counts, const std::s
   else ++known->second;
 }
 
-// What both halves of a row sent and counted; where they differ, the more and the fewer.
+// The bytes sent and the contributors of both halves of a row. Where they differ, it shows the larger bytes and the smaller
+// count.
 std::string cost_of(const Row& row) {
   uint64_t wire = 0;
   uint32_t contributors = UINT32_MAX;
@@ -62,7 +63,7 @@ std::string cost_of(const Row& row) {
   return fmt::format(" {:>11} {:>7}", wire, contributors);
 }
 
-// What a codec did, of the form that is measured last.
+// The codec columns, of the form that is measured last.
 std::string codec_of(const BenchFacts& facts, const Row& row) {
   if (facts.data.codec.is_plain()) return {};
   const auto& measurement = row.in_place ? *row.in_place : *row.out_of_place;
@@ -81,7 +82,7 @@ std::string delivery_text(const CallOptions& call) {
   return std::string(call.delivery == Delivery::lossy ? "lossy" : "automatic") + (options.empty() ? "" : ":" + options);
 }
 
-// What became of contributions, of the form that is measured last.
+// The columns for missing contributions and delivery, of the form that is measured last.
 std::string delivery_of(const BenchFacts& facts, const Row& row) {
   if (facts.call.delivery == Delivery::reliable) return {};
   const auto& measurement = row.in_place ? *row.in_place : *row.out_of_place;

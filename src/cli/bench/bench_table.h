@@ -47,7 +47,7 @@ std::string row_head(const BenchFacts& facts);
 std::string table_row(const BenchFacts& facts, const Row& row);
 // "# Out of bounds values : 0 OK" and "# Avg bus bandwidth : X".
 std::string table_foot(const BenchFacts& facts, const std::vector<Row>& rows);
-// What links on request did.
+// The counts of the emulated links, which exist on request only.
 std::string table_links(const LinkTally& tally);
 std::string json_links(const LinkTally& tally);
 uint64_t wrong_values(const std::vector<Row>& rows);

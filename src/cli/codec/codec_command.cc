@@ -138,7 +138,7 @@ Status set_codec(const CodecOptions& options, Task& task) {
   auto text = options.codec.empty() ? std::string("auto") : options.codec;
   for (const auto& [key, value] :
        {std::pair{"group", options.group}, {"metadata", options.metadata}, {"spikes", options.spikes}}) {
-    // What comes last counts.
+    // The last value of a key counts.
     if (!value.empty()) text += fmt::format("{}{}={}", text.find(':') == std::string::npos ? ":" : ",", key, value);
   }
   const auto codec = Codec::parse(text);
@@ -244,7 +244,7 @@ int run_trial(Run& run) {
   return finish(run, json_of(trial), summary_of(trial));
 }
 
-// What the messages must be if a codec was asked for. What that leaves open, the file decides.
+// corrupt: the messages have another codec than the one asked for. The file decides metadata that the request leaves open.
 Status compare_codecs(const Task& task, const WireCodec& found, const std::string& file) {
   if (!task.codec_asked) return {};
   auto step = task.step();

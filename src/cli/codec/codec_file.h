@@ -17,10 +17,10 @@
 
 namespace unisono::cli {
 
-// A multiple of every group: what is cut here is the same as in one piece.
+// A multiple of every group size, so that cutting a tensor here does not change its encoding.
 inline constexpr size_t file_message_elements = 1u << 20;
 
-// Of messages, not of the end mark.
+// Counts the messages, but not the end mark.
 struct MessageTally {
   uint64_t elements = 0;
   uint64_t header_bytes = 0;
@@ -40,7 +40,7 @@ class MessageReader {
   // The next message's elements, at most file_message_elements, and their number; 0 at the end. corrupt: the file is damaged,
   // cut off or of another format; the position and the reason.
   Result<size_t> next(std::span<std::byte> elements, kernels::BlockCounts& counts);
-  // Of a file without messages, too: its end mark has one. Known after the first next().
+  // The file's codec, known after the first next(). A file without messages has one too, in its end mark.
   const WireCodec& codec() const { return codec_; }
   const MessageTally& tally() const { return tally_; }
 

@@ -86,7 +86,7 @@ std::string snr_text(const ErrorStatistics& errors) {
   return snr ? fmt::format("{:.1f}", *snr) : "-";
 }
 
-// What is worth a warning, in words; empty if nothing is.
+// Warnings in words; empty if there is nothing to warn of.
 std::string oddities(const ErrorStatistics& errors, const kernels::BlockCounts& counts) {
   std::string text;
   if (errors.nonfinite > 0) text += fmt::format("  caution  {} not finite", counted(errors.nonfinite, "element"));

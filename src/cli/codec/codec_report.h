@@ -11,7 +11,7 @@
 
 namespace unisono::cli {
 
-// What was found while messages were read back; there is nothing to compare with then.
+// The result of decoding messages. There are no original elements to compare with.
 struct DecodeOutcome {
   WireCodec codec;
   DType dtype = DType::f32;
@@ -25,11 +25,11 @@ std::string decimal_bytes(uint64_t bytes);
 
 std::string summary_of(const CodecTrial& trial);
 std::string summary_of(const DecodeOutcome& outcome);
-// One line each. What is infinite or means nothing is null.
+// One line each. Infinite and meaningless values are null.
 std::string json_of(const CodecTrial& trial);
 std::string json_of(const DecodeOutcome& outcome);
 
-// Of trials with the same elements.
+// Several trials with the same elements.
 struct CodecComparison {
   std::string name;  // of the input
   std::vector<CodecTrial> trials;

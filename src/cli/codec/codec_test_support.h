@@ -1,4 +1,4 @@
-// What the tests of `unisono codec` share: elements that are the same everywhere, and files without a folder.
+// Helpers that the tests of `unisono codec` share: elements that are the same everywhere, and files without a folder.
 #pragma once
 
 #include <gtest/gtest.h>

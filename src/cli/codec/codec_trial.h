@@ -1,4 +1,4 @@
-// What a codec makes of elements, and what it loses: counted while chunks of any number pass through it.
+// Measures the size and the error that a codec gives, while chunks of any number of elements pass through it.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace unisono::cli {
 
-// Of elements before and after. An error counts where both are finite: of a NaN there is none, and a NaN takes its group with
-// it.
+// Compares elements before and after the codec. An error counts where both are finite. A NaN has no error, and it makes its
+// whole group NaN.
 struct ErrorStatistics {
   uint64_t elements = 0;
   uint64_t nonfinite = 0;  // NaN or infinite before
@@ -41,7 +41,8 @@ struct TrialMemory {
   std::vector<float> before, after;
 };
 
-// What becomes of elements of `dtype`. Those of 16 bits, for which f16 and bf16 are not, stay as they are, as in the engine.
+// The codec that elements of `dtype` get. The codecs f16 and bf16 apply to f32 only: other elements stay as they are, as in the
+// engine.
 WireCodec codec_for(const StepCodec& step, bool poison, DType dtype);
 
 class CodecTrial {

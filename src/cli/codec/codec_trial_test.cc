@@ -1,4 +1,4 @@
-// What a codec loses is what these sums say, however the elements are cut.
+// The sums of a trial state the codec's loss, however the elements are cut.
 #include "cli/codec/codec_trial.h"
 
 #include <cmath>

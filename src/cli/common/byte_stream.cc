@@ -13,7 +13,7 @@ namespace {
 
 bool is_standard(const std::string& path) { return path.empty() || path == "-"; }
 
-// Whoever shares the descriptor with us may have made it non-blocking.
+// Another process that shares the descriptor may have made it non-blocking.
 bool wait_if_asked_to(int fd, short events) {
   if (errno == EINTR) return true;
   if (errno != EAGAIN) return false;

@@ -24,7 +24,7 @@ class ByteSource {
   int fd() const { return fd_; }
   bool is_terminal() const { return ::isatty(fd_) == 1; }
   uint64_t taken() const { return taken_; }  // bytes so far
-  // What is still to come, where that is known: of files, but of no pipe.
+  // The bytes not read yet, where that is known: for files, but not for pipes.
   std::optional<uint64_t> bytes_left() const;
   // As many bytes as there is room for; fewer only where the input ends.
   Result<size_t> read(std::span<std::byte> to);

@@ -38,7 +38,7 @@ void add_choice(CLI::App& app, std::string& target, const Choice& choice);
 
 std::unique_ptr<CLI::App> make_app(const CommandLineText& text);
 
-// What the command takes, if `app` reads its command line.
+// The syntax of the command whose command line `app` reads.
 CommandSyntax syntax_of(const CommandLineText& text, CLI::App& app);
 // The same from the function that adds the command's options; their values go nowhere.
 template <typename Options>

@@ -1,4 +1,4 @@
-// What a measurement depends on besides the code: processor, kernel, network settings. Read from /proc and /sys.
+// Facts about the host that a measurement depends on: processor, kernel, network settings. They are read from /proc and /sys.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@ constexpr std::string_view erase_line = "\r\x1b[K";
 // Readable on dark and light backgrounds; not red, which is for errors.
 constexpr int colours[] = {36, 32, 33, 35, 34, 96, 92, 95};
 
-// What a terminal would show of a line that was rewritten with '\r': its last state that is not empty.
+// The text that a terminal would show of a line rewritten with '\r': its last state that is not empty.
 std::string_view last_state(std::string_view line) {
   while (line.ends_with('\r')) line.remove_suffix(1);
   const auto at = line.rfind('\r');

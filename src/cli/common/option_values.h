@@ -1,5 +1,5 @@
-// What is typed behind an option, read into a value; or a Status that names the option, what was typed, and what it takes. Pure
-// functions.
+// Parses the text of an option into a value. The Status of an error names the option, the text, and the values that it takes.
+// Pure functions.
 #pragma once
 
 #include <cstdint>

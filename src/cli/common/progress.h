@@ -22,7 +22,7 @@ struct ProgressOptions {
   std::FILE* stream = stderr;
 };
 
-// What --progress takes: auto, and the styles.
+// The values that --progress takes: auto, and the styles.
 std::vector<std::string> progress_names();
 // bar on a terminal, lines elsewhere.
 ProgressStyle progress_style_of(std::FILE* stream);

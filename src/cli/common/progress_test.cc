@@ -5,7 +5,7 @@
 namespace unisono::cli {
 namespace {
 
-// What was written to a progress stream.
+// Captures the text that is written to a progress stream.
 struct Capture {
   char* bytes = nullptr;
   size_t size = 0;

@@ -17,7 +17,7 @@ extern char** environ;
 namespace unisono::cli {
 namespace {
 
-// What the child was doing when it failed; sent through the pipe with errno.
+// The step at which the child failed. The child sends it through the pipe with errno.
 enum class LinkEmulator : int { session, streams, directory, cores, execute };
 struct Failure {
   LinkEmulator stage;
@@ -77,8 +77,9 @@ bool install_streams(const SpawnOptions& options) {
 }
 
 void restore_signals() {
-  // The tool ignores SIGPIPE and blocks what it reads through signalfd; a program expects neither. What was ignored before
-  // the tool started (SIGHUP under nohup) stays ignored: dispositions other than SIGPIPE are never changed by the tool.
+  // The tool ignores SIGPIPE and blocks the signals that it reads through signalfd; a program expects neither. A signal that
+  // was ignored before the tool started (SIGHUP under nohup) stays ignored: the tool changes no disposition but that of
+  // SIGPIPE.
   ::signal(SIGPIPE, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);

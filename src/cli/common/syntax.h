@@ -1,5 +1,5 @@
-// What a command takes, as data, read from the parser that reads its command line: completion and the manual page are made from
-// it, so they cannot differ from the parser.
+// A command's syntax as data, read from the parser of its command line. Completion and the manual page are made from it, so
+// they cannot differ from the parser.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -1,4 +1,4 @@
-// What completion and the manual page are made from.
+// Tests of the syntax data that completion and the manual page are made from.
 #include "cli/common/syntax.h"
 
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 
 namespace unisono::cli {
 
-// Of "-", what comes from standard input. unavailable: it cannot be read, and why.
+// The file's text; "-" reads standard input. unavailable: it cannot be read, and why.
 Result<std::string> read_text_file(const std::string& path);
 
 }  // namespace unisono::cli

@@ -35,7 +35,8 @@ class Verdict {
   std::string first_failure() const { return first_ < 0 ? "" : describe(static_cast<uint32_t>(first_)); }
   // "ranks 0, 1 exited with code 1; rank 3 was ended": all but the first failure; empty if there are no others.
   std::string others() const;
-  // Of the first failure: its exit code, 128 + its signal, 126 or 127 if it could not be started, 125 if it was lost; else 0.
+  // 0 if no rank failed. Else the exit code of the first failure: its own, 128 + its signal, 126 or 127 if it could not be
+  // started, or 125 if it was lost.
   int exit_code() const;
 
  private:

@@ -1,4 +1,5 @@
-// What `unisono doctor` measures: plain values, which travel between the ranks as JSON and from which the findings are made.
+// The measurements of `unisono doctor`: plain values, which travel between the ranks as JSON and from which the findings are
+// made.
 //
 // The doctor in one picture. Every rank opens a probe port (doctor_probe.h), reads its machine (doctor_machine.h) and goes
 // to the rendezvous address, where rank 0 listens (doctor_exchange.h). It does not join a group: rank 0 waits for the
@@ -147,7 +148,7 @@ struct ClusterFacts {
   const Reach* reach(uint32_t from, uint32_t to) const;
 };
 
-// On one kernel and in one network name space, so that its loopback addresses are the other's, too.
+// True if both ranks run on one kernel and in one network name space, so that they share loopback addresses.
 bool same_host(const RankFacts& a, const RankFacts& b);
 // "rank 1 (host b)".
 std::string name_of(const RankFacts& rank);

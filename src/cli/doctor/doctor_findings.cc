@@ -132,7 +132,7 @@ void find_names(const RankFacts& rank, std::vector<Finding>& findings) {
   }
 }
 
-// Of the first two hosts of which it is true: one hint is enough.
+// Adds the hint for the first two such hosts only: one hint is enough.
 void find_apart(const std::vector<const RankFacts*>& hosts, std::vector<Finding>& findings) {
   for (size_t i = 0; i < hosts.size(); ++i) {
     for (size_t j = i + 1; j < hosts.size(); ++j) {

@@ -185,7 +185,8 @@ struct Rate {
   double value;
 };
 
-// What the best quarter of the others reach. Not their median: of three hosts, one slow one spoils four of six directions.
+// The value that the best quarter of the others reach. The median would not do: one slow host of three spoils four of six
+// directions.
 double best_of_others(const std::vector<Rate>& rates, const Rate& one, bool more_is_better) {
   std::vector<double> others;
   for (const auto& rate : rates) {

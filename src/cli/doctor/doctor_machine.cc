@@ -76,7 +76,7 @@ void read_limits(MachineFacts& facts) {
   facts.shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
 }
 
-// Of this name space: /sys may still show those of another one.
+// Reads the interfaces of this network name space; /sys may still show those of another one.
 void read_interfaces(MachineFacts& facts) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return;

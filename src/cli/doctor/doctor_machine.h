@@ -1,4 +1,4 @@
-// What one machine is like, for `unisono doctor`: read from /proc, /sys and the system's calls; nothing is changed.
+// The facts about one machine, for `unisono doctor`. They are read from /proc, /sys and system calls; nothing is changed.
 #pragma once
 
 #include <string>

@@ -27,7 +27,7 @@ constexpr int echoes = 40, echoes_unmeasured = 4;
 constexpr uint32_t span_ms = 240;
 constexpr int looks_max = 3;
 constexpr double lopsided = 2.5;  // one direction so many times as fast as the other: below what counts as a slow pair
-// Of frames of 1440, 1400, 1300, 1200, 1000, 800 and 576 bytes.
+// The segment sizes of frames of 1440, 1400, 1300, 1200, 1000, 800 and 576 bytes.
 constexpr uint32_t smaller_segments[] = {1400, 1360, 1260, 1160, 960, 760, 536};
 
 uint64_t acknowledged(const ByteStream& stream, uint32_t* segment = nullptr) {

@@ -1,7 +1,7 @@
 // The probe port of one rank: answers the probes of the others on threads of its own while the rank does something else.
 //
 // A prober shows the key of the rank that it means (so an address that leads to another process is noticed), then sends
-// requests. What unauthenticated peers can cost is bounded: a few seconds for the key, connections_max connections at a time.
+// requests. The cost of unauthenticated peers is bounded: a few seconds for the key, connections_max connections at a time.
 #pragma once
 
 #include <array>

@@ -70,7 +70,7 @@ class Leader {
     return false;
   }
 
-  // What the rank answers under this name; a rank that answers nothing, or something else, is not asked again.
+  // Reads the rank's answer under this name. A rank that answers nothing, or something else, is not asked again.
   template <typename T>
   bool receive(uint32_t rank, const char* name, Nanos deadline, T& value) {
     auto line = inbound_.at(rank).stream.receive_line(deadline);

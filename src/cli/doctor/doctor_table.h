@@ -1,4 +1,4 @@
-// What `unisono doctor` prints and writes: the machines, the pairs, the findings. Pure.
+// The output of `unisono doctor`: the machines, the pairs, the findings. Pure.
 #pragma once
 
 #include <string>

@@ -29,7 +29,7 @@ constexpr int launcher_output = 1;
 constexpr size_t pipe_read_bytes = 64u << 10;
 // Ranks are not read from while this much waits for the launcher: their pipes fill up and they wait in write(2).
 constexpr size_t backlog_bytes_max = 1u << 20;
-// What a dead rank may still have in a pipe; more would come from a process that keeps the pipe open.
+// The most that is read from a pipe after its rank has died. More would come from a process that keeps the pipe open.
 constexpr size_t drain_bytes_max = 1u << 20;
 constexpr Nanos descendants_time = 2 * second;
 

@@ -48,7 +48,7 @@ struct InjectedFault {
   Nanos at = 0;
 };
 
-// What the links have done up to now, all together.
+// The counts of all links together, up to now.
 struct LinkTally {
   LinkCounts counts;
   Nanos latest = 0;           // most that a packet came after its time, because the emulator waited for a core

@@ -1,4 +1,4 @@
-// What top, trace and metrics print: that other programs can read it, and that it says what the records say.
+// Tests the output of top, trace and metrics: other programs can read it, and it agrees with the records.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// What --rate, --loss and --delay mean for one packet. Pure: virtual time in, times out.
+// Applies --rate, --loss and --delay to one packet. Pure: virtual time in, times out.
 //
 // Every rank has a cable to a switch, as a host with one network card has: a packet waits for the sender's cable, crosses it at
 // the rate, waits for the receiver's cable, crosses that likewise, and arrives a delay later; so packets of one receiver keep

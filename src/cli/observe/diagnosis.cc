@@ -83,7 +83,7 @@ class Detective {
                        ago(first));
   }
 
-  // What the rank did last: "in all_reduce 17: waits for results, round 1" or "after all_reduce 16, which ended 1.2 s ago".
+  // The rank's last operation: "in all_reduce 17: waits for results, round 1" or "after all_reduce 16, which ended 1.2 s ago".
   std::string last_words(const ScanEntry& scan_entry) const {
     if (const auto* running = current(scan_entry)) {
       const auto what = running->phase == Phase::begun ? running->name.to_string() : sentence(*running);
@@ -229,7 +229,7 @@ class Detective {
             who(account_, most->first), waiters_text(most->first)));
   }
 
-  // What ended badly last, once for all ranks.
+  // Adds the failed last operations, one finding for all ranks with the same operation and code.
   void find_failures() {
     std::map<std::tuple<std::string, Code>, std::vector<uint32_t>> failures;
     std::map<std::tuple<std::string, Code>, std::map<uint32_t, size_t>> pending;  // and by how many

@@ -29,7 +29,7 @@ struct Account {
   std::vector<Finding> findings;                      // causes first
 };
 
-// What is not even this old need not mean anything.
+// An operation younger than this need not mean anything.
 inline constexpr Nanos patience = 100 * millisecond;
 
 // One per group, in order of run, epoch and group; the sightings must outlive them.
@@ -39,13 +39,13 @@ std::vector<Account> accounts_of(const std::vector<ScanEntry>& scan_entries);
 std::string title_of(const Account& account);
 // "rank 2 (host b, pid 42)"
 std::string who(const Account& account, uint32_t rank);
-// What the rank does: "computing", "all_reduce 17, contributions, round 0", "stopped in …", "gone", "left".
+// The rank's current activity: "computing", "all_reduce 17, contributions, round 0", "stopped in …", "gone", "left".
 std::string doing(const ScanEntry& scan_entry);
 // The oldest operation in flight, or nothing.
 const record::RunningOperation* current(const ScanEntry& scan_entry);
 // When the record last changed, by its own clock: ns since 1970.
 Nanos last_sign(const ScanEntry& scan_entry);
-// For how long it does what it does.
+// How long the rank has been in its current activity.
 Nanos since(const Account& account, const ScanEntry& scan_entry);
 
 }  // namespace unisono::cli

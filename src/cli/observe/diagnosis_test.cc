@@ -1,4 +1,4 @@
-// Who is to blame, from records as ranks would leave them.
+// Tests which rank the diagnosis blames, from records as ranks would leave them.
 #include "cli/observe/diagnosis.h"
 
 #include <gtest/gtest.h>

@@ -35,7 +35,7 @@ std::string host_name() {
 
 bool ends_like_a_record(std::string_view name) { return name.ends_with(record::file_suffix); }
 
-// What an open descriptor leads to: a record in memory, or in a file as the library names it.
+// True if the target of an open descriptor is a record: one in memory, or in a file as the library names it.
 bool is_record(const std::string& target) {
   if (target.starts_with(fmt::format("/memfd:{} ", record::area_name))) return true;
   return ends_like_a_record(target) && std::filesystem::path(target).filename().string().starts_with("unisono-");

@@ -13,7 +13,7 @@
 
 namespace unisono::cli {
 
-// What became of the process that wrote a record.
+// The state of the process that wrote a record.
 enum class Life : uint8_t {
   runs,
   stopped,  // by a signal or a debugger
@@ -27,7 +27,7 @@ struct ScanEntry {
   std::string source = {};  // "pid 42", or the file's name
   Life life = Life::unknown;
   Nanos seen = 0;  // when, as ns since 1970
-  // Of times of the record: how long before it was seen; never negative.
+  // Time from `monotonic`, on the record's clock, until the record was seen; never negative.
   Nanos ago(Nanos monotonic) const { return seen > record.wall(monotonic) ? seen - record.wall(monotonic) : 0; }
 };
 
@@ -41,7 +41,7 @@ ProcessScan look_at_processes(const std::vector<pid_t>& pids);
 // Files, and folders with files whose names end with ".record".
 ProcessScan look_at_files(const std::vector<std::string>& paths);
 
-// What a command of this family looks at: files and folders, or some processes, or all of this host.
+// The records that a command of this family reads: files and folders, or some processes, or all of this host.
 struct Places {
   std::vector<std::string> paths;
   std::vector<std::string> pids;

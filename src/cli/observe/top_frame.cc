@@ -17,7 +17,7 @@ Nanos percentile(std::vector<Nanos>& times, double part) {
   return times[at];
 }
 
-// What an operation in flight has moved so far counts, too: the links count what has ended.
+// The bytes that an operation in flight has moved so far are added, because the links count ended operations only.
 Reading reading_of(const ScanEntry& scan_entry) {
   const auto& record = scan_entry.record;
   Reading reading{.seen = scan_entry.seen, .ended = record.ended};

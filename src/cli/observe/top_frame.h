@@ -9,7 +9,7 @@
 
 namespace unisono::cli {
 
-// What is kept of a rank to compute its speed in the next frame.
+// The numbers of a rank that are kept to compute its speed in the next frame.
 struct Reading {
   Nanos seen = 0;
   uint64_t ended = 0, sent_bytes = 0, received_bytes = 0;

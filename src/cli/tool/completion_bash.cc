@@ -83,8 +83,8 @@ std::string value_cases(const CommandSyntax& command) {
   return text;
 }
 
-// What to offer for a word without a dash: the values of the first positional; files, where one takes them, for it or behind
-// those.
+// The completions of a word without a dash: the values of the first positional. If a positional takes files, file names are
+// offered for the later words, or for every word if the first positional has no values.
 std::string positional_branches(const CommandSyntax& command) {
   std::string words;
   bool files = false;

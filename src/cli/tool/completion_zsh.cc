@@ -8,7 +8,7 @@
 namespace unisono::cli {
 namespace {
 
-// What _arguments and _describe read specially.
+// Escapes the characters that _arguments and _describe read specially.
 std::string escape(std::string_view text, std::string_view special) {
   std::string escaped;
   for (const char c : text) {

@@ -31,7 +31,8 @@ std::string plain(std::string_view text) {
 std::string bold(std::string_view text) { return "\\fB" + plain(text) + "\\fR"; }
 std::string italic(std::string_view text) { return "\\fI" + plain(text) + "\\fR"; }
 
-// One line of a table or of examples. What stands behind a gap explains it, and is filled to the reader's width below it.
+// One line of a table or of examples. The text behind a gap explains the text before it, and is filled to the reader's width
+// below it.
 std::string table_line(std::string_view line) {
   const auto gap = line.find("  ");
   if (gap == std::string_view::npos) return ".PP\n" + plain(line) + "\n";

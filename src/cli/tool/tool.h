@@ -58,7 +58,7 @@ struct Tool {
   ManualText manual;
 };
 
-// What the tool's commands take, with their summaries, `completion` and `man` included.
+// The syntax of the tool's commands, with their summaries; `completion` and `man` are included.
 std::vector<CommandSyntax> command_syntaxes(const Tool& tool);
 
 // Finds the command and runs it, or prints help. The exit code of the process.

@@ -230,13 +230,13 @@ Result<Group> Tuner::choose_streams(uint32_t& chosen) {
   return groups[static_cast<size_t>(std::find(plan_.streams.begin(), plan_.streams.end(), chosen) - plan_.streams.begin())];
 }
 
-// What the file has already; nothing if it is not there.
+// The tuning that the file has already; empty if there is no file.
 Result<Tuning> tuning_before(const std::string& path) {
   if (!std::filesystem::exists(path)) return Tuning();
   return read_tuning(path);
 }
 
-// Beside the other groups of the file; as a whole or not at all.
+// Writes the group to the file and keeps the file's other groups. The file is replaced as a whole or not at all.
 Status write_file(const std::string& path, const TunedGroup& group, uint32_t streams, const std::string& comment) {
   auto tuning = tuning_before(path);
   if (!tuning.ok()) return tuning.status();

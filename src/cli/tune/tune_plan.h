@@ -1,4 +1,5 @@
-// What `unisono tune` tries and concludes. Pure: times in, a table out; equal times give the equal table on every rank.
+// The trials of `unisono tune` and their conclusions. Pure: times in, a table out; equal times give the equal table on every
+// rank.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ struct Trial {
   double low_us = 0, high_us = 0;  // quartiles of the rounds
 };
 
-// What is tried first: the cost model's choice, then every schedule there is; the hierarchical ones where some hosts have
-// several ranks.
+// The first trials: the cost model's choice, then every schedule there is. Hierarchical schedules are tried only where some
+// hosts have several ranks.
 std::vector<Trial> schedule_trials(unisono::Collective collective, std::span<const uint32_t> host_groups);
 // Then, around the quickest of these, other slices, where tensors have several.
 std::vector<Trial> slice_trials(const Trial& quickest, uint64_t bytes);

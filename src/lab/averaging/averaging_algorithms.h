@@ -1,4 +1,4 @@
-// What one round of each algorithm does to the peers' numbers. State lives in the rule: keys, weights, positions in a grid.
+// Applies one round of each algorithm to the peers' numbers. The rule holds the state: keys, weights, positions in a grid.
 //
 // Sources: all but `fitted` and the cutting of groups in `chunk_keys` follow the code of Moshpit SGD's authors and of hivemind
 // (averaging/key_manager.py), as written down in docs/design/methods/moshpit.md, "The published rule"
@@ -27,7 +27,8 @@ class AveragingRule {
 // invalid as run_averaging says.
 Result<std::unique_ptr<AveragingRule>> make_averaging_rule(const AveragingSettings& settings);
 
-// Those present in random order, M by M, at least one group; the remaining peers join the first, the second, … group.
+// Groups the present peers in random order, M by M, into at least one group. The remaining peers join the first, the second, …
+// group.
 AveragingGroups random_groups(std::span<const uint8_t> alive, uint32_t max_group, AveragingRandom& random);
 
 // The published rule of regrouping. A key is d - 1 digits to the base M; peers with one key meet, at most M in one group, and

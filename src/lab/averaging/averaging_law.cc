@@ -8,7 +8,7 @@
 namespace unisono::sim {
 namespace {
 
-// Of n chances p, the chance of exactly k; by logarithms, so that no power of a small number is lost.
+// The chance that exactly k of n events of probability p happen. Logarithms keep powers of small numbers from underflowing.
 double binomial(uint32_t n, uint32_t k, double p) {
   if (p <= 0) return k == 0 ? 1 : 0;
   if (p >= 1) return k == n ? 1 : 0;

@@ -1,5 +1,4 @@
-// What averaging comes to by formula: expected variances, rounds and break-evens of the algorithms in
-// lab/averaging/averaging.h.
+// Formulae for averaging: expected variances, rounds and break-evens of the algorithms in lab/averaging/averaging.h.
 //
 // Derived in docs/design/methods/moshpit.md, "Laws" (F1 to F6; F7 is in elastic/roster/flat_advice.h), for inputs that are
 // independent with variance 1; none is quoted from the paper. Variances are population variances. Numbers are finite for every

@@ -56,7 +56,7 @@ void add_once(std::vector<T>& all, const T& value) {
   if (std::find(all.begin(), all.end(), value) == all.end()) all.push_back(value);
 }
 
-// What stands between commas, each once. `parse` gives the value of one word, or says what is wrong.
+// Adds the value of each word between commas, each value once. `parse` gives the value of one word, or says what is wrong.
 template <typename T, typename Parse>
 Status parse_list(std::vector<T>& values, std::string_view option, std::string_view list, const Parse& parse) {
   for (const auto& word : split_list(list)) {

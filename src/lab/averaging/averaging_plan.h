@@ -1,4 +1,4 @@
-// What `unisono-lab simulate averaging` runs, from words to settings: every algorithm, for every number of peers, under every
+// Turns the options of `unisono-lab simulate averaging` into settings: every algorithm, for every number of peers, under every
 // absence. Pure.
 #pragma once
 

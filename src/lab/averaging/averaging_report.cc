@@ -22,7 +22,7 @@ constexpr double drawn_least = 1e-20;  // below, a curve shows rounding alone
 
 std::string dims_text(const std::vector<uint32_t>& dims) { return fmt::format("{}", fmt::join(dims, "x")); }
 
-// What the formulae say about one number of peers and one absence.
+// The formulae's values for one number of peers and one absence.
 struct Law {
   double all_reduce_rounds = 0;                    // F5
   double random_factor = 0;                        // F3

@@ -19,7 +19,7 @@ AveragingOutcome outcome_of(const AveragingSettings& settings) {
   return outcome.ok() ? *outcome : AveragingOutcome{.variances = {0}, .sent = {0}};
 }
 
-// Of seeds 0 to 9.
+// Rounds to the target for the seeds 0 to 9.
 std::vector<uint32_t> rounds_of(AveragingSettings settings, double target = 1e-9) {
   std::vector<uint32_t> rounds;
   for (settings.seed = 0; settings.seed < 10; ++settings.seed) rounds.push_back(outcome_of(settings).rounds_to(target));

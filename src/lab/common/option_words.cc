@@ -96,7 +96,7 @@ Result<DropOptions> drop_choice_of(const DropChoiceOptions& o, uint32_t micro_ba
 std::string time_text(double seconds) {
   constexpr std::pair<double, const char*> units[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}};
   for (const auto& [scale, unit] : units) {
-    // What would be rounded to 1000 of the smaller unit is 1 of this one.
+    // A value that would round to 1000 of the smaller unit is 1 of this one.
     if (std::abs(seconds) >= scale * 0.999995) return fmt::format("{:.5g} {}", seconds / scale, unit);
   }
   // Times are whole ns: less is what rounding leaves of nothing.

@@ -25,12 +25,12 @@ Result<std::vector<DropRule>> parse_rules(std::string_view text);
 // Seconds, of a time with its unit, behind an option, which the message names. positive: not 0.
 Result<double> parse_seconds(std::string_view option, std::string_view text, bool positive);
 
-// What decides which threshold is chosen. As typed; empty: as DropOptions has it.
+// The options that decide which threshold is chosen, as typed. An empty one keeps the default of DropOptions.
 struct DropChoiceOptions {
   std::string lag = {}, min_computed = {}, objective = {}, slack = {}, max_drop = {}, min_gain = {};
 };
 void add_drop_choice(CLI::App& app, DropChoiceOptions& options);
-// Of an automatic threshold.
+// The DropOptions of an automatic threshold.
 Result<DropOptions> drop_choice_of(const DropChoiceOptions& options, uint32_t micro_batches_max);
 
 // "11.317 s", "250 ms", "16 ns".

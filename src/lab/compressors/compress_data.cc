@@ -17,7 +17,7 @@ constexpr uint64_t elements_max = uint64_t{1} << 32;
 constexpr std::pair<const char*, GradientModel> models[] = {
     {"gaussian", GradientModel::gaussian}, {"decay", GradientModel::decay}, {"rank-one", GradientModel::rank_one}};
 
-// Of a tensor's stream: what is shared and its two vectors, and each rank's noise.
+// Parts of a tensor's random stream: the shared matrix, the two shared vectors, and each rank's noise.
 enum Part : uint64_t { of_matrix = 0, of_rows = 1, of_columns = 2, of_noise = 16 };
 
 void draw(uint64_t seed, uint64_t part, uint32_t tensor, std::span<float> out) {

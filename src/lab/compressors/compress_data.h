@@ -19,8 +19,8 @@ using TensorShape = std::vector<uint64_t>;
 Result<std::vector<TensorShape>> parse_shapes(std::string_view text);
 std::string shape_text(const TensorShape& shape);  // "4096x4096"
 
-// What all ranks share: normally distributed; the same with row i, from 0, times (i+1)^-0.5; u v' of two normally distributed
-// vectors.
+// The part of a gradient that all ranks share. gaussian: normally distributed. decay: the same, with row i (from 0) times
+// (i+1)^-0.5. rank_one: u v' of two normally distributed vectors.
 enum class GradientModel : uint8_t { gaussian, decay, rank_one };
 std::vector<std::string> gradient_model_names();
 Result<GradientModel> parse_gradient_model(std::string_view text);

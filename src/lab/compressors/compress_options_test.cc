@@ -13,7 +13,7 @@ Result<CompressPlan> plan_of(const std::vector<std::string>& words) {
   return make_compress_plan(options);
 }
 
-// What is wrong is named, and what is allowed.
+// The message names the wrong option and the allowed values: it holds each of `parts`.
 void expect_refusal(const std::vector<std::string>& words, const std::vector<std::string>& parts) {
   const auto message = plan_of(words).status().message();
   for (const auto& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;

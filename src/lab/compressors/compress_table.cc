@@ -16,7 +16,7 @@ namespace {
 constexpr const char* phase_colours[phase_count] = {"#1f77b4", "#ff7f0e", "#9467bd", "#8c564b", "#d62728", "#2ca02c"};
 constexpr const char* phase_meanings[phase_count] = {"begin", "first average", "choose", "pack", "second average", "unpack"};
 
-// What the others are compared with: dense without a codec. Null: it was not measured.
+// The row that the others are compared with: dense, without a codec. Null: it was not measured.
 const CompressRow* dense_of(const std::vector<CompressRow>& rows) {
   const auto found = std::find_if(rows.begin(), rows.end(),
                                   [](const CompressRow& row) { return row.method == Method::dense && row.codec.is_plain(); });

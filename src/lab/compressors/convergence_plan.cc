@@ -87,7 +87,7 @@ constexpr Word<FeedbackOptions> feedback_words[] = {{"none", {.kind = Feedback::
                                                     {"ef14", {.kind = Feedback::ef14}},
                                                     {"ef21", {.kind = Feedback::ef21m, .eta = 1}},
                                                     {"ef21m", {.kind = Feedback::ef21m, .eta = eta_default}}};
-// Those of the tables of docs/design/methods/arc_top_k.md, in their order.
+// The feedbacks and sketch ranks of the tables of docs/design/methods/arc_top_k.md, in their order.
 constexpr std::string_view specified_feedbacks[] = {"none,ef14,ef21", "ef14,ef21m,ef21,none"};
 constexpr std::string_view specified_sketch_ranks[] = {"4", "4,1,16"};
 
@@ -157,7 +157,7 @@ Status set_kept(const ConvergenceOptions& o, sim::TrainingSettings& settings) {
   return {};
 }
 
-// What all cases of a problem share.
+// The settings that all cases of a problem share.
 Result<sim::TrainingSettings> settings_of(const ConvergenceOptions& o, ProblemKind problem) {
   auto settings = sim::specified_settings(problem);
   if (!o.ranks.empty()) {

@@ -1,5 +1,5 @@
-// What `unisono-lab simulate arc` trains, from words to settings: each problem with each method, and each method that
-// compresses with each feedback. Pure.
+// Turns the options of `unisono-lab simulate arc` into settings: each problem with each method, and each method that compresses
+// with each feedback. Pure.
 #pragma once
 
 #include <string>

@@ -41,7 +41,7 @@ bool is_off(const ConvergenceResult& result) {
 }
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:#.4g}", value) : "-"; }
-// As it was written down.
+// The number with five significant digits.
 std::string plain_number(double value) { return fmt::format("{:.5g}", value); }
 
 struct Columns {
@@ -71,7 +71,7 @@ std::string row_of(const ConvergenceResult& result, const Columns& columns) {
   return text + "\n";
 }
 
-// What is measured, and when.
+// Names the measure and the steps after which it is taken.
 std::string measured_text(const sim::TrainingSettings& s) {
   const auto& facts = sim::facts_of(s.problem);
   const auto count = std::min<uint64_t>(facts.averaged, (s.steps + sim::averaged_every - 1) / sim::averaged_every);

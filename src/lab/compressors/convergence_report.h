@@ -32,7 +32,7 @@ Verdicts verdicts_of(std::span<const ConvergenceResult> results);
 
 // One per problem, and the verdict.
 std::string table_of(std::span<const ConvergenceResult> results);
-// A line for each result and one for the verdict. What is no number is null.
+// A line for each result and one for the verdict. A value that is no number is null.
 std::string json_of(std::span<const ConvergenceResult> results);
 // A panel for each problem and feedback, a line for each method: the mean of the seeds, shaded from the smallest to the
 // largest.

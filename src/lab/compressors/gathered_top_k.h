@@ -2,8 +2,8 @@
 // compared with it.
 //
 // The caller runs an all-gather of the entries that begin() gives, as many on each rank, and an all-reduce (mean) of the dense
-// tensors. Sums are in rank order: the same bits on every rank. What a rank did not send it adds to its next gradient (EF14;
-// Seide et al., Interspeech 2014).
+// tensors. Sums are in rank order: the same bits on every rank. Each rank adds the elements that it did not send to its next
+// gradient (EF14; Seide et al., Interspeech 2014).
 #pragma once
 
 #include <memory>
@@ -31,10 +31,11 @@ class GatheredTopK {
   // invalid: options that check() refuses, or a tensor of 2^32 elements or more.
   static Result<std::unique_ptr<GatheredTopK>> make(const GatheredTopKOptions& options, std::span<const GroupTensor> tensors);
 
-  // Takes this rank's gradients, which belong to the step until it is over. Its entries, tensor after tensor, ascending in
-  // each; of equal elements the lower goes first. If something is not finite, entries say so to all ranks.
+  // Takes this rank's gradients, which belong to the step until it is over. Returns its entries, tensor after tensor, by
+  // ascending index in each. The element with the lower index goes first if two are equal. If an element is not finite, the
+  // entries say so to all ranks.
   std::span<const GatheredEntry> begin(std::span<float* const> gradients);
-  // What is to be averaged beside them, after begin(); empty: nothing.
+  // The dense tensors that the caller averages beside the entries, after begin(). Empty: there are none.
   std::span<float> dense() { return dense_; }
   // The entries of all ranks, in rank order. The means are where the gradients were. corrupt: a number that is not finite or an
   // index that is none, the same on all ranks; what is kept is as before.
@@ -43,7 +44,7 @@ class GatheredTopK {
   // Entries that each rank sends.
   size_t entries() const { return entries_.size(); }
   std::span<const Decision> decisions() const { return decisions_; }
-  // Of the i-th tensor; empty: nothing is kept.
+  // The residual of the i-th tensor. Empty: none is kept.
   std::span<const float> residual(size_t i) const { return residuals_[i]; }
 
  private:

@@ -35,7 +35,7 @@ const ProblemFacts& facts_of(ProblemKind kind);
 class TrainingProblem {
  public:
   virtual ~TrainingProblem() = default;
-  // Of this rank's share of the loss in this step.
+  // Writes to `out` the gradient of this rank's share of the loss in this step.
   virtual void gradient(std::span<const double> weights, uint64_t step, uint32_t rank, std::span<double> out) const = 0;
   virtual double measure(std::span<const double> weights) const = 0;
 };

@@ -33,10 +33,11 @@ class TrainingRanks {
   virtual ~TrainingRanks() = default;
   // Each rank in turn, from 0 on, before each step.
   virtual void set_gradient(uint32_t rank, std::span<const double> gradient) = 0;
-  // Steps are numbered from 0. What every rank gets, good until the next gradient. corrupt: some gradient or sum is not finite.
+  // Steps are numbered from 0. Returns the vector that every rank gets, valid until the next set_gradient(). corrupt: some
+  // gradient or sum is not finite.
   virtual Result<std::span<const float>> step(uint64_t number) = 0;
-  // What this rank has not sent yet; empty where nothing is kept. Of exact rows: rank 0 has that of the mean, the others
-  // nothing.
+  // The residual that this rank has not sent yet; empty if none is kept. With exact rows, rank 0 has the residual of the mean
+  // and the others have none.
   virtual std::span<const float> residual(uint32_t rank) const = 0;
 };
 // invalid: options that the compressor or the feedback refuses.

@@ -23,7 +23,7 @@ struct TrainingSettings {
   uint64_t steps = 0;
   double step_size = 0;
 };
-// Those of checks 25 and 26 of docs/design/methods/arc_top_k.md.
+// The settings of checks 25 and 26 of docs/design/methods/arc_top_k.md.
 TrainingSettings specified_settings(ProblemKind problem);
 TrainingRanksOptions ranks_options(const TrainingSettings& settings);
 
@@ -49,7 +49,7 @@ struct SpecifiedValue {
   double tolerance = 0;                                                                                 // absolute
   bool allows(double other) const { return other >= value - tolerance && other <= value + tolerance; }  // no number is refused
 };
-// Of checks 25 and 26 there; none if they say nothing about these settings.
+// The value of check 25 or 26 there; none if they say nothing about these settings.
 std::optional<SpecifiedValue> specified_value(const TrainingSettings& settings);
 
 }  // namespace unisono::sim

@@ -13,7 +13,7 @@ namespace {
 using Law = DelayModel::Law;
 
 constexpr double seconds_max = 1e6;  // of any part: sums of many in ns stay far below 2^63
-// Of the law `paper`, in units of mu: e^Z times this, at most the cap. Its mean without the cap is 0.5.
+// Law `paper`: the delay in units of mu is paper_scale * e^Z, at most paper_cap. Without the cap its mean is 0.5.
 constexpr double paper_scale = 0.3032653298563167, paper_cap = 5.5;  // e^4 / (2 e^4.5)
 constexpr size_t reference_values = 999;
 

@@ -1,5 +1,5 @@
-// What dropping does to stochastic gradient descent, where that can be said beforehand (docs/design/methods/drop_compute.md,
-// "Convergence" and check 15).
+// Tests the effect of dropping on stochastic gradient descent, where it is known beforehand
+// (docs/design/methods/drop_compute.md, "Convergence" and check 15).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -83,7 +83,7 @@ Status set_model(const DropPlanOptions& o, ComputeModel& model) {
   return {};
 }
 
-// What is missing, or is not wanted because a trace says it.
+// invalid: an option is missing, or a trace already gives its value.
 Status check_sources(const DropPlanOptions& o) {
   if (o.workers.empty()) return invalid("--workers is missing: how many a step waits for");
   for (const auto& [name, text, meaning] : {std::tuple{"--micro-batches", &o.micro_batches, "of each worker in a step"},

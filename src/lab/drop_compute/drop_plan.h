@@ -1,4 +1,4 @@
-// What `unisono-lab drop-compute plan` is asked, from words to numbers: a law of latencies, or a trace, and how many workers.
+// Turns the options of `unisono-lab drop-compute plan` into numbers: a law of latencies, or a trace, and how many workers.
 // Pure.
 #pragma once
 

@@ -52,7 +52,7 @@ WorkersForecast forecast_for(const ComputeModel& model, uint64_t workers, double
   return row;
 }
 
-// Of rule at, from the mean of the slowest's compute time.
+// The speed-up under rule at, from the mean compute time of the slowest worker.
 double speedup_of(double compute, double other, double threshold, double drop) {
   return (1 - drop) * (compute + other) / (std::min(threshold, compute) + other);
 }
@@ -185,7 +185,7 @@ std::string head_of(const DropForecast& forecast) {
   return text;
 }
 
-// What holds for any number of workers.
+// The lines about the threshold, which hold for any number of workers.
 std::string threshold_lines(const DropForecast& forecast) {
   const auto& plan = forecast.plan;
   const auto& last = forecast.workers.back();

@@ -120,7 +120,7 @@ TEST(DropPlanReport, a_trace_forecasts_more_workers_and_cautions_where_few_were_
   ASSERT_TRUE(forecast.recorded);
   EXPECT_EQ(forecast.other, 1);
   EXPECT_EQ(forecast.recorded->compute, 5);  // 6 and 4
-  // Of 3, 6, 4, 3: the greater of two.
+  // The mean of the greater of two independent draws from 3, 6, 4, 3.
   EXPECT_NEAR(forecast.recorded->independent, 3 * .25 + 4 * (.5625 - .25) + 6 * (1 - .5625), 1e-12);
   EXPECT_TRUE(forecast.workers.back().too_few_records);
   EXPECT_TRUE(std::isnan(forecast.workers.back().factor));

@@ -1,4 +1,4 @@
-// What `unisono-lab drop-compute search` is asked and what it reads. Pure, but for reading the file.
+// The options and the input of `unisono-lab drop-compute search`. Pure, but for reading the file.
 #pragma once
 
 #include <set>

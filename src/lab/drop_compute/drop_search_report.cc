@@ -106,7 +106,8 @@ Json object_of(const DropSearchResult& result, const RuleStudy& rule) {
   return json;
 }
 
-// Of rule at, of independent workers with the recorded times; from where too few were recorded on, dashed.
+// Plots the speed-up under rule at for independent workers with the recorded times. The line is dashed where too few times were
+// recorded. Markers show the rules with the recorded workers.
 Panel workers_panel(const DropSearchResult& result) {
   const auto& trace = result.named.trace;
   Panel panel{.title = "Speed-up against workers, as from these times",

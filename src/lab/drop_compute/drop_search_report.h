@@ -16,7 +16,7 @@ struct DropSearchResult {
 };
 DropSearchResult search_result(const DropSearch& what, NamedTrace named);
 
-// What holds for any rule and dropped micro-batches: slow workers are better given fewer of them.
+// One warning for each rule under which one rank drops far more micro-batches than the others, with advice.
 std::vector<std::string> warnings_of(const DropSearchResult& result);
 
 std::string table_of(const DropSearchResult& result);

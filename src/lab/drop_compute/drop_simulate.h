@@ -1,4 +1,4 @@
-// What `unisono-lab drop-compute simulate` is asked, from words to settings. Pure.
+// Turns the options of `unisono-lab drop-compute simulate` into settings. Pure.
 #pragma once
 
 #include <optional>
@@ -33,7 +33,7 @@ struct DropSimulation {
   std::optional<double> fixed;  // seconds: measured beside the automatic ones
   uint32_t jobs = 1;
 
-  // Those that an automatic threshold is searched in.
+  // The steps in which an automatic threshold is searched.
   ComputeTrace recorded() const;
   uint64_t measured_steps() const { return settings.steps + 1 - measured_from; }
 };

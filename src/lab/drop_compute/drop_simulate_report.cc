@@ -61,7 +61,8 @@ const char* colour_of(const RemedyResult& remedy) {
   return "#222222";
 }
 
-// What search() promises of as many steps as are recorded, for other numbers of workers with the same delays.
+// Plots the speed-up that search() predicts for other numbers of workers with the same delays. Each prediction uses as many
+// recorded steps as the run's own calibration.
 Panel workers_panel(const DropSimulationResult& result) {
   const auto& what = result.what;
   Panel panel{.title = fmt::format("Speed-up against workers, {}", what.settings.model.to_string()),

@@ -1,5 +1,5 @@
-// What recorded times say of each stop rule: the threshold that would have been best, what it drops of whom, how long steps
-// would have lasted; and the pictures of that, which `unisono-lab drop-compute search` and `simulate` share. Pure.
+// Studies each stop rule on recorded times: the best threshold, the micro-batches that it drops of each worker, and the step
+// times. The plots of the study are shared by `unisono-lab drop-compute search` and `simulate`. Pure.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,8 @@ DropOptions options_for(DropRule rule, DropOptions options);
 Panel compute_panel(const ComputeTrace& trace);
 // S of each rule's thresholds, with the chosen ones; of the oracle.
 Panel thresholds_panel(const ComputeTrace& trace, const TraceStudy& study);
-// Of each, how many steps took no longer. Later ones are thinner, so that what they lie on is seen.
+// One curve of step_times_panel(), which shows for each time how many steps took no longer. Later curves are thinner, so that
+// the curves below them stay visible.
 struct StepTimes {
   std::string name;
   const char* colour;

@@ -1,4 +1,4 @@
-// What each remedy for stragglers makes of a step's times.
+// Applies each remedy for stragglers to a step's times.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace unisono::sim {
 // To the nearest ns.
 int64_t ns_of(double seconds);
 int64_t sum_of(std::span<const int64_t> latencies);
-// Of all workers' micro-batches in a step: [worker][micro-batch], ns.
+// Draws the latencies of all workers' micro-batches in a step: [worker][micro-batch], ns.
 void draw_latencies(const StragglerSettings& settings, uint64_t step, std::vector<int64_t>& latencies);
 // T_i: when the last worker is through with all of its micro-batches.
 int64_t slowest_ns(std::span<const int64_t> latencies, uint32_t micro_batches);

@@ -18,7 +18,7 @@ constexpr double ns_per_second = 1e9;
 
 double seconds_of(int64_t ns) { return static_cast<double>(ns) / ns_per_second; }
 
-// Mean, and root of the mean square of what is beside it.
+// Mean and population standard deviation.
 std::pair<double, double> mean_and_deviation(std::span<const double> values) {
   const auto count = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.) / count;
@@ -27,7 +27,7 @@ std::pair<double, double> mean_and_deviation(std::span<const double> values) {
   return {mean, std::sqrt(squares / count)};
 }
 
-// What the measured steps came to, against the same steps without a remedy.
+// Sums of the measured steps, compared with the same steps without a remedy.
 class Tally {
  public:
   explicit Tally(const StragglerSettings& settings)

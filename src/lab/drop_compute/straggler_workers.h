@@ -1,7 +1,6 @@
 // Workers that compute micro-batches in virtual time, step after step, each of them stopped by the library's own controller.
 //
-// What is left of a micro-batch that was running when its worker was stopped is not cut short: that worker begins its next step
-// when it is over.
+// Stopping a worker does not cut its running micro-batch short: the worker begins its next step when that micro-batch is over.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +21,10 @@ class StragglerWorkers {
   // worker stopped, ns from the step's begin.
   int64_t step(const StopRule& rule, std::optional<int64_t> threshold_ns, std::span<const int64_t> latencies);
 
-  // Of the last step.
+  // Results of the last step.
   uint32_t computed(size_t worker) const { return controllers_[worker].computed(); }
   std::span<const int64_t> ends(size_t worker) const { return controllers_[worker].ends(); }
-  // What the next step begins with, ns.
+  // By worker: how long the micro-batch of an earlier step still runs when the next step begins, ns.
   std::span<const int64_t> rests() const { return rests_; }
 
  private:

@@ -61,7 +61,7 @@ FuzzStep fuzz_step(Random& random) {
   return step;
 }
 
-// What one worker should have done, and what it leaves to its next step.
+// The expected results of one worker, and the rest that it carries into its next step.
 struct Expected {
   std::vector<int64_t> ends;  // of all its micro-batches, had it gone on
   uint32_t count = 0;

@@ -37,7 +37,7 @@ struct ChurnTrace {
   // invalid: the line and what is wrong with it, by name: bad_line, bad_time, bad_peer, bad_action, out_of_order,
   // already_there, not_there, stopped, not_stopped, too_long.
   static Result<ChurnTrace> parse(std::string_view text);
-  // What parse() reads; times to the microsecond.
+  // The text that parse() reads, with times to the microsecond.
   std::string to_text() const;
   friend bool operator==(const ChurnTrace&, const ChurnTrace&) = default;
 };

@@ -170,7 +170,8 @@ Status set_seeds(const std::string& typed, sim::SeedRange& seeds) {
   return {};
 }
 
-// What was typed, but for seeds, files that are written, and what changes no run.
+// The command that repeats a run: the options that differ from their defaults. It omits seeds, output files, and options that
+// change no run.
 std::string command_of(const ElasticWords& words) {
   struct Given {
     const char* name;

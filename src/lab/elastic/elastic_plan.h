@@ -1,4 +1,4 @@
-// What `unisono-lab simulate elastic` runs, from words to settings. Pure.
+// Turns the options of `unisono-lab simulate elastic` into settings. Pure.
 #pragma once
 
 #include <cstdint>

@@ -79,7 +79,8 @@ std::vector<uint32_t> dims_of(const MoshpitSettings& settings, uint32_t peers) {
   return settings.grid == GridKind::fitted ? fitted_dims(peers, settings.max_group) : published_dims(peers, settings.max_group);
 }
 
-// Of grids that are exact if full only.
+// Says that the grid is not exact with so many peers; empty if it can be. A published grid of several dimensions is exact only
+// when it is full.
 std::string grid_text(const ElasticResult& result, uint32_t peers) {
   const auto& settings = result.plan.study.cluster.settings;
   const auto dims = dims_of(settings, peers);

@@ -18,12 +18,12 @@ struct ElasticResult {
 bool is_right(const sim::ElasticStudyResult& run);
 bool is_right(const ElasticResult& result);
 
-// Of several seeds a line for each, then what they came to together; what was wrong, with the command that shows it again.
+// A line for each seed if there are several, then their sums. Problems follow, with the command that reproduces them.
 std::string table_of(const ElasticResult& result);
 // A line for the settings, one for each run, one with the verdict. The same plan and build give the same bytes.
 std::string json_of(const ElasticResult& result);
-// Over virtual time: times of averaging steps, how many were exact, how many peers took part, how far apart values were. Of
-// several seeds the first ten.
+// Plots over virtual time: times of averaging steps, how many were exact, how many peers took part, how far apart values were.
+// With several seeds, only the first ten are plotted.
 std::vector<Panel> panels_of(const ElasticResult& result);
 
 }  // namespace unisono::cli

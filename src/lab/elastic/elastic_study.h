@@ -29,7 +29,7 @@ struct ElasticStudyOptions {
 // invalid: names what makes no sense.
 Status check(const ElasticStudyOptions& options);
 
-// What came of the averaging steps with one number, over the peers that ended it.
+// The results of the averaging steps with one number, over the peers that ended them.
 struct StepTally {
   uint64_t peers = 0, exact = 0;
   Nanos first_ended = 0, ended = 0;  // by the first and by the last of them

@@ -115,7 +115,7 @@ TEST(ElasticStudy, whom_the_trace_has_stopped_no_absence_lets_go_on) {
     const auto result = study_elastic(options);
     expect_right(result);
     for (const auto& [step, tally] : result->by_step) {
-      // What began before it stopped is over by then.
+      // The averaging steps that began before peer 3 stopped have ended by 8 s.
       if (tally.ended < 8 * second || tally.ended >= 20 * second) continue;
       EXPECT_LE(tally.peers, 5u) << "seed " << seed << ", averaging step " << step;
       ++steps;

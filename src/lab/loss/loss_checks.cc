@@ -13,7 +13,7 @@ namespace {
 
 using sim::BlockMeans;
 
-// Of the formula: those of checks A2, B1 and B2 of docs/design/methods/packet_loss.md.
+// Tolerances as shares of the formula's value, from checks A2, B1 and B2 of docs/design/methods/packet_loss.md.
 constexpr double variance_tolerance = .02, drift_tolerance = .05, correlated_drift_tolerance = .1, fresh_tolerance = .03;
 
 // Something measured, before anybody has judged it.
@@ -174,7 +174,7 @@ void add_arrivals(const LossPlan& plan, const sim::EstimatesOutcome& outcome, st
   for (auto claim : {claim_of("ranges: full", outcome.full, share(&sim::BranchShares::full)),
                      claim_of("ranges: short", outcome.reduced, share(&sim::BranchShares::reduced)),
                      claim_of("ranges: empty", outcome.empty, empty)}) {
-    // Of events so rare that none was seen there is no standard error.
+    // Events so rare that none was seen have no standard error.
     claim.rounding = std::max(1e-12, 25 / outcome.full.samples());
     claim.settles_after = lasting(plan);
     checks.push_back(judge(plan, "estimates", claim));
@@ -199,7 +199,7 @@ void add_arrivals(const LossPlan& plan, const sim::EstimatesOutcome& outcome, st
 
 // --- drift -------------------------------------------------------------------------------------------------------------
 
-// A random walk: what differences come to in the mean over the measured steps.
+// The drift of differences, a random walk: the mean over the measured steps.
 sim::Drift walk_drift(const LossPlan& plan) {
   const auto& s = plan.settings;
   if (s.rho != 0 || !sim::is_equal_loss(s.ranks.model) || !sim::forgets_between_steps(s.ranks.model, s.ranks.ranges) ||
@@ -331,8 +331,8 @@ void add_copies(const LossResult& result, std::vector<LossCheck>& checks) {
 
 // --- fixed point -------------------------------------------------------------------------------------------------------
 
-// Where the weighted mean gradient is zero: the weighted mean of the targets. What an empty range does weighs in where it is
-// not held.
+// The point where the weighted mean gradient is zero: the weighted mean of the targets. With OnEmpty::own, an empty range adds
+// the owner's own target.
 double expected_fixed_point(const LossPlan& plan, Rank owner) {
   const auto& ranks = plan.settings.ranks;
   if (!has_law(ranks.model) || !sim::forgets_between_steps(ranks.model, ranks.ranges) || !plan.is_as_specified())

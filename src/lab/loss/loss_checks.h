@@ -1,4 +1,4 @@
-// What `unisono-lab simulate loss` measured, line by line beside what the formulae say, with a verdict on each. Pure.
+// Compares the measurements of `unisono-lab simulate loss` with the formulae, line by line, with a verdict on each. Pure.
 #pragma once
 
 #include <limits>
@@ -19,8 +19,8 @@ struct LossResult {
   std::optional<sim::FixedPointOutcome> fixed_point = {};
 };
 
-// Of all problems: what a check does not know; how many standard errors the intervals and the allowed distances have (95 %;
-// once in 150,000); and the rounding of fp32 sums of values about 1.
+// Constants of all problems. unknown: a value that a check does not have. z_interval, z_allowed: standard errors of the 95 %
+// intervals, and of the allowed distances, which chance exceeds once in 150,000. rounding: that of fp32 sums of values about 1.
 inline constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double z_interval = 1.96, z_allowed = 4.5;
 inline constexpr double rounding = 1e-5;
@@ -42,9 +42,9 @@ struct LossCheck {
 };
 std::vector<LossCheck> checks_of(const LossResult& result);
 
-// What the formulae say of O and P, in units of sigma_u^2, for this run's updates; NaN where nothing.
+// O and P by formula, in units of sigma_u^2, for this run's updates. NaN: no formula is known.
 sim::Drift expected_drift(const LossResult& result);
-// Of each of sim::estimators, from the true mean; NaN likewise.
+// By formula, how far each of sim::estimators is from the true mean. NaN: no formula is known.
 std::vector<double> expected_deviations(const LossPlan& plan);
 
 }  // namespace unisono::cli

@@ -28,7 +28,7 @@ struct StepSums {
   double squares = 0, squared_sums = 0, fresh = 0, fresh_samples = 0, age = 0;
 };
 
-// Of one range: how far each replica is from its owner.
+// Measures for one range how far each replica is from its owner.
 class RangeDrift {
  public:
   explicit RangeDrift(const LossRanksOptions& options)

@@ -51,7 +51,7 @@ double weight_of_own(const EstimateCase& one, double received) {
   return one.estimator == Estimator::count ? 1 / (1 + received) : 1 / world;
 }
 
-// Of each contribution that arrived, when so many did.
+// The weight of each contribution that arrived, if `received` of them did.
 double weight_of_received(const EstimateCase& one, double received) {
   const auto world = static_cast<double>(one.values.size());
   switch (one.estimator) {
@@ -160,7 +160,7 @@ DriftLaw law_of(const LossModel& model, const DriftCase& one) {
   return law;
 }
 
-// What is lost is not only a question of the state: then ages are no simple chain.
+// True if a link has memory and its state alone does not decide whether a datagram is lost. Ages are no simple chain then.
 bool is_hidden_chain(const LossModel& model, uint32_t ranges) {
   return model.kind == Kind::gilbert_elliott && (model.good > 0 || model.bad < 1) &&
          std::abs(memory(model, ranges)) >= forgotten;

@@ -1,8 +1,7 @@
-// What losses come to by formula: the mean and the variance of what an estimator gives, and how far replicas drift, under a
-// LossModel.
+// Formulae for losses under a LossModel: the mean and the variance of an estimator, and how far replicas drift.
 //
-// Sources: docs/design/methods/packet_loss.md, "The estimator" and "Drift" (derived there); what lies between, for unequal
-// links, is derived beside the code. NaN: no formula is known.
+// Sources: docs/design/methods/packet_loss.md, "The estimator" and "Drift" (derived there). The formulae for unequal links are
+// derived beside the code. NaN: no formula is known.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace unisono::sim {
 
-// What decides what an estimate of one range comes to.
+// The inputs of the estimate of one range.
 struct EstimateCase {
   Estimator estimator = Estimator::stratified;
   std::span<const double> values{};  // by rank, fixed
@@ -57,7 +56,7 @@ double pair_over_fresh(const LossModel& model, const DriftCase& one);
 double fetches_of(const LossModel& model, const DriftCase& one);
 // After so many steps from equality drift is what it will be, but for one part in 20,000; infinite: never.
 double settling_steps(const LossModel& model, const DriftCase& one);
-// Of a range of another's shard, in steps.
+// The mean age of a range of another rank's shard, in steps.
 double mean_age(const LossModel& model, const DriftCase& one);
 
 }  // namespace unisono::sim

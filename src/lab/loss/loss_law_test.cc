@@ -111,7 +111,7 @@ TEST(LossLaw, drift_of_links_that_are_alike_is_that_of_one_loss) {
     EXPECT_NEAR(found.owner, expected.owner, 1e-12);
     EXPECT_NEAR(found.pair, expected.pair, 1e-12);
   }
-  // Of links without loss and a lossy one: only differences with that copy.
+  // One link of twelve loses: only the differences with the copy behind it count.
   const auto lossy = drift_of(loss_model_of("links:0>1=0.2"), {.world = 4});
   EXPECT_NEAR(lossy.owner, .25 / 12, 1e-12);
   EXPECT_NEAR(lossy.pair, 2 * .25 / 12, 1e-12);

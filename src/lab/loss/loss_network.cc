@@ -42,7 +42,8 @@ LossCheck plain(std::string group, std::string what, double measured, std::strin
           .note = std::move(note)};
 }
 
-// What must not happen unless a link is silent for long: where losses come together, it may be.
+// Checks a count that must be 0 unless a link is silent for long. Losses that come together can silence a link, so a count
+// above 0 gets no verdict then.
 LossCheck count_of_well(std::string group, std::string what, uint64_t measured, const UdpRunSettings& settings,
                         const std::string& note = {}) {
   auto check = count_of(std::move(group), std::move(what), measured, 0, note);

@@ -1,4 +1,5 @@
-// What `unisono-lab simulate loss --network` measured, line by line beside what must hold, with a verdict on each. Pure.
+// Compares the measurements of `unisono-lab simulate loss --network` with the values that must hold, line by line, with a
+// verdict on each. Pure.
 #pragma once
 
 #include <vector>

@@ -108,7 +108,7 @@ Status set_ranks(const LossOptions& o, sim::LossRanksOptions& ranks) {
   return set_sizes(o, ranks);
 }
 
-// What is said although it means nothing here.
+// invalid: an option is given that means nothing for this problem.
 Status refuse_given(const LossOptions& o, bool is_network) {
   const LossOptions usual;
   struct Given {

@@ -1,4 +1,4 @@
-// What `unisono-lab simulate loss` is asked, from words to settings. Pure.
+// Turns the options of `unisono-lab simulate loss` into settings. Pure.
 #pragma once
 
 #include <optional>

@@ -15,9 +15,9 @@
 
 namespace unisono::sim {
 
-// What travels in the results: values, or by how much they have changed (an ablation).
+// The contents of the results: values, or their changes since the last step (an ablation).
 enum class Travel : uint8_t { values = 0, differences = 1 };
-// What becomes of a range of parameters that was missed: it stays as it is, or is zeros (an ablation).
+// A range of parameters that was missed stays as it is, or becomes zeros (an ablation).
 enum class Missed : uint8_t { stale = 0, zero = 1 };
 
 struct LossRanksOptions {
@@ -34,7 +34,7 @@ struct LossRanksOptions {
   float rate = 1;  // of gradient descent
 };
 
-// What one half of a step came to, over all ranks.
+// The counts of one half of a step, over all ranks.
 struct HalfStep {
   uint64_t sent = 0, lost = 0;                // datagrams
   uint64_t full = 0, reduced = 0, empty = 0;  // ranges, of the first half
@@ -51,14 +51,14 @@ class LossRanks {
   uint32_t datagram_elements() const { return options_.elements; }
   const LossRanksOptions& options() const { return options_; }
 
-  // What `sender` contributes to the shard of `owner` in this step. Written by the caller.
+  // The contribution of `sender` to the shard of `owner` in this step. The caller writes it.
   std::span<float> contribution(Rank owner, Rank sender) {
     return std::span(contributions_).subspan((size_t{owner} * options_.peers + sender) * shard_elements(), shard_elements());
   }
   // Contributions go to the owners. Once per step.
   HalfStep contribute(uint64_t step);
-  // Owners make of what arrived what this estimator says; several may be tried, the last one counts. Of ranges that are held
-  // the result means nothing.
+  // Owners reduce the contributions that arrived, as this estimator says. Several may be tried; the last one counts. The
+  // results of held ranges mean nothing.
   void reduce(Estimator estimator);
   std::span<const float> reduced(Rank owner) const {
     return std::span(reduced_).subspan(size_t{owner} * shard_elements(), shard_elements());

@@ -75,7 +75,7 @@ Panel drift_panel(const LossResult& result) {
     panel.title += ranks.travel == sim::Travel::differences ? ", differences travel: a negative control"
                                                             : ", missed becomes zero: a negative control";
     panel.legend = Corner::upper_left;
-    // What is expected of differences is a mean over the measured steps, and they drift in proportion to the steps.
+    // For differences, the expected drift is a mean over the measured steps, and it grows in proportion to the steps.
     const auto expected = expected_drift(result);
     const double times = last / (static_cast<double>(result.plan.settings.burn_in + 1 + result.plan.settings.steps) / 2);
     const auto add_slope = [&](const char* name, const char* colour, double mean) {

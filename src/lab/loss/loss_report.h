@@ -11,7 +11,8 @@
 namespace unisono::cli {
 
 std::string table_of(const LossResult& result, std::span<const LossCheck> checks);
-// A line for the settings, one for each check, one for the curve of drift, one for the verdict. What is no number is null.
+// A line for the settings, one for each check, one for the curve of drift, one for the verdict. A value that is no number is
+// null.
 std::string json_of(const LossResult& result, std::span<const LossCheck> checks);
 // Drift over the steps, and how far each estimator is from the true mean: as many as were run.
 std::vector<Panel> panels_of(const LossResult& result);

@@ -40,7 +40,7 @@ const char* name(Estimator estimator);
 double fixed_gradient(uint32_t distance, uint32_t world);
 std::vector<double> fixed_gradients(uint32_t world);  // by distance
 
-// What one estimator gave, over all ranges that were not held.
+// The errors of one estimator, over all ranges that were not held.
 struct EstimateMeasures {
   BlockMeans deviation;  // from the true mean
   BlockMeans square;     // of that
@@ -89,7 +89,8 @@ struct DriftOutcome {
   // sigma_u^2, and how much of it has the autocorrelation rho^|s|; the rest is new in each step.
   double update_moment() const { return update_square.mean(); }
   double correlated_moment() const { return rho == 0 ? 0 : update_product.mean() / rho; }
-  // Of a formula f in units of the moment: f(rho) for the one part, f(0) for the other.
+  // Combines a formula f, in units of the moment: f(rho) (`correlated`) for the correlated part, f(0) (`independent`) for the
+  // rest.
   double compose(double correlated, double independent) const;
   void append(const DriftOutcome& other);
 };

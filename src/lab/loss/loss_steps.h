@@ -1,4 +1,4 @@
-// What the studies of loss_run.h share: virtual ranks for the settings, blocks of steps, and progress.
+// Helpers that the studies of loss_run.h share: virtual ranks for the settings, blocks of steps, and progress.
 #pragma once
 
 #include <cstdint>

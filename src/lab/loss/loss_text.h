@@ -1,4 +1,4 @@
-// What the reports of `unisono-lab simulate loss` have in common: a check as a line for people, and as a value for programs.
+// Helpers that the reports of `unisono-lab simulate loss` share: a check as a line for people, and as a value for programs.
 // Pure.
 #pragma once
 

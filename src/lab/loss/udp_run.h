@@ -48,7 +48,7 @@ struct SenderTally {
   double share() const { return expected == 0 ? 0 : static_cast<double>(missing) / static_cast<double>(expected); }
 };
 
-// What became of a fault, as the ranks saw it.
+// The history of a fault, as the ranks saw it.
 struct FaultStory {
   PeerFault fault;
   bool happened = false;                          // false: the run was over before
@@ -93,7 +93,7 @@ struct UdpOutcome {
   uint32_t members = 0;                // in the end
   bool is_stuck = false;               // operations did not end
 
-  // Of the calls that ended well; 0 if none did.
+  // The quantile `part` (0 to 1) of the durations of the calls that ended well; 0 if none did.
   int64_t duration_us(double part) const;
   void append(const UdpOutcome& other);
 };

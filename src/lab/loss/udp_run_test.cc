@@ -59,7 +59,7 @@ TEST(UdpRun, losses_shorten_sums_and_not_their_mean) {
   EXPECT_EQ(outcome.ended, (std::map<Code, uint64_t>{{Code::ok, 640}}));
   const auto sent = static_cast<double>(outcome.data[0].sent);
   EXPECT_NEAR(static_cast<double>(outcome.data[0].lost) / sent, .1, 4.5 * std::sqrt(.09 / sent));
-  // What is lost is missing, and some of what is late.
+  // Lost contributions are missing, and so are some late ones.
   const double missing =
       static_cast<double>(outcome.contributions.missing) / static_cast<double>(outcome.contributions.expected);
   EXPECT_GT(missing, .08);

@@ -17,7 +17,7 @@ constexpr Nanos notice = 2 * second;  // after a fault is over, it may still be 
 constexpr uint64_t blocks_wanted = 40;
 constexpr float rounding = 1e-4f;
 
-// What phases and rounds may take beyond their deadlines (check E4 of docs/design/methods/packet_loss.md).
+// The most that a phase or round with this deadline may take, in µs (check E4 of docs/design/methods/packet_loss.md).
 int64_t allowed_us(int64_t hard_us) { return hard_us + std::max<int64_t>(2000, hard_us / 10); }
 
 // Where an element belongs, exact in 32 bits.

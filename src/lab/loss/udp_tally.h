@@ -1,4 +1,4 @@
-// What a simulated run over UDP counts: each call that ends is added once, with its report and its result. Pure.
+// Counts of a simulated run over UDP: each call that ends is added once, with its report and its result. Pure.
 #pragma once
 
 #include <optional>
@@ -28,10 +28,10 @@ class UdpTally {
 
   void begin(const UdpEra& era) { era_ = era; }
   const UdpEra& era() const { return era_; }
-  // What this rank contributes: in every shard the owner's values are fixed_gradient(0, N), those of the rank d positions after
-  // it fixed_gradient(d, N); and what shows where an element belongs.
+  // Writes the contribution of `rank`. In every shard the owner's values are fixed_gradient(0, N), and those of the rank d
+  // positions after it fixed_gradient(d, N). Each value also carries a mark of its element's index.
   void fill(Rank rank, std::vector<float>& values) const;
-  // now: since the first operation began. fates: of the network, so far.
+  // A call of one process that ended. now: since the first operation began.
   struct Ended {
     PeerIndex process = 0;
     const Completion& completion;
@@ -39,12 +39,12 @@ class UdpTally {
     Nanos now = 0;
   };
   void ended(const Ended& call, const SocketNetwork& network);
-  // Ranks of which nothing came, by this call.
+  // The ranks from which nothing came in this call.
   std::vector<Rank> silent_ranks(const Completion& completion) const;
   // Slow, absent, or back only shortly; at: since the first operation began.
   bool is_away(PeerIndex process, Nanos at) const;
   void removed(PeerIndex process);
-  // The last words.
+  // Ends the tally and returns its sums.
   UdpOutcome finish(const SocketNetwork& network, Nanos now);
 
  private:
