@@ -18,9 +18,9 @@ namespace unisono::cli {
 namespace {
 
 // The step at which the child failed. The child sends it through the pipe with errno.
-enum class LinkEmulator : int { session, streams, directory, cores, execute };
+enum class ChildStep : int { session, streams, directory, cores, execute };
 struct Failure {
-  LinkEmulator stage;
+  ChildStep stage;
   int error;
 };
 
@@ -96,7 +96,7 @@ bool pin_to(const std::vector<int>& cores) {
 
 [[noreturn]] void run_child(const SpawnOptions& options, const char* file, char* const* arguments, char* const* environment,
                             pid_t parent, int report) {
-  const auto fail = [report](LinkEmulator stage) {
+  const auto fail = [report](ChildStep stage) {
     const Failure failure{stage, errno};
     [[maybe_unused]] const auto written = ::write(report, &failure, sizeof(failure));
     ::_exit(127);
@@ -105,29 +105,28 @@ bool pin_to(const std::vector<int>& cores) {
     ::prctl(PR_SET_PDEATHSIG, options.death_signal);
     if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
   }
-  if (options.new_session && ::setsid() < 0) fail(LinkEmulator::session);
-  if (options.new_group && ::setpgid(0, 0) != 0) fail(LinkEmulator::session);
+  if (options.new_session && ::setsid() < 0) fail(ChildStep::session);
+  if (options.new_group && ::setpgid(0, 0) != 0) fail(ChildStep::session);
   if (options.open_files != 0) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = options.open_files;
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
-  if (!pin_to(options.cores)) fail(LinkEmulator::cores);
-  if (!install_streams(options)) fail(LinkEmulator::streams);
-  if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) fail(LinkEmulator::directory);
+  if (!pin_to(options.cores)) fail(ChildStep::cores);
+  if (!install_streams(options)) fail(ChildStep::streams);
+  if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) fail(ChildStep::directory);
   restore_signals();
   ::execve(file, arguments, environment);
-  fail(LinkEmulator::execute);
+  fail(ChildStep::execute);
   ::_exit(127);
 }
 
 std::string explain(const SpawnOptions& options, const std::string& file, const Failure& failure) {
   const auto reason = fmt::format("{} ({})", std::strerror(failure.error), strerrorname_np(failure.error));
-  if (failure.stage == LinkEmulator::directory)
-    return fmt::format("cannot enter directory '{}': {}", options.directory, reason);
-  if (failure.stage == LinkEmulator::cores) return fmt::format("cannot pin '{}' to its cores: {}", file, reason);
-  if (failure.stage != LinkEmulator::execute) return fmt::format("cannot prepare the process for '{}': {}", file, reason);
+  if (failure.stage == ChildStep::directory) return fmt::format("cannot enter directory '{}': {}", options.directory, reason);
+  if (failure.stage == ChildStep::cores) return fmt::format("cannot pin '{}' to its cores: {}", file, reason);
+  if (failure.stage != ChildStep::execute) return fmt::format("cannot prepare the process for '{}': {}", file, reason);
   auto text = fmt::format("cannot start '{}': {}", file, reason);
   const bool bare_name = file.find('/') == std::string::npos;
   if (bare_name) text += fmt::format("; PATH is {}", value_of(options.environment, "PATH"));
@@ -148,7 +147,7 @@ Spawned spawn(const SpawnOptions& options) {
   const auto file = find_program(options.arguments.at(0), value_of(options.environment, "PATH"), not_found);
   if (not_found != 0) {
     result.error = not_found;
-    result.message = explain(options, file, {LinkEmulator::execute, not_found});
+    result.message = explain(options, file, {ChildStep::execute, not_found});
     return result;
   }
   const auto arguments = pointers(options.arguments);
