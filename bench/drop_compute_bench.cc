@@ -33,8 +33,8 @@ struct Settings {
 
 struct Times {
   uint64_t computed = 0;
-  std::vector<double> steps, compute;  // s; compute of the slowest rank
-  double beside = 0;                   // s, of this rank's steps: neither computing nor averaging
+  std::vector<double> steps, compute;  // seconds; compute: of the slowest rank
+  double beside = 0;                   // seconds that this rank spent neither computing nor averaging, over all steps
 };
 
 double mean(const std::vector<double>& values) {
@@ -65,7 +65,7 @@ Result<Times> train(unisono::Group& group, unisono::DropCompute& drop, const Set
   std::vector<float> gradients(s.elements);
   Times times;
   uint64_t step = 0, first = 0;      // the micro-batch at which the step began
-  std::atomic<int64_t> outside = 0;  // ns, in the two functions below; with the rule at one of them may run beside
+  std::atomic<int64_t> outside = 0;  // ns spent in the two functions below; with the rule `at`, compute may run in parallel
   const unisono::DropWork work{.compute =
                                    [&](uint64_t position, std::span<float> out) {
                                      const auto number = static_cast<uint32_t>(position - first);

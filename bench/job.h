@@ -60,12 +60,13 @@ void fill_for_timing(const Job& job, const Place& place, const Buffers& buffers)
 // Writes the input once more with the same values, as a caller with new data for every call would. Does nothing for a call that
 // leaves its result in the input, because the call itself has written it.
 void renew_input(const Job& job, const Place& place, const Buffers& buffers);
-// How a result may differ from the sum: by an error, after it has been multiplied with a number.
+// A result passes if |result * times - sum| < error.
 struct Tolerance {
-  double error = 0;  // 0: not by a bit
+  double error = 0;  // 0: the result must equal the sum to the bit
   double times = 1;
 };
-// ok, or internal with the first element that is not what fill() on every rank and one call must give.
+// Call after every rank has called fill() and the collective has run once. Returns ok, or internal with the first wrong element
+// of the output.
 Status verify(const Job& job, const Place& place, const Buffers& buffers, const Tolerance& tolerance = {});
 
 }  // namespace unisono::bench

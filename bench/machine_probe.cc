@@ -44,7 +44,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// How fast a copy is depends on where in their pages its ends begin: all memory here begins one.
+// Allocates memory that begins at a page boundary. The speed of a copy depends on the buffers' offsets within their pages.
 template <typename T>
 struct PageAllocator {
   using value_type = T;
@@ -54,7 +54,7 @@ struct PageAllocator {
 };
 using Memory = std::vector<char, PageAllocator<char>>;
 
-// Median of single timed copies: one core, buffers of that size each.
+// The median rate of single copies, on one core, between two buffers of `bytes` bytes.
 double copy_gigabytes_per_second(size_t bytes, double seconds) {
   Memory from(bytes, 1), to(bytes, 2);
   std::vector<double> rates;

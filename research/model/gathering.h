@@ -26,8 +26,8 @@ unisono::Result<std::vector<T>> gather(GradientExchange& exchange, const std::ve
   return all;
 }
 
-// Fills in every rank's numbers, what DropCompute left out (and writes the files that were asked for), and the state of the
-// shards. All ranks call it.
+// Fills `results` with the numbers of every rank, the micro-batches that DropCompute dropped, and the state of the shards. Also
+// writes the record and trace files that the settings name. All ranks call it.
 unisono::Status gather_results(const Trainer& trainer, const MicroBatchSettings& micro_batches, GradientExchange& exchange,
                                Results& results);
 

@@ -15,7 +15,8 @@
 namespace unisono {
 
 struct PowerOptions {
-  // Which tensors are sent whole: small ones, and those whose factors are nearly as large. With rank 0 also the bytes.
+  // Decides which tensors are sent whole: small ones, and those whose factors would be nearly as large. With `rank` 0 it also
+  // determines the rank, see rank_of_equal_bytes().
   RowRule rule;
   uint32_t rank = 0;  // columns of the factors, where the tensor has as many; 0: rank_of_equal_bytes
   uint64_t seed = 0;

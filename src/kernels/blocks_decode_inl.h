@@ -24,12 +24,12 @@ HWY_BEFORE_NAMESPACE();
 namespace unisono::kernels {
 namespace HWY_NAMESPACE {
 
-// Groups on their way out of a block.
+// A batch of groups that is being decoded.
 struct Decoding {
-  size_t first, groups, group;  // the first element, in the block; up to 16 groups of so many elements
-  Numbers scale, minimum;       // NaN, both, where the scale is
-  Numbers low, high;            // spikes, likewise
-  size_t ahead;                 // so many elements further on, the next batch has its own; 0 if there is none
+  size_t first, groups, group;  // first: index in the block; then up to 16 groups of `group` elements each
+  Numbers scale, minimum;       // by group; both are NaN if the stored scale is NaN
+  Numbers low, high;            // by group: its two spikes; NaN if the stored scale is NaN
+  size_t ahead;                 // elements from this batch to the next whole one; 0: none follows
 };
 
 HWY_INLINE void load_headers(const BlockFormat& format, const BlockLayout& layout, const std::byte* block, Decoding& now) {
@@ -62,7 +62,7 @@ HWY_INLINE void put(F first, F second, uint8_t* at) {
   store<float>(second, at + vector_bytes);
 }
 
-// To `to`, at any address.
+// Writes the decoded values to `to`, at any address.
 template <int bits, Purpose purpose>
 void decode_groups(const BlockLayout& layout, const std::byte* block, const Decoding& now, uint8_t* to) {
   constexpr size_t value_bytes = purpose == Purpose::set_f16 || purpose == Purpose::set_bf16 ? 2 : 4;
@@ -75,7 +75,7 @@ void decode_groups(const BlockLayout& layout, const std::byte* block, const Deco
     const uint8_t* codes = buffer;
     if constexpr (bits == 8) codes = reinterpret_cast<const uint8_t*>(block + layout.planes[0].offset + now.first + at);
     else hn::Store(unpack_planes<bits>(layout, block, now.first + at), Codes(), buffer);
-    for (size_t i = 0; i < code_lanes; i += 2 * float_lanes) {  // half of them are always of one group
+    for (size_t i = 0; i < code_lanes; i += 2 * float_lanes) {  // one iteration never crosses a group boundary
       const size_t g = (at + i) >> group_shift;
       const auto scale = set(now.scale.of[g]), minimum = set(now.minimum.of[g]);
       const auto value = [&](size_t from) HWY_ATTR {

@@ -79,7 +79,7 @@ HWY_INLINE CodeVector or_with_higher(CodeVector codes) {
   return hn::BitCast(Codes(), hn::Or(pairs, hn::ShiftRight<distance>(pairs)));
 }
 
-// The bits of one plane, of two vectors of codes, that is 2 * code_lanes * width bits.
+// Writes the bits that two vectors of codes have in one plane, 2 * code_lanes * width bits.
 template <int width, int shift>
 HWY_INLINE void pack(CodeVector first, CodeVector second, uint8_t* to) {
   const Codes d8;
@@ -111,7 +111,7 @@ HWY_INLINE void pack(CodeVector first, CodeVector second, uint8_t* to) {
   }
 }
 
-// Two vectors of codes into all planes; `at` is the index of the first code in the block.
+// Writes two vectors of codes to all planes; `at` is the index of the first code in the block.
 template <int bits>
 HWY_INLINE void pack_planes(CodeVector first, CodeVector second, const BlockLayout& layout, std::byte* block, size_t at) {
   constexpr auto planes = planes_of<bits>();
@@ -125,7 +125,7 @@ HWY_INLINE void pack_planes(CodeVector first, CodeVector second, const BlockLayo
 
 // ---- from planes
 
-// One vector of codes, as far as one plane has their bits.
+// Reads the bits that one vector of codes has in one plane.
 template <int width>
 HWY_INLINE CodeVector unpack(const uint8_t* from) {
   const Codes d8;

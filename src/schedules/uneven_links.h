@@ -32,8 +32,8 @@ class UnevenLinks {
     friend auto operator<=>(const Which&, const Which&) = default;
   };
   struct Cost {
-    double us_per_byte = 0;  // of the tensor: what its bytes take on the busiest link or at the busiest host
-    double latency_us = 0;   // of the slowest link that carries anything
+    double us_per_byte = 0;  // time per byte of the tensor, on the busiest link or host
+    double latency_us = 0;   // latency of the slowest link in use
   };
   // The cost of one schedule; rooted collectives have rank 0 as the root. The first call computes it from the schedules of all
   // ranks.

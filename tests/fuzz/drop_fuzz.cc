@@ -36,7 +36,8 @@ void fuzz_options(std::string_view text) {
   UNISONO_CHECK(again.ok() && *again == *options);
 }
 
-// A policy writes an accepted state again bit for bit, and every use of it by ranks ends.
+// A state that a policy accepts survives writing, reading and writing again bit for bit. No call on the policy afterwards
+// hangs.
 void fuzz_policy(ByteView bytes) {
   for (const char* text : {"auto:warmup=2,calibration=3,min_calibration=2,window=4", "0.002:warmup=1,window=3", "off"}) {
     DropPolicy policy(*DropOptions::parse(text), 3, 5);

@@ -18,7 +18,7 @@ class DoctorHosts : public Hosts {
  public:
   using Hosts::Hosts;
 
-  // One rank per host, in order. `settings` are for the host of the same place.
+  // Runs one rank on each host, in order. settings[i] are the environment variables of host i.
   std::vector<Finished> doctor(const std::vector<Words>& settings = {}, const std::string& timeout = "10s",
                                const Words& more = {}) {
     std::vector<std::unique_ptr<ChildProcess>> ranks;

@@ -1,4 +1,5 @@
-// `unisono codec`: people's own tensors through the codecs of collectives, to see what they cost and lose.
+// `unisono codec` encodes a user's own tensors with the codecs of the collectives and reports each codec's message size and
+// error.
 #include <fmt/format.h>
 
 #include <algorithm>

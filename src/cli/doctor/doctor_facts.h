@@ -24,7 +24,7 @@
 
 namespace unisono::cli {
 
-inline constexpr uint64_t unlimited = UINT64_MAX;  // of a limit of the system
+inline constexpr uint64_t unlimited = UINT64_MAX;  // the system sets no limit
 
 struct InterfaceFacts {
   std::string name;
@@ -104,13 +104,13 @@ struct Measured {
   uint32_t from = 0;
   uint32_t to = 0;
   std::string address{};
-  std::string error{};        // what ended the measurement early; empty: all is there
+  std::string error{};        // what ended the measurement early; empty: it is complete
   double round_trip_us = 0;   // median of short frames
-  double clock_ahead_us = 0;  // of `to`'s clock before `from`'s
+  double clock_ahead_us = 0;  // how far `to`'s clock is ahead of `from`'s
   bool forth_stuck = false;   // short frames pass, long ones do not
   bool back_stuck = false;
-  uint32_t segment_bytes = 0;   // that the connection uses
-  uint32_t segment_passes = 0;  // the largest that was found to pass when some do not; 0: none
+  uint32_t segment_bytes = 0;   // segment size of the connection
+  uint32_t segment_passes = 0;  // the largest segment that was found to pass, if the connection's do not; 0: none found
   double forth_rate = 0;        // bytes per second
   double back_rate = 0;
 };

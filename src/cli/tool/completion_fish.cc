@@ -60,7 +60,7 @@ std::string quote(std::string_view text) {
   return quoted + "'";
 }
 
-// The lines of one tool's script. Each condition is a call of one of its functions.
+// Builds the completion script of one tool. The condition of each `complete` line calls a function that the script defines.
 class Script {
  public:
   explicit Script(std::string_view tool)

@@ -224,7 +224,8 @@ void MoshpitPeer::take_outcome(const SeekStale& stale, Nanos now) {
   step.phase_began = now;
 }
 
-// A round without a group: values and weights stay. It counts as a group of two with one absent, this peer or the other.
+// Ends a round in which this peer found no group. Its values and weights do not change. The statistics count the round as a
+// group of two members, one of them absent.
 void MoshpitPeer::pass_round(const char* outcome, Nanos now) {
   step_->members_expected += 2;
   ++step_->members_absent;

@@ -280,7 +280,7 @@ TEST(RosterKeeper, two_who_cannot_agree_stop_talking_about_it) {
   keeper.known_dead(peer_id(2), "refused", 1);
   keeper.message(peer_id(3), from_run(RosterGossip{}, {peer_claim(3)}), 2);  // takes the free slot in the roster
   (void)keeper.take_sends();
-  // Peer 2 is alive but no longer fits into the roster. It is told, and its answer is not answered.
+  // Peer 2 is alive but no longer fits into the roster. It answers that it lives, and the keeper does not reply to the answer.
   keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {peer_claim(2, PeerStatus::alive, 2)}), 3);
   EXPECT_TRUE(keeper.take_sends().empty());
 }

@@ -192,7 +192,7 @@ void MoshpitRound::abort_if_hopeless(Nanos now) {
   if (hopeless(true)) return give_up("too few members took part", now);
   if (!hopeless(false)) return;
   if (last_one()) return give_up("too few members are left", now);
-  // Their last messages may still be on the way, to other members too.
+  // Messages of the members that died or left may still be on the way, here or to other members. So wait half a ballot_timeout.
   if (hopeless_since_ == never) hopeless_since_ = now;
   if (now - hopeless_since_ >= request_.times.ballot_timeout / 2) give_up("too few members are left", now);
 }

@@ -25,8 +25,8 @@ class RoundRepair {
   // may_ask: whether a rank should be asked now; never called with self.
   RoundRepair(uint32_t self, uint32_t members, Nanos stall_timeout, std::function<bool(uint32_t rank)> may_ask);
 
-  // until_here false: at most three tries. A chunk that is already wanted stays wanted, now until it is here if that is asked
-  // for.
+  // Requests a chunk. until_here: until it arrives; else at most three times. If the chunk is already wanted, a call with
+  // until_here removes its limit, and any other call changes nothing.
   void want(uint32_t chunk, bool until_here);
   void got(uint32_t chunk, uint32_t from, Nanos now);
   void missed(uint32_t chunk, uint32_t from);

@@ -1,4 +1,4 @@
-// Messages by which the members of a group agree on the chunks to apply, and their bytes.
+// The messages by which the members of a group agree on the chunks to apply, and the encoding of these messages.
 //
 // They travel inside a round's messages, which name the group and thereby the number of chunks. The names are those of
 // single-decree Paxos (Lamport 1998). A ballot is one attempt by one member; it proposes at most one value.

@@ -62,7 +62,7 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
   judge_kept_positions(now);
 }
 
-// invalid: what does not fit into datagrams, or not into staging memory.
+// invalid: the ranges do not fit into datagrams, or the contributions do not fit into staging memory.
 Result<RangeGeometry> LossyGroup::geometry_for(const OperationRequest& request) const {
   auto geometry = RangeGeometry::make(
       {.elements = request.count,

@@ -172,22 +172,22 @@ class LossyGroup final : public DatagramSink, public StreamPort {
 
   DatagramService& service_;
   LossyGroupSetup setup_;
-  uint32_t op_ = 0;  // that runs, or is next
+  uint32_t op_ = 0;  // number of the running operation, or of the next one
   bool running_ = false;
-  Call call_;                 // that runs
-  Learnt* learnt_ = nullptr;  // of it
+  Call call_;                 // the running call
+  Learnt* learnt_ = nullptr;  // what earlier calls of its collective and size taught
   DeliveryChoice choice_;
-  Delivery used_ = Delivery::lossy;  // by it
+  Delivery used_ = Delivery::lossy;  // the running call's delivery
   std::deque<Call> waiting_;
   std::array<LossyOperation, 3> operations_;
-  std::array<EarlyStore, 2> early_;  // by op & 1: for op_ before it begins, and the one after it
+  std::array<EarlyStore, 2> early_;  // by op & 1: datagrams for op_ before it begins, and for the next operation
   uint64_t early_dropped_ = 0;
   std::vector<uint32_t> newest_;           // by rank: the newest op seen in an authentic datagram
   std::vector<uint32_t> silent_;           // by rank: operations in a row in which nothing came
   std::vector<Nanos> heard_at_;            // by rank: the latest datagram, of any operation: a rank that is ahead is not silent
   std::vector<Status> lost_;               // by rank
   std::vector<uint64_t> repaired_before_;  // by rank: datagrams that it had asked for again when the last operation ended
-  CallDescriptor own_call_;                // that runs, or ran last
+  CallDescriptor own_call_;                // the running call, or the last one
   std::array<CallDescriptor, 4>
       told_{};  // the latest calls that all ranks were notified of, a ring: equal calls in turn are announced once
   uint32_t told_count_ = 0;

@@ -323,7 +323,8 @@ Result<Report> Runtime::outcome_locked(std::shared_ptr<Completion> completion, N
   if (completion->done) {
     announce();
   } else if (!wait_locked(done, overdue, now) && !wait_locked(done, monotonic_now() + overdue_by, monotonic_now())) {
-    // Twice: a process that was stopped until after the deadline still has to exchange failures with the others.
+    // The wait is repeated once: a process that was stopped until after the deadline still has to exchange failures with its
+    // peers.
     return Status(Code::internal, "an operation outlived its deadline");
   }
   auto outcome = completion->outcome();

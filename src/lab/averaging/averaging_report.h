@@ -17,9 +17,9 @@ struct AveragingResult {
   }
 };
 
-// Rounds, what was sent, and the formulae; what cannot be exact is said.
+// A table of the rounds, of the amounts sent, and of the formulae. It names the algorithms that cannot be exact.
 std::string table_of(const AveragingResult& result);
-// A line for the settings, one for each case, one for the formulae of each number of peers and absence.
+// JSON lines: one for the settings, one for each case, and one with the formulae for each pair of peers and absence.
 std::string json_of(const AveragingResult& result);
 // The mean variance over the rounds: a row for each number of peers, a panel for each absence. Needs curves.
 std::vector<Panel> variance_panels_of(const AveragingResult& result);

@@ -47,7 +47,7 @@ TEST(AveragingReport, table_says_what_is_not_exact_and_why_runs_ended) {
   EXPECT_FALSE(contains(full, "not exact")) << full;
 }
 
-// F5, F3, F4 and F7 of checks A16, A17, A19 and A32 of docs/design/methods/moshpit.md.
+// The expected numbers are those of docs/design/methods/moshpit.md: formulae F5, F3, F4 and F7, checks A16, A17, A19 and A32.
 TEST(AveragingReport, table_has_the_formulae) {
   const auto text = table_of(result_of({.peers = "512,1024", .absences = "0.01", .algorithms = "fitted", .restarts = "1"}));
   EXPECT_TRUE(contains(text, "    512    0.01        43.49     0.037428     0.051016            -")) << text;

@@ -19,10 +19,10 @@ using DropRule = DropOptions::Rule;
 // "after", "before", "at": as they are typed and printed.
 std::string_view rule_name(DropRule rule);
 std::vector<std::string> rule_names();
-// One of them, or all in this order.
+// Reads the name of one rule, or "all" for all rules in the order of rule_names().
 Result<std::vector<DropRule>> parse_rules(std::string_view text);
 
-// Seconds, of a time with its unit, behind an option, which the message names. positive: not 0.
+// Reads the value of an option, a time with its unit, in seconds. Errors name the option. positive: 0 is an error.
 Result<double> parse_seconds(std::string_view option, std::string_view text, bool positive);
 
 // The options that decide which threshold is chosen, as typed. An empty one keeps the default of DropOptions.
@@ -42,7 +42,7 @@ std::string plural(uint64_t count, std::string_view word, std::string_view endin
 // "9.87 %".
 std::string percent_text(double share);
 
-// 2, 4, 8, … below `workers`, and that; only it if it is 1.
+// The powers of two from 2 that are below `workers`, then `workers` itself.
 std::vector<uint64_t> powers_of_two_to(uint64_t workers);
 
 }  // namespace unisono::cli

@@ -82,7 +82,7 @@ namespace {
 // A column of a table. Sketches of other ranks than r have no column.
 struct Column {
   Method method;
-  uint32_t sketch_rank = 0;  // of arc alone
+  uint32_t sketch_rank = 0;  // used by Method::arc only
 };
 constexpr Column quadratic_columns[] = {{Method::arc, 4}, {Method::exact}, {Method::random_k}, {Method::top_k}};
 constexpr Column softmax_columns[] = {{Method::arc, 4}, {Method::arc, 1},   {Method::arc, 16},

@@ -193,11 +193,11 @@ class Study {
   std::vector<uint64_t> ended_;         // by process: averaging steps, by number
   std::vector<Nanos> begins_;           // by process
   std::map<uint32_t, uint32_t> holds_;  // processes that stand still: for how many reasons
-  std::set<uint32_t> leaves_later_;     // when they go on
-  uint64_t steps_ = 0;                  // averaging steps that at least one peer ended, by number
-  uint64_t to_end_ = options_.steps;    // by all
+  std::set<uint32_t> leaves_later_;     // processes that leave as soon as they are released
+  uint64_t steps_ = 0;                  // averaging steps that at least one peer has ended
+  uint64_t to_end_ = options_.steps;    // averaging steps that every peer must end
   uint64_t events_ = 0;
-  double usual_ = 0.02;  // seconds of an averaging step, smoothed
+  double usual_ = 0.02;  // smoothed duration of an averaging step, in seconds
   bool changed_ = false;
 };
 

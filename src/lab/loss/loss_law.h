@@ -52,9 +52,9 @@ Drift drift_of(const LossModel& model, const DriftCase& one);
 // P over the second moment of (fresh value minus stale copy) where just one of two receivers received: 2p/(1+p), with common
 // losses less.
 double pair_over_fresh(const LossModel& model, const DriftCase& one);
-// Reliable fetches per range of another's shard and step.
+// Reliable fetches per step and range of another rank's shard.
 double fetches_of(const LossModel& model, const DriftCase& one);
-// After so many steps from equality drift is what it will be, but for one part in 20,000; infinite: never.
+// Steps until the drift of replicas that start equal is within 1/20,000 of its stationary value; infinite: it never settles.
 double settling_steps(const LossModel& model, const DriftCase& one);
 // The mean age of a range of another rank's shard, in steps.
 double mean_age(const LossModel& model, const DriftCase& one);

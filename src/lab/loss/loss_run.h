@@ -100,7 +100,7 @@ Result<DriftOutcome> run_drift(const LossSettings& settings, const LossWatch& wa
 // Rank i is drawn to its own target i^2: its gradient is its own, perhaps stale, copy minus that; steps of 0.05
 // (checks C1 and C2 of docs/design/methods/packet_loss.md).
 struct FixedPointOutcome {
-  std::vector<BlockMeans> values;  // of the owners, by owner
+  std::vector<BlockMeans> values;  // by owner: the values of the owner's own copy
   void append(const FixedPointOutcome& other);
 };
 inline double target_of(Rank rank) { return static_cast<double>(rank) * rank; }

@@ -73,11 +73,12 @@ struct UdpOutcome {
   uint64_t differing = 0, strange = 0;      // results that differ from another rank's; elements that no contributions can give
   std::vector<int64_t> durations_us;        // of calls that ended well
   PhaseTally contributions, results;
-  uint64_t kept = 0, kept_over = 0;  // calls during which a member was away; that went on for longer than 2 t_hard, and what is
-                                     // allowed beside it, then
-  double longest_kept = 0;           // of them, over t_hard
-  std::array<uint64_t, 7>
-      ends{};  // streams of contributions, by DeliveryReport::End; as all that follows, of ranks that are well
+  // kept: calls during which a member was away. kept_over: those of them that the absence kept longer than
+  // t_hard + max(t_hard, lossy_silence_min) plus a tolerance.
+  uint64_t kept = 0, kept_over = 0;
+  double longest_kept = 0;  // the longest time that an absence kept a call, divided by t_hard
+  // The statistics from here on cover healthy ranks only.
+  std::array<uint64_t, 7> ends{};        // streams of contributions, by DeliveryReport::End
   std::vector<SenderTally> by_distance;  // 0 is the owner itself
   std::map<PeerIndex, uint64_t> silent;  // streams that were silent or lost, by process
   uint64_t ranges_full = 0, ranges_short = 0, ranges_empty = 0;

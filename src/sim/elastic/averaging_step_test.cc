@@ -148,7 +148,7 @@ TEST(MoshpitAveraging, of_five_peers_with_one_absent_goes_as_by_hand) {
   EXPECT_NEAR(weighted_sum(peers), 20, 1e-12);
 }
 
-// As peers compute it, in fp32: all must end with the same bits, close to the weighted mean.
+// Computes the averaging step in fp32, as peers do. All peers must end with the same bits, close to the weighted mean.
 void expect_identical_bits(uint32_t count, uint32_t max_group, bool weighted) {
   constexpr size_t elements = 70;
   Random random(count);

@@ -1,5 +1,5 @@
-// Lossy groups over whole UDP transports on shaped links, driven in turn in virtual time. A process gets its processor some
-// time after it asks.
+// Lossy groups over whole UDP transports on shaped links, driven in turn in virtual time. Each process is scheduled some
+// time after an event wakes it.
 #pragma once
 
 #include <gtest/gtest.h>

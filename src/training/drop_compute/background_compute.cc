@@ -89,7 +89,8 @@ Status BackgroundCompute::close() {
   std::unique_lock lock(mutex_);
   const auto stopped = [this] { return controller_->stopped(); };
   if (const auto timer = controller_->timer_ns()) {
-    // The thread wakes this one only at the end, so a step without drops costs one wake-up.
+    // The background thread notifies the calling thread only when it has finished, so a step without drops costs
+    // one wake-up.
     changed_.wait_until(lock, time_of(*timer), [this] { return !busy_; });
     if (!stopped()) controller_->timer(std::max(now_(), *timer));
   } else {

@@ -32,13 +32,15 @@ class AutoOff {
 
   // How the next step is sent. whole: the first of some, which leaves nothing over.
   Sending next(uint64_t step) const;
-  // That step took so long. Then, if this asks for an answer: the two medians, to be averaged over the ranks, go to decide().
+  // Records the duration of a step. If a question is returned, average its two medians over the ranks and pass them to
+  // decide().
   struct Question {
     double whole_us = 0, compressed_us = 0;
   };
   std::optional<Question> took(uint64_t step, Sending sent, double us);
   void decide(const Question& averaged);
-  // Ranks have come or gone: times from before say nothing. off: it is off on some rank, and so on all.
+  // Call after ranks have joined or left: the times measured before are discarded. off: compression is off on at least one
+  // rank; it is then off on all ranks.
   void restart(bool off);
 
   bool off() const { return off_; }

@@ -272,8 +272,9 @@ TEST(GradientReducer, says_that_buckets_differ_and_keeps_the_gradients) {
   ledger.expect_balanced();
 }
 
-// 28: what a flipped bit of the sketch would do: ranks that have chosen different rows. Here rows by lot and another seed.
-// (Sketches of other seeds lead to the same rows: all ranks choose by the same average.)
+// Check 28 of docs/design/methods/arc_top_k.md: a flipped bit in the sketch would make ranks choose different rows. The test
+// gets the same effect with random rows and a different seed on rank 2. A different seed of the sketch would not do: all ranks
+// choose by the same averaged sketch.
 TEST(ReductionPipeline, says_that_ranks_have_chosen_different_rows_and_delivers_nothing) {
   in_group(3, [](Group& group) {
     FeedbackStore store;

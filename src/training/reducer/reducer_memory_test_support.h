@@ -24,7 +24,7 @@ struct Case {
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
 
-// One rank, whose averages are what it sends: a compressed tensor and one that is sent whole.
+// A group of one rank, so each average is what the rank sent. It has a compressed tensor and one that is sent whole.
 class OneRank {
  public:
   explicit OneRank(const Case& c) : case_(c) { make(); }
@@ -37,7 +37,7 @@ class OneRank {
     feedback_ = std::move(*made);
   }
   void fill(uint64_t step) { gradients_ = {normals(1, step, 0, 1200), normals(1, step, 1, 70)}; }
-  // As the reducer's thread does it.
+  // Runs one step with the calls that the reducer's thread makes.
   Status step(uint64_t number, Sending sending) {
     float* const values[] = {gradients_[0].data(), gradients_[1].data()};
     try {

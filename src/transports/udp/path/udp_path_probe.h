@@ -59,7 +59,8 @@ class PathProbe {
 
   explicit PathProbe(const PathProbeSettings& settings);
 
-  // The question to send now, until it returns false: first one padded datagram of each size, then the train.
+  // Fills in the next question to send. Call repeatedly; false: there is none to send now. The questions are one padded
+  // datagram of each size, then the train.
   bool next(const RttEstimator& rtt, Nanos now, PathQuestion& question);
   // Handles an answer to question `number` and gives rtt its sample. Returns false for unknown numbers and impossible answers.
   bool answered(uint32_t number, const PathAnswer& answer, RttEstimator& rtt, Nanos now);

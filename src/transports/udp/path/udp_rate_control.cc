@@ -210,8 +210,8 @@ void RateControl::count_use(double interval) {
   used_ += static_cast<double>(sent_bytes_) - used_ / 8;
 }
 
-// The rate setting at which as much goes out as the line carries; 0: not known. A process that gets its processor late cannot
-// use all that its rate allows.
+// The rate to set so that the process sends as fast as the line carries; 0: not known. It lies above the line's rate if the
+// process is scheduled late, because such a process sends less than its rate allows.
 double RateControl::known_rate() const { return line_.rate() * (used_ > 0 ? std::clamp(allowed_ / used_, 1.0, 16.0) : 1.0); }
 
 void RateControl::increase(double interval, const RateControl* all) {
