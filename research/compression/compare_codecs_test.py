@@ -49,7 +49,7 @@ class CompareCodecs(unittest.TestCase):
     def test_a_codec_that_does_not_exist_is_named_and_nothing_is_trained(self):
         done = self.train_model("--codec", "int9")
         self.assertEqual(done.returncode, 2)
-        self.assertIn('"int9" is none of plain', done.stderr)
+        self.assertIn('"int9" is none of int2', done.stderr)
         self.assertFalse((self.place / "model").exists())
 
     def test_error_feedback_needs_a_codec_and_one_process_takes_none(self):

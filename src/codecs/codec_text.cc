@@ -116,7 +116,7 @@ Status set_spikes(StepCodec& step, std::string_view value) {
 Status set_option(Codec& codec, std::string_view option) {
   const auto equals = option.find('=');
   if (equals == option.npos)
-    return {Code::invalid, "codec: \"" + std::string(option) + "\" is no option: they look like bits=4"};
+    return {Code::invalid, "codec: \"" + std::string(option) + "\" is not an option; options look like bits=4"};
   const auto key = option.substr(0, equals), value = option.substr(equals + 1);
   if (key == "bits") return for_each_step(codec, key, value, set_bits);
   if (key == "group") return for_each_step(codec, key, value, set_group);

@@ -345,7 +345,7 @@ TEST(Launch, wrong_numbers_of_ranks_are_refused) {
 TEST(Launch, no_program_is_refused) {
   const auto done = run({UNISONO_TOOL, "launch", "-n", "2"});
   EXPECT_EQ(done.code, 2);
-  EXPECT_TRUE(contains(done.error, "which program?")) << done.error;
+  EXPECT_TRUE(contains(done.error, "the program is missing")) << done.error;
 }
 
 TEST(Launch, a_mistyped_option_is_answered_with_the_right_one) {

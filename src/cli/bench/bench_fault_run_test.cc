@@ -91,7 +91,7 @@ TEST(BenchFaultRun, the_end_says_who_went_on) {
   outcome.wrong = 5;
   EXPECT_NE(to_line(outcome).find("5 FAILED"), std::string::npos);
   outcome.went_on = false;
-  EXPECT_NE(to_line(outcome).find("gave up at the first failure"), std::string::npos);
+  EXPECT_NE(to_line(outcome).find("ended at the first failure"), std::string::npos);
   EXPECT_EQ(nlohmann::json::parse(to_json(outcome))["went_on"], false);
 }
 

@@ -288,7 +288,9 @@ TEST_F(Intruder, a_message_after_the_parting_is_refused) {
   expect_refused("", {frame(ElasticFrame::parting), frame(ElasticFrame::message)}, "after the parting");
 }
 
-TEST_F(Intruder, a_parting_with_a_payload_is_refused) { expect_refused("", {frame(ElasticFrame::parting, 1)}, "more to say"); }
+TEST_F(Intruder, a_parting_with_a_payload_is_refused) {
+  expect_refused("", {frame(ElasticFrame::parting, 1)}, "a parting with a payload");
+}
 
 TEST_F(Intruder, a_beginning_that_another_frame_follows_than_its_end_is_refused) {
   expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::beginning, 10)}, "without its end");

@@ -175,9 +175,9 @@ std::string sums_of(const Run& all, bool several) {
                        all.events_left > 0 ? fmt::format(", before {} of the trace", plural(all.events_left, "event")) : ""));
   text += line("peers", fmt::format("{} joined, {} of them loaded the run's state; {} killed, {} left, stood still {}",
                                     all.joins, all.loaded, all.kills, all.leaves, plural(all.stops, "time")));
-  text += line("averaging steps of peers",
+  text += line("steps of peers",
                all.steps == 0 ? "none" : fmt::format("{}, {} exact", all.steps, share_text(all.exact, all.steps)));
-  text += line("time of an averaging step", times_text(all.seconds));
+  text += line("time of a step", times_text(all.seconds));
   text += line("rounds of peers", counts_text(all.outcomes));
   text += line(
       "sent",

@@ -35,12 +35,12 @@ TEST(ElasticReport, table_has_what_came_of_a_run) {
   const auto text = table_of(result);
   EXPECT_TRUE(contains(text,
                        "# 12 peers, groups of up to 4: a grid of 4x3; 1024 numbers each; links of 100 us\n# 100 ms between two "
-                       "averaging steps; 4 averaging steps; seed 0\n#\n run formed         after "))
+                       "averaging steps; 4 steps; seed 0\n#\n run formed         after "))
       << text;
   EXPECT_TRUE(contains(
       text, "\n peers              12 joined, 0 of them loaded the run's state; 0 killed, 0 left, stood still 0 times\n"))
       << text;
-  EXPECT_TRUE(contains(text, "\n averaging steps of peers    48, 100 % exact\n")) << text;
+  EXPECT_TRUE(contains(text, "\n steps of peers     48, 100 % exact\n")) << text;
   EXPECT_TRUE(contains(text, "\n rounds of peers    96 averaged\n")) << text;
   EXPECT_TRUE(contains(text, "\n replayed           96 rounds of peers in 28 groups: ")) << text;
   EXPECT_TRUE(contains(text, "\n#\n# nothing was wrong\n")) << text;
@@ -50,7 +50,7 @@ TEST(ElasticReport, table_has_what_came_of_a_run) {
 TEST(ElasticReport, a_grid_of_keys_is_exact_if_it_is_full_and_says_so_if_it_is_not) {
   const auto full = table_of(result_of({.peers = "16", .steps = "2", .max_group = "4", .grid = "chunk_keys"}));
   EXPECT_TRUE(contains(full, "a grid of 4x4;")) << full;
-  EXPECT_TRUE(contains(full, "\n averaging steps of peers    32, 100 % exact\n")) << full;
+  EXPECT_TRUE(contains(full, "\n steps of peers     32, 100 % exact\n")) << full;
   EXPECT_FALSE(contains(full, "not exact")) << full;
   const auto other = table_of(result_of({.peers = "9", .steps = "2", .max_group = "4", .grid = "chunk_keys"}));
   EXPECT_TRUE(contains(other, "\n# chunk_keys: not exact with 9 peers, even if nobody is absent; only N = 4^d is\n")) << other;
@@ -61,11 +61,11 @@ TEST(ElasticReport, several_seeds_have_a_line_each_and_their_sum) {
   const auto result = result_of({.peers = "6", .steps = "3", .seeds = "7-9"});
   const auto text = table_of(result);
   EXPECT_TRUE(contains(text,
-                       "; 3 averaging steps; seeds 7-9\n#\n#  seed     formed      ended   peers    averaging steps   exact    "
+                       "; 3 steps; seeds 7-9\n#\n#  seed     formed      ended   peers     steps   exact    "
                        " median        p99    longest\n      7 "))
       << text;
   EXPECT_TRUE(contains(text, "\n      9 ")) << text;
-  EXPECT_TRUE(contains(text, "\n averaging steps of peers    54, 100 % exact\n")) << text;
+  EXPECT_TRUE(contains(text, "\n steps of peers     54, 100 % exact\n")) << text;
   EXPECT_TRUE(contains(text, "\n# nothing was wrong in 3 runs\n")) << text;
 }
 
@@ -165,9 +165,7 @@ TEST(ElasticReport, a_run_that_never_begins_is_told_too) {
   EXPECT_FALSE(is_right(result));
   const auto text = table_of(result);
   EXPECT_TRUE(contains(text, "\n run formed         never\n run ended          after 60 s\n")) << text;
-  EXPECT_TRUE(
-      contains(text, "\n averaging steps of peers    none\n time of an averaging step    -\n rounds of peers    none\n"))
-      << text;
+  EXPECT_TRUE(contains(text, "\n steps of peers     none\n time of a step     -\n rounds of peers    none\n")) << text;
   EXPECT_TRUE(
       contains(text,
                "\n# seed 0:\n#   not at its end after 60 s\n#   again: unisono-lab simulate elastic --trace t --min-peers "

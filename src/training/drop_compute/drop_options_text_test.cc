@@ -36,7 +36,7 @@ TEST(DropOptionsText, names_what_is_wrong) {
     EXPECT_TRUE(contains(complaint(text), "invalid_threshold")) << text << ": " << complaint(text);
   EXPECT_TRUE(contains(complaint("auto:rule=later"), "none of after, before, at"));
   EXPECT_TRUE(contains(complaint("auto:rules=after"), "\"rules\" is none of rule, lag"));
-  EXPECT_TRUE(contains(complaint("auto:"), "no option"));
+  EXPECT_TRUE(contains(complaint("auto:"), "is not an option"));
   EXPECT_TRUE(contains(complaint("auto:lag=-1"), "lag=-1"));
   EXPECT_TRUE(contains(complaint("auto:rule=before,lag=1"), "lag is for the rule after"));
   EXPECT_TRUE(contains(complaint("auto:rule=at,min_computed=2"), "min_computed is not for the rule at"));

@@ -54,7 +54,7 @@ TEST(MoshpitSgdOptions, what_makes_no_sense_is_named) {
                                                        {"average=gradients", "none of parameters, pseudo_gradients"},
                                                        {"outer=adam", "none of sgd, nesterov"},
                                                        {"tau=8", "none of local_steps"},
-                                                       {"overlap", "no option"}};
+                                                       {"overlap", "is not an option"}};
   for (const auto& [text, part] : cases) {
     const auto options = MoshpitSgdOptions::parse(text);
     ASSERT_FALSE(options.ok()) << text;

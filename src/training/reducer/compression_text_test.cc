@@ -36,8 +36,8 @@ TEST(CompressionText, that_is_wrong_is_refused_and_the_part_is_named) {
   const std::pair<const char*, const char*> wrong[] = {
       {"", "method"},
       {"ark", "dense, arc, random-k, power_sgd"},
-      {"arc:", "no option"},
-      {"arc:ratio", "\"ratio\" is no option"},
+      {"arc:", "is not an option"},
+      {"arc:ratio", "\"ratio\" is not an option"},
       {"arc:ration=1", "ratio, rank"},
       {"arc:ratio=0", "not in (0, 1]"},
       {"arc:ratio=1.01", "not in (0, 1]"},

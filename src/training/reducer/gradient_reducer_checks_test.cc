@@ -295,7 +295,7 @@ TEST(GradientReducerChecks, refuses_what_another_number_of_ranks_has_saved_and_g
   });
 }
 
-TEST(GradientReducerChecks, neither_saves_nor_loads_in_the_midst_of_a_step) {
+TEST(GradientReducerChecks, neither_saves_nor_loads_in_the_middle_of_a_step) {
   in_group(2, [](Group& group) {
     ReducerRank rank(group), other(group);
     for (auto* each : {&rank, &other}) ASSERT_TRUE(each->make(arc()).ok() && each->step(0).ok());
@@ -307,7 +307,7 @@ TEST(GradientReducerChecks, neither_saves_nor_loads_in_the_midst_of_a_step) {
     EXPECT_TRUE(rank.reducer->save().empty());
     const auto status = rank.reducer->load(saved);
     EXPECT_EQ(status.code(), Code::invalid);
-    EXPECT_NE(status.message().find("midst of a step"), std::string::npos) << status.to_string();
+    EXPECT_NE(status.message().find("middle of a step"), std::string::npos) << status.to_string();
     // As one that has not tried.
     for (auto* each : {&rank, &other}) ASSERT_TRUE(each->reduce({2, 1, 0}).ok() && each->reducer->finish().ok());
     EXPECT_EQ(rank.values, other.values);
@@ -316,7 +316,7 @@ TEST(GradientReducerChecks, neither_saves_nor_loads_in_the_midst_of_a_step) {
   });
 }
 
-TEST(GradientReducerChecks, one_that_goes_in_the_midst_of_a_step_waits_for_what_is_in_flight) {
+TEST(GradientReducerChecks, one_that_goes_in_the_middle_of_a_step_waits_for_what_is_in_flight) {
   in_group(2, [](Group& group) {
     for (int time = 0; time < 20; ++time) {
       ReducerRank rank(group);
