@@ -96,7 +96,7 @@ class ShellTest(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory(prefix="unisono-completion-")
         cls.addClassCleanup(cls.folder.cleanup)
         # Both in one shell, where neither may disturb the other.
-        cls.script = os.path.join(cls.folder.name, "completion scripts")
+        cls.script = os.path.join(cls.folder.name, "completion_scripts")
         with open(cls.script, "w", encoding="utf-8") as file:
             for name in COMMANDS:
                 with open(os.path.join(cls.folder.name, "_" + name), "w", encoding="utf-8") as one:
