@@ -168,7 +168,7 @@ TEST(Fp8Kernels, give_the_references_bytes_whatever_the_values_the_length_and_th
       Floats sums = any_values(count, random), other = sums;
       fp8_decode_add_part_reference(format, layout, {0, count}, actual.data() + shift, sums.data());
       fp8_decode_add_part(format, layout, {0, count}, actual.data() + shift, other.data());
-      ASSERT_EQ(std::memcmp(sums.data(), other.data(), count * 4), 0) << target << " " << count;
+      ASSERT_TRUE(count == 0 || std::memcmp(sums.data(), other.data(), count * 4) == 0) << target << " " << count;
     }
   }
   force_target("");
