@@ -94,11 +94,11 @@ def local_sgd(folder):
     sgd = unisono.MoshpitSgd(run, parameters, unisono.MoshpitSgdOptions("local_steps=2", overlap=False))
     asked = []
     sgd.give_state(lambda: asked.append(1) or {"mine": bytes([place])})
-    swept = 0
+    averaged = 0
     for _ in range(8):
         parameters -= 0.5 * (parameters - (place + 1))  # each peer's own optimum
         step = sgd.after_step(parameters, samples=4)
-        swept += step.step is not None
+        averaged += step.averaging is not None
     sgd.drain(parameters, timeout=60)
     assert sgd.save() and sgd.steps == 8
     sgd.load(sgd.save())
