@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "base/clock.h"
 #include "codecs/codec.h"
 #include "kernels/dispatch.h"
 #include "wire/frame.h"
