@@ -27,7 +27,7 @@ namespace py = pybind11;
 using namespace unisono;
 
 // --- errors
-// ------------------------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 // Throws the subclass of unisono.Error for this code.
 [[noreturn]] void raise(const Status& status);
@@ -62,7 +62,7 @@ auto interruptibly(F function) {
 }
 
 // --- memory
-// ------------------------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 enum class Access { read, write };
 
@@ -114,7 +114,7 @@ py::bytes bytes_of(const std::vector<std::byte>& bytes);
 std::span<const std::byte> span_of(const py::bytes& bytes);
 
 // --- times and texts
-// ----------------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 // Converts seconds to whole milliseconds, rounded up. ValueError: negative or not finite.
 Milliseconds milliseconds(double seconds, const char* what);
@@ -124,7 +124,7 @@ size_t word_place(py::handle word, const char* what, std::span<const char* const
 std::string fields_text(const py::object& self);
 
 // --- calls
-// -------------------------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 // The keyword arguments of a collective, and the objects that they refer to.
 struct CallWords {
@@ -220,7 +220,7 @@ class EndsEarly {
 };
 
 // --- the parts of the module
-// -------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 void add_option_classes(py::module_& m);
 void add_reports(py::module_& m);

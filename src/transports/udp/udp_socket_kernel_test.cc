@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <functional>
-#include <iostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +34,8 @@ bool enter_new_network() {
   return ::ioctl(socket.get(), SIOCSIFFLAGS, &request) == 0;
 }
 
+constexpr const char* no_network = "SKIPPED: no network name space can be made here (root, ip, tc and nft are needed)";
+
 // Runs `test` in a thread, because a network name space belongs to a thread. False: this host does not allow it.
 bool in_new_network(const std::string& set_up, const std::function<void()>& test) {
   bool possible = false;
@@ -42,7 +43,6 @@ bool in_new_network(const std::string& set_up, const std::function<void()>& test
     possible = enter_new_network() && run(set_up);
     if (possible) test();
   }).join();
-  if (!possible) std::cout << "NOT TESTED: no network of its own here (root, ip, tc and nft are needed)\n";
   return possible;
 }
 
@@ -111,7 +111,7 @@ void full_socket(bool runs) {
 TEST(UdpSocketKernel, a_full_socket_blocks_until_it_is_writable_and_nothing_is_lost) {
   for (const bool runs : {false, true}) {
     if (!in_new_network("tc qdisc add dev lo root tbf rate 80mbit burst 70kb limit 10mb", [&] { full_socket(runs); }))
-      GTEST_SKIP();
+      GTEST_SKIP() << no_network;
   }
 }
 
@@ -129,7 +129,7 @@ TEST(UdpSocketKernel, a_full_queue_behind_the_socket_is_reported_and_its_datagra
     while (inbox.ops.size() < outcome.taken && wait_for(*receiver, POLLIN)) receiver->receive(inbox, 1000);
     EXPECT_EQ(in_order(inbox.ops), up_to(outcome.taken));
   };
-  if (!in_new_network("tc qdisc add dev lo root tbf rate 10mbit burst 4kb limit 20kb", test)) GTEST_SKIP();
+  if (!in_new_network("tc qdisc add dev lo root tbf rate 10mbit burst 4kb limit 20kb", test)) GTEST_SKIP() << no_network;
 }
 
 void firewall(bool runs) {
@@ -156,7 +156,7 @@ void firewall(bool runs) {
 TEST(UdpSocketKernel, a_firewall_is_reported_for_its_datagrams_only) {
   const char* set_up = "nft add table ip t && nft add chain ip t o '{ type filter hook output priority 0; }'";
   for (const bool runs : {false, true}) {
-    if (!in_new_network(set_up, [&] { firewall(runs); })) GTEST_SKIP();
+    if (!in_new_network(set_up, [&] { firewall(runs); })) GTEST_SKIP() << no_network;
   }
 }
 
@@ -181,7 +181,7 @@ void narrow_path(const char* address, size_t largest) {
 }
 
 TEST(UdpSocketKernel, the_largest_datagram_of_the_interface_goes_and_a_longer_one_is_told) {
-  if (!in_new_network("ip link set lo mtu 1500", [] { narrow_path("127.0.0.1", 1472); })) GTEST_SKIP();
+  if (!in_new_network("ip link set lo mtu 1500", [] { narrow_path("127.0.0.1", 1472); })) GTEST_SKIP() << no_network;
   if (!UdpSocket::make({.address = parse_tcp_address("::1").value()}).ok()) GTEST_SKIP() << "no IPv6 on this host";
   in_new_network("ip link set lo mtu 1500", [] { narrow_path("::1", 1452); });
 }
